@@ -1,0 +1,62 @@
+"""Every error a user can meet, and the exit code it ends with.
+
+    OffbeatError                    1
+    ├── BadInput                    2   the user's file, key, value or option
+    │   ├── BadData                 2     a table, column, id or label
+    │   ├── BadJob                  2     a job file or an option
+    │   └── NotInstalled            2     an optional extra is missing
+    ├── PeerFailed                  3   a party or peer failed, or was lost for good
+    │   └── UnexpectedEvent         3     a message that has no place in the protocol's table
+    └── Refused                     4   a bound was kept: budget, policy, range
+        ├── OutOfRange              4     a share does not fit the fixed-point range
+        ├── BudgetSpent             4     a release would pass the privacy budget
+        └── MaskReuse               4     a mask was about to be used twice
+
+A message is one paragraph: what was expected, what came, where, and what to do about it.
+"""
+
+
+class OffbeatError(Exception):
+    """Base of all errors raised on purpose."""
+
+    exit_code = 1
+
+
+class BadInput(OffbeatError):
+    exit_code = 2
+
+
+class BadData(BadInput):
+    pass
+
+
+class BadJob(BadInput):
+    pass
+
+
+class NotInstalled(BadInput):
+    pass
+
+
+class PeerFailed(OffbeatError):
+    exit_code = 3
+
+
+class UnexpectedEvent(PeerFailed):
+    pass
+
+
+class Refused(OffbeatError):
+    exit_code = 4
+
+
+class OutOfRange(Refused):
+    pass
+
+
+class BudgetSpent(Refused):
+    pass
+
+
+class MaskReuse(Refused):
+    pass
