@@ -6,7 +6,8 @@
     │   ├── BadJob                  2     a job file or an option
     │   └── NotInstalled            2     an optional extra is missing
     ├── PeerFailed                  3   a party or peer failed, or was lost for good
-    │   └── UnexpectedEvent         3     a message that has no place in the protocol's table
+    │   ├── UnexpectedEvent         3     a message that has no place in the protocol's table
+    │   └── BadFrame                3     bytes that are not one of our messages
     └── Refused                     4   a bound was kept: budget, policy, range
         ├── OutOfRange              4     a share does not fit the fixed-point range
         ├── BudgetSpent             4     a release would pass the privacy budget
@@ -43,6 +44,10 @@ class PeerFailed(OffbeatError):
 
 
 class UnexpectedEvent(PeerFailed):
+    pass
+
+
+class BadFrame(PeerFailed):
     pass
 
 

@@ -28,11 +28,12 @@ class Value(msgspec.Struct, frozen=True, gc=False):
     """Base of everything that crosses the contract. Arrays inside are written once, before the value is made."""
 
 
-class Message(Value, frozen=True, gc=False):
+class Message(Value, frozen=True, gc=False, tag=True, array_like=True):
     """The body of a send.
 
     Every message type says in its docstring what it *Reveals* and to whom; the run record counts them by type.
     Fields are integers, floats, strings, booleans, bytes, numpy arrays, or tuples of these: what the codec carries.
+    A subclass is written `class ShareAsked(Message, frozen=True): ...`; its name is its tag on the wire.
     """
 
 
