@@ -67,7 +67,23 @@ def decode_state(frame: bytes | memoryview) -> Any:
 
 def payload_bytes(body: Message) -> int:
     """Size of a body's contents: eight bytes for a number, the raw size of arrays, bytes and strings."""
-    return sum(_size(getattr(body, name)) for name in body.__struct_fields__)
+    shape = _SHAPES.get(type(body))
+    if shape is None:
+        shape = _SHAPES[type(body)] = _shape_of(type(body))
+    size, variable = shape
+    for name in variable:
+        value = getattr(body, name)
+        size += value.nbytes if type(value) is np.ndarray else _size(value)
+    return size
+
+
+def _shape_of(kind: type[Message]) -> tuple[int, tuple[str, ...]]:
+    """Bytes of the fixed-size fields, and the names of the others: looked up once per type, not per message."""
+    fixed = [f.name for f in msgspec.structs.fields(kind) if f.type in (int, float, bool)]
+    return 8 * len(fixed), tuple(name for name in kind.__struct_fields__ if name not in fixed)
+
+
+_SHAPES: dict[type[Message], tuple[int, tuple[str, ...]]] = {}
 
 
 def _size(value: Any) -> int:
