@@ -1,0 +1,157 @@
+"""What a run looked like on the way: curves, times to a target, and the speed-up of one set of runs over another.
+
+Two runs are compared only by the same rule. A look is one row of a curve. A target is met at the look where the
+geometric mean of this look and the two before it falls below the target, so that one lucky look decides nothing;
+its time is the time of that third look. Both sides of a comparison must be looked at equally often: this module
+cannot see that, so `looks_per_pass` is there to be checked.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+LOOKS_TOGETHER = 3
+
+Axis = Literal["time_s", "passes", "bytes"]
+Quantity = Literal["suboptimality", "gap", "objective", "gradient_norm", "test_metric"]
+
+
+class CurveRow(msgspec.Struct, frozen=True, gc=False):
+    """One look at a run. What was not measured is None; bytes are all payload bytes sent so far, by anyone."""
+
+    time_s: float
+    passes: float
+    bytes: int
+    objective: float | None = None
+    gradient_norm: float | None = None
+    gap: float | None = None
+    suboptimality: float | None = None
+    test_metric: float | None = None
+
+
+def points(rows: Iterable[CurveRow], axis: Axis, quantity: Quantity) -> list[tuple[float, float]]:
+    """The (axis, quantity) pairs of all looks at which the quantity was measured and finite."""
+    pairs = ((float(getattr(row, axis)), getattr(row, quantity)) for row in rows)
+    return [(x, float(y)) for x, y in pairs if y is not None and math.isfinite(y)]
+
+
+def to_target(
+    rows: Sequence[CurveRow], target: float, quantity: Quantity = "suboptimality", axis: Axis = "time_s"
+) -> float | None:
+    """Where on the axis the target was met, or None if it was not.
+
+    Looks that did not measure the quantity are passed over; a look that is not finite breaks the run of three. A
+    value at or below zero (a sub-optimality at rounding) counts as one unit of rounding.
+    """
+    logs: list[float] = []
+    for row in rows:
+        value = getattr(row, quantity)
+        if value is None:
+            continue
+        logs.append(_log(value))
+        latest = logs[-LOOKS_TOGETHER:]
+        if len(latest) == LOOKS_TOGETHER and sum(latest) / LOOKS_TOGETHER < math.log(target):
+            return float(getattr(row, axis))
+    return None
+
+
+_ROUNDING_LOG = math.log(np.finfo(float).eps)
+
+
+def _log(value: float) -> float:
+    if not math.isfinite(value):
+        return math.inf
+    return math.log(value) if value > 0 else _ROUNDING_LOG
+
+
+def looks_per_pass(rows: Sequence[CurveRow]) -> float:
+    """How often a curve was looked at, to be compared between two sides before their times are."""
+    if len(rows) < 2 or rows[-1].passes <= rows[0].passes:
+        return 0.0
+    return (len(rows) - 1) / (rows[-1].passes - rows[0].passes)
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A quantity over several seeds. `median` is None when half of the seeds or more missed it."""
+
+    median: float | None
+    low: float | None
+    high: float | None
+    seeds: int
+    missed: int = 0
+
+    def __str__(self) -> str:
+        if self.median is None:
+            return "fail"
+        low = "fail" if self.low is None else f"{self.low:.1f}"
+        high = "fail" if self.high is None else f"{self.high:.1f}"
+        return f"{self.median:.2f} ({low}-{high})"
+
+
+def over_seeds(values: Iterable[float | None]) -> Spread:
+    """Median and range. A None is a seed that missed its target: larger than everything."""
+    ordered = sorted(math.inf if value is None else value for value in values)
+    if not ordered:
+        return Spread(None, None, None, seeds=0)
+    missed = sum(map(math.isinf, ordered))
+    return Spread(
+        median=_finite(median(ordered)),
+        low=_finite(ordered[0]),
+        high=_finite(ordered[-1]),
+        seeds=len(ordered),
+        missed=missed,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def speed_up(baseline: Mapping[int, float | None], ours: Mapping[int, float | None]) -> Spread:
+    """How many times sooner `ours` met its target: the ratio of each seed, then their median and range.
+
+    Both map a seed to a time to target, and only seeds present on both sides count. A seed that either side missed
+    has no ratio: it counts as the worst outcome, so that a comparison cannot be won by failing.
+    """
+    seeds = sorted(baseline.keys() & ours.keys())
+    ratios = sorted(_ratio(baseline[seed], ours[seed]) for seed in seeds)
+    if not ratios:
+        return Spread(None, None, None, seeds=0)
+    missed = sum(ratio == -math.inf for ratio in ratios)
+    return Spread(
+        median=_finite(median(ratios)),
+        low=_finite(ratios[0]),
+        high=_finite(ratios[-1]),
+        seeds=len(ratios),
+        missed=missed,
+    )
+
+
+def _ratio(baseline_s: float | None, ours_s: float | None) -> float:
+    if baseline_s is None or not ours_s:
+        return -math.inf
+    return baseline_s / ours_s
+
+
+def median_curve(curves: Sequence[Sequence[tuple[float, float]]], looks: int = 200) -> list[tuple[float, float]]:
+    """The median over seeds on a common grid, as far as every seed goes; between looks a value stays what it was."""
+    drawn = [curve for curve in curves if curve]
+    if not drawn:
+        return []
+    start = max(curve[0][0] for curve in drawn)
+    end = min(curve[-1][0] for curve in drawn)
+    if end <= start:
+        return [(start, float(median(_held(curve, np.array([start]))[0] for curve in drawn)))]
+    grid = np.linspace(start, end, looks)
+    values = np.median(np.stack([_held(curve, grid) for curve in drawn]), axis=0)
+    return list(zip(grid.tolist(), values.tolist(), strict=True))
+
+
+def _held(curve: Sequence[tuple[float, float]], grid: np.ndarray) -> np.ndarray:
+    xs = np.array([x for x, _ in curve])
+    ys = np.array([y for _, y in curve])
+    return np.asarray(ys[np.clip(np.searchsorted(xs, grid, side="right") - 1, 0, len(xs) - 1)])

@@ -1,0 +1,45 @@
+"""What a figure was measured on: library versions and the machine, written into every run record."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "msgspec", "cryptography", "dp-accounting", "torch")
+
+
+def offbeat_version() -> str:
+    return _version("offbeat") or "0+unknown"
+
+
+def library_versions() -> dict[str, str]:
+    """Python and the numerical libraries that are installed; nothing is imported to find out."""
+    found = {name: _version(name) for name in LIBRARIES}
+    return {"python": platform.python_version(), **{name: text for name, text in found.items() if text}}
+
+
+def this_machine() -> dict[str, str | int]:
+    """The processor's name and the cores this process may use."""
+    return {"cpu": _cpu_name(), "cores": usable_cores(), "system": f"{platform.system()} {platform.release()}"}
+
+
+def usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

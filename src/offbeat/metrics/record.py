@@ -1,0 +1,216 @@
+"""Everything observed in one run: what a person, a script or a later run needs to know about it.
+
+A run folder keeps it in three files:
+
+    record.json             all but the two long lists below
+    metrics.jsonl           the curve, one look per line
+    events/timeline.jsonl   messages as [sent_s, received_s, from, to, kind], the first few thousand
+
+Numbers that are not finite are written as null. The names are a contract: scripts read them.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from offbeat.errors import BadInput
+from offbeat.metrics.curves import CurveRow
+
+RECORD_FILE = "record.json"
+CURVE_FILE = "metrics.jsonl"
+TIMELINE_FILE = "events/timeline.jsonl"
+LONG_LISTS = ("curve", "timeline")
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """What is known about the distance to the best possible objective, computed without pooling anything.
+
+    `duality_gap` bounds it from above; it is None where there is no such bound (a nonconvex penalty, or none).
+    """
+
+    gradient_norm: float | None = None
+    duality_gap: float | None = None
+
+
+class PartyRecord(msgspec.Struct, frozen=True):
+    """What one party did. `lag_histogram` counts lags of 0, 1, 2-3, 4-7, ...; seconds are of the run's clock."""
+
+    updates: int = 0
+    lag_mean: float = 0.0
+    lag_max: int = 0
+    lag_histogram: tuple[int, ...] = ()
+    bytes_sent: int = 0
+    bytes_by_kind: dict[str, int] = {}
+    messages_by_kind: dict[str, int] = {}
+    compute_s: float = 0.0
+    communicate_s: float = 0.0
+    wait_s: float = 0.0
+    dropped: int = 0
+    retried: int = 0
+    abandoned: int = 0
+
+
+class Reveal(msgspec.Struct, frozen=True):
+    """One kind of message, how often it was sent, and what it tells to whom."""
+
+    message: str
+    count: int
+    bytes: int
+    reveals: str
+
+
+class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One message on its way; `received_s` is None when it was lost."""
+
+    sent_s: float
+    received_s: float | None
+    sender: str
+    receiver: str
+    kind: str
+
+
+class DataRecord(msgspec.Struct, frozen=True):
+    """Which data was used: one sentence on its source, its size, and the columns of each party."""
+
+    source: str = ""
+    rows: int = 0
+    test_rows: int = 0
+    columns: dict[str, int] = {}
+    notes: tuple[str, ...] = ()
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. `verdict` is one word for programs, `reason` one sentence for people."""
+
+    offbeat: str
+    algorithm: str
+    runtime: str
+    clock: str
+    seed: int
+    digest: str
+    verdict: str
+    reason: str
+    objective: float | None
+    certificate: Certificate
+    suboptimality: float | None = None
+    passes: float
+    seconds: float
+    metrics: dict[str, float | None]
+    parties: dict[str, PartyRecord]
+    reveals: tuple[Reveal, ...] = ()
+    warnings: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+    data: DataRecord = DataRecord()
+    versions: dict[str, str] = {}
+    machine: dict[str, str | int] = {}
+    curve: tuple[CurveRow, ...] = ()
+    timeline: tuple[Delivery, ...] = ()
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(party.bytes_sent for party in self.parties.values())
+
+    @property
+    def updates(self) -> int:
+        return sum(party.updates for party in self.parties.values())
+
+    def to_json_object(self, run: str | Path = "") -> dict[str, Any]:
+        """The object that `--json` prints: the record as in record.json, with the run's folder in front."""
+        body: dict[str, Any] = msgspec.json.decode(_encode(self))
+        return {"run": str(run), **{name: value for name, value in body.items() if name not in LONG_LISTS}}
+
+    def write(self, folder: str | Path) -> Path:
+        """Write the record into a run folder, the index last: a folder with a record.json is complete."""
+        folder = Path(folder)
+        _write_lines(folder / CURVE_FILE, self.curve)
+        _write_lines(folder / TIMELINE_FILE, self.timeline)
+        body = self.to_json_object()
+        del body["run"]
+        _replace(folder / RECORD_FILE, msgspec.json.format(msgspec.json.encode(body), indent=2) + b"\n")
+        return folder / RECORD_FILE
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "RunRecord":
+        """Read a run folder back; a folder that is not one, or a damaged file, is named in a `BadInput`."""
+        folder = Path(folder)
+        body = _read_index(folder)
+        curve = _read_lines(folder / CURVE_FILE, CurveRow)
+        timeline = _read_lines(folder / TIMELINE_FILE, Delivery)
+        return msgspec.structs.replace(body, curve=curve, timeline=timeline)
+
+
+def read_records(folders: Iterable[str | Path]) -> dict[str, RunRecord]:
+    """Several run folders by name; folders of the same name are told apart by their parents."""
+    paths = [Path(folder).resolve() for folder in folders]
+    return {_short_name(path, paths): RunRecord.read(path) for path in paths}
+
+
+def _short_name(path: Path, among: list[Path]) -> str:
+    others = [other for other in among if other != path]
+    for depth in range(1, len(path.parts)):
+        name = "/".join(path.parts[-depth:])
+        if all("/".join(other.parts[-depth:]) != name for other in others):
+            return name
+    return str(path)
+
+
+_Line = TypeVar("_Line")
+
+
+def _plain(value: object) -> object:
+    """What msgspec does not know by itself: numpy scalars and paths inside options and metrics."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError(f"a run record holds plain values only, not {type(value).__name__}")
+
+
+def _encode(value: object) -> bytes:
+    return msgspec.json.encode(value, enc_hook=_plain)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content)
+    os.replace(partial, path)
+
+
+def _write_lines(path: Path, rows: Iterable[object]) -> None:
+    _replace(path, b"".join(_encode(row) + b"\n" for row in rows))
+
+
+def _read_index(folder: Path) -> RunRecord:
+    path = folder / RECORD_FILE
+    if not path.is_file():
+        raise BadInput(
+            f"{folder} is not a finished run folder: a {RECORD_FILE} was expected in it. Give the folder that "
+            f"`offbeat run` printed; a run that was interrupted has none."
+        )
+    return _decode(path, path.read_bytes(), RunRecord)
+
+
+def _read_lines(path: Path, kind: type[_Line]) -> tuple[_Line, ...]:
+    if not path.is_file():
+        return ()
+    lines = path.read_bytes().splitlines()
+    return tuple(_decode(path, line, kind, number) for number, line in enumerate(lines, 1) if line)
+
+
+def _decode(path: Path, content: bytes, kind: type[_Line], line: int = 0) -> _Line:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        where = f"{path}, line {line}" if line else str(path)
+        raise BadInput(
+            f"{where} is not what a run record holds: {error}. The file is damaged or was edited."
+        ) from error
