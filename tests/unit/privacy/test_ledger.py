@@ -53,11 +53,11 @@ def test_several_at_once_are_all_or_nothing():
 
 
 def test_snapshot_survives_and_never_lowers_the_count():
-    ledger = Ledger(Budget(3.0, 1e-5))
+    ledger = Ledger(Budget(5.0, 1e-5))
     ledger.spend(STEP, 5)
     ledger.spend(PureRelease(0.01, 0.1), 2)
     state = msgspec.json.decode(msgspec.json.encode(ledger.snapshot()))
-    again = Ledger(Budget(3.0, 1e-5))
+    again = Ledger(Budget(5.0, 1e-5))
     again.restore(state)
     assert again.spent == ledger.spent
     ledger.spend(STEP, 5)
