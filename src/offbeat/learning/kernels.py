@@ -1,0 +1,187 @@
+"""Compiled loops over dense blocks, and the fixed-point arithmetic both kinds of block share.
+
+A dense block is feature-major: X[j, i] is column j of row i, so that a batch of rows is contiguous within each column
+and the loops vectorise along rows however narrow the party is.
+
+Three rules keep these loops fast and safe:
+- slices are taken first and indexed from 0, because a negative-index check would stop vectorisation;
+- `fastmath` has no nan or inf assumption, and the range check counts the values *inside* the limit, so that NaN and
+  infinities fail it instead of being encoded and sent;
+- every input is declared read-only: numba then takes both writable arrays and those that came out of a message, by one
+  compiled signature and without compiling again in the middle of a run.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+from offbeat.learning.losses import derivative_of
+from offbeat.learning.penalties import penalty_slope
+from offbeat.learning.ranges import WORD_BOUND
+
+FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+INT = types.int64
+REAL = types.float64
+COUNT = types.int64
+
+
+def given(dtype: Any, ndim: int = 1) -> types.Array:
+    """An array the kernel only reads."""
+    return types.Array(dtype, ndim, "C", readonly=True)
+
+
+def taken(dtype: Any, ndim: int = 1) -> types.Array:
+    """An array the kernel writes to."""
+    return types.Array(dtype, ndim, "C")
+
+
+READ = given(REAL)
+WRITE = taken(REAL)
+WORDS = given(types.uint64)
+WORDS_OUT = taken(types.uint64)
+BLOCK = given(REAL, 2)
+
+
+def compiled(result: Any, *arguments: Any, fastmath: Any = FASTMATH) -> Callable[[Callable[..., Any]], Any]:
+    """Compile for exactly these types, cached on disk, releasing the interpreter lock."""
+    return numba.njit(result(*arguments), nogil=True, cache=True, fastmath=fastmath)  # type: ignore[no-any-return]
+
+
+# -- fixed point ------------------------------------------------------------------------------------------------------
+
+
+@numba.njit(inline="always")
+def encode_masked(z, scale, limit, mask, at, out):  # type: ignore[no-untyped-def]
+    """out = round(z * scale) + mask[at:] modulo 2^64; the number of values that were inside the limit."""
+    bound = limit if limit * scale <= WORD_BOUND else -1.0
+    word = mask[at : at + len(z)]
+    inside = 0
+    for i in range(len(z)):
+        inside += abs(z[i]) < bound
+        out[i] = np.uint64(np.int64(np.rint(z[i] * scale))) + word[i]
+    return inside
+
+
+@numba.njit(inline="always")
+def encode_plain(z, scale, limit, out):  # type: ignore[no-untyped-def]
+    """The same without a mask."""
+    bound = limit if limit * scale <= WORD_BOUND else -1.0
+    inside = 0
+    for i in range(len(z)):
+        inside += abs(z[i]) < bound
+        out[i] = np.uint64(np.int64(np.rint(z[i] * scale)))
+    return inside
+
+
+@compiled(types.void, WORDS, READ, READ, INT, REAL, WRITE, WRITE)
+def finish(words, own, labels, code, scale, z, theta):  # type: ignore[no-untyped-def]
+    """z = decoded words + own; theta = derivative of the loss there."""
+    back = 1.0 / scale
+    for i in range(len(words)):
+        z[i] = np.float64(np.int64(words[i])) * back + own[i]
+    for i in range(len(words)):
+        theta[i] = derivative_of(code, z[i], labels[i])
+
+
+@compiled(types.void, WRITE, INT, READ, WRITE)
+def exchange(table, start, theta, difference):  # type: ignore[no-untyped-def]
+    """difference = theta - table[start:]; then table[start:] = theta."""
+    entry = table[start : start + len(theta)]
+    for i in range(len(theta)):
+        new = theta[i]
+        difference[i] = new - entry[i]
+        entry[i] = new
+
+
+@compiled(types.void, READ, INT, READ, WRITE)
+def compare(table, start, theta, difference):  # type: ignore[no-untyped-def]
+    """difference = theta - table[start:]."""
+    entry = table[start : start + len(theta)]
+    for i in range(len(theta)):
+        difference[i] = theta[i] - entry[i]
+
+
+# -- dense blocks -----------------------------------------------------------------------------------------------------
+
+
+@numba.njit(inline="always")
+def _products(X, start, w, z):  # type: ignore[no-untyped-def]
+    """z = rows @ w, four columns at a time so that z is loaded and stored a quarter as often."""
+    m = len(z)
+    d = len(w)
+    stop = start + m
+    for i in range(m):
+        z[i] = 0.0
+    j = 0
+    while j + 4 <= d:
+        a, b, c, e = w[j], w[j + 1], w[j + 2], w[j + 3]
+        xa = X[j, start:stop]
+        xb = X[j + 1, start:stop]
+        xc = X[j + 2, start:stop]
+        xe = X[j + 3, start:stop]
+        for i in range(m):
+            z[i] += a * xa[i] + b * xb[i] + c * xc[i] + e * xe[i]
+        j += 4
+    while j < d:
+        a = w[j]
+        xa = X[j, start:stop]
+        for i in range(m):
+            z[i] += a * xa[i]
+        j += 1
+
+
+@compiled(types.void, BLOCK, INT, READ, WRITE)
+def dense_share(X, start, w, z):  # type: ignore[no-untyped-def]
+    _products(X, start, w, z)
+
+
+@compiled(COUNT, BLOCK, INT, READ, WORDS, INT, REAL, REAL, WORDS_OUT)
+def dense_masked(X, start, w, mask, at, scale, limit, out):  # type: ignore[no-untyped-def]
+    z = np.empty(len(out))
+    _products(X, start, w, z)
+    return encode_masked(z, scale, limit, mask, at, out)
+
+
+@compiled(COUNT, BLOCK, INT, READ, REAL, REAL, WORDS_OUT)
+def dense_encoded(X, start, w, scale, limit, out):  # type: ignore[no-untyped-def]
+    z = np.empty(len(out))
+    _products(X, start, w, z)
+    return encode_plain(z, scale, limit, out)
+
+
+@numba.njit(inline="always")
+def _column_product(X, j, start, residual):  # type: ignore[no-untyped-def]
+    x = X[j, start : start + len(residual)]
+    total = 0.0
+    for i in range(len(residual)):
+        total += x[i] * residual[i]
+    return total
+
+
+@compiled(types.void, BLOCK, INT, READ, REAL, WRITE)
+def dense_gradient(X, start, residual, factor, into):  # type: ignore[no-untyped-def]
+    """into += factor * rows^T residual."""
+    for j in range(len(into)):
+        into[j] += factor * _column_product(X, j, start, residual)
+
+
+@compiled(types.void, BLOCK, INT, READ, REAL, REAL, REAL, INT, WRITE, WRITE)
+def dense_step(X, start, residual, eta, accumulate, strength, penalty, w, mu):  # type: ignore[no-untyped-def]
+    """w -= eta (g / b + mu + strength penalty'(w)); mu += accumulate g; with g = rows^T residual."""
+    share = 1.0 / len(residual)
+    for j in range(len(w)):
+        g = _column_product(X, j, start, residual)
+        w[j] -= eta * (g * share + mu[j] + strength * penalty_slope(penalty, w[j]))
+        mu[j] += accumulate * g
+
+
+@compiled(types.void, READ, REAL, REAL, REAL, REAL, INT, WRITE, WRITE)
+def dense_apply(g, batch_rows, eta, accumulate, strength, penalty, w, mu):  # type: ignore[no-untyped-def]
+    """The same step from a gradient computed elsewhere."""
+    share = 1.0 / batch_rows
+    for j in range(len(w)):
+        w[j] -= eta * (g[j] * share + mu[j] + strength * penalty_slope(penalty, w[j]))
+        mu[j] += accumulate * g[j]

@@ -1,0 +1,74 @@
+"""The penalties g of f(w) = mean loss + strength * g(w). They separate over coordinates, so each party adds its own.
+
+| name      | g(w)                         | g'(w_j)             | curvature |
+|-----------|------------------------------|---------------------|-----------|
+| l2        | |w|^2 / 2                    | w_j                 | 1         | convex; f is `strength`-strongly convex
+| nonconvex | sum_j w_j^2 / (2 (1+w_j^2))  | w_j / (1+w_j^2)^2   | 1         | second derivative in [-1/4, 1]
+| none      | 0                            | 0                   | 0         |
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.errors import BadJob
+from offbeat.learning.losses import unknown_name
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Penalty:
+    name: str
+    code: int
+    """What the compiled kernels know it by: see `penalty_slope`."""
+    curvature: float
+    """Lipschitz constant of the gradient."""
+    convex: bool
+    value: Callable[[Floats], float]
+    gradient: Callable[[Floats], Floats]
+
+
+def _l2(w: Floats) -> float:
+    return 0.5 * float(np.dot(w, w))
+
+
+def _nonconvex(w: Floats) -> float:
+    square = w * w
+    return 0.5 * float(np.sum(square / (1.0 + square)))
+
+
+def _nonconvex_gradient(w: Floats) -> Floats:
+    return w / (1.0 + w * w) ** 2
+
+
+def _nothing(w: Floats) -> float:
+    return 0.0
+
+
+L2 = Penalty("l2", 0, 1.0, True, _l2, np.array)
+NONCONVEX = Penalty("nonconvex", 1, 1.0, False, _nonconvex, _nonconvex_gradient)
+NONE = Penalty("none", 2, 0.0, True, _nothing, np.zeros_like)
+
+PENALTIES = (L2, NONCONVEX, NONE)
+
+
+def penalty_named(name: str) -> Penalty:
+    """The penalty of this name, or a BadJob that names the nearest one."""
+    for penalty in PENALTIES:
+        if penalty.name == name:
+            return penalty
+    raise BadJob(unknown_name("penalty", name, [penalty.name for penalty in PENALTIES]))
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def penalty_slope(code: int, w: float) -> float:
+    """The gradient of the penalty with this code at one coordinate, for use inside compiled loops."""
+    if code == 0:
+        return w
+    if code == 1:
+        return w / ((1.0 + w * w) * (1.0 + w * w))
+    return 0.0

@@ -1,0 +1,251 @@
+"""A block of mostly zeros: CSR rows, and weights kept lazily so that a step costs its non-zeros and no more.
+
+How w = s v + c mu makes that possible is told at the head of `sparse_kernels`. The nonconvex penalty has no such closed
+form: what it owes is applied to all columns at once every r steps, r * eta * strength <= 1/4 (every step, exactly,
+where a single one passes that), and to every copy of the weights that is handed out.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from offbeat.errors import BadData
+from offbeat.learning import sparse_kernels as kernels
+from offbeat.learning.dense import largest_eigenvalue, sized
+from offbeat.learning.penalties import L2, NONCONVEX, Penalty
+from offbeat.learning.ranges import check_finite, refuse_length, refuse_rows, refuse_share
+
+Floats = NDArray[np.float64]
+Words = NDArray[np.uint64]
+Columns = NDArray[np.uint32]
+Gathered = tuple[Columns | None, Floats]
+
+SCALE_LEAST = 1e-8
+SHIFT_MOST = 1e6
+PENALTY_OWED_MOST = 0.25
+
+
+class SparseBlock:
+    """See `Block`."""
+
+    def __init__(self, X: Any, penalty: Penalty, strength: float) -> None:
+        csr = scipy.sparse.csr_matrix(X, dtype=np.float64, copy=False)
+        if not csr.has_canonical_format:
+            csr = csr.copy()
+            csr.sum_duplicates()
+        self.rows, self.width = csr.shape
+        if self.width >= 2**32:
+            raise BadData(f"Expected fewer than 2^32 columns in one block; got {self.width}.")
+        self._offsets = csr.indptr.astype(np.int64)
+        self._columns = csr.indices.astype(np.uint32)
+        self._values = np.ascontiguousarray(csr.data, dtype=np.float64)
+        check_finite(self._values)
+        self.nonzeros_total = len(self._values)
+        self.version = 0
+        self._penalty = penalty.code
+        self._strength = strength
+        self._shrinks = penalty is L2
+        self._owes = penalty is NONCONVEX and strength > 0.0
+        self._pairs = np.zeros((self.width, 2))
+        self._s = 1.0
+        self._c = 0.0
+        self._owed = 0.0
+        self._slots: list[NDArray[np.int32]] = []
+
+    def nonzeros(self, start: int, stop: int) -> int:
+        return int(self._offsets[stop] - self._offsets[start])
+
+    # -- shares ------------------------------------------------------------------------------------------------------
+
+    def share(self, start: int, stop: int, point: Floats | None = None) -> Floats:
+        self._check_point(start, stop, point)
+        z = np.empty(stop - start)
+        if point is None:
+            kernels.lazy_share(self._offsets, self._columns, self._values, start, self._pairs, self._s, self._c, z)
+        else:
+            kernels.plain_share(self._offsets, self._columns, self._values, start, point, z)
+        return z
+
+    def masked_share(
+        self, start: int, stop: int, point: Floats | None, mask: Words, at: int, scale: float, limit: float
+    ) -> Words:
+        self._check_point(start, stop, point)
+        count = stop - start
+        if not 0 <= at <= len(mask) - count:
+            refuse_length(f"a mask from word {at} on", len(mask) - at, count)
+        out = np.empty(count, np.uint64)
+        csr = (self._offsets, self._columns, self._values, start)
+        if point is None:
+            inside = kernels.lazy_masked(*csr, self._pairs, self._s, self._c, mask, at, scale, limit, out)
+        else:
+            inside = kernels.plain_masked(*csr, point, mask, at, scale, limit, out)
+        if inside != count:
+            refuse_share(self.share(start, stop, point), start, scale, limit)
+        return out
+
+    def encoded_share(self, start: int, stop: int, point: Floats | None, scale: float, limit: float) -> Words:
+        z = self.share(start, stop, point)
+        out = np.empty(len(z), np.uint64)
+        if kernels.encode(z, scale, limit, out) != len(z):
+            refuse_share(z, start, scale, limit)
+        return out
+
+    def _check_point(self, start: int, stop: int, point: Floats | None) -> None:
+        if not 0 <= start < stop <= self.rows:
+            refuse_rows(start, stop, self.rows)
+        if point is not None and len(point) != self.width:
+            refuse_length("weights", len(point), self.width)
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def step(self, start: int, stop: int, residual: Floats, eta: float, accumulate: float = 0.0) -> None:
+        self._check(start, stop, residual)
+        by_v = self._advance(stop - start, eta, accumulate)
+        csr = (self._offsets, self._columns, self._values, start)
+        if accumulate == 0.0:
+            kernels.lazy_step_fixed_mean(*csr, residual, by_v, self._pairs)
+        else:
+            kernels.lazy_step(*csr, residual, by_v, accumulate, self._pairs)
+
+    def _check(self, start: int, stop: int, residual: Floats) -> None:
+        if not 0 <= start < stop <= self.rows:
+            refuse_rows(start, stop, self.rows)
+        if len(residual) != stop - start:
+            refuse_length("derivatives", len(residual), stop - start)
+
+    def _advance(self, batch_rows: int, eta: float, accumulate: float) -> float:
+        """Move the two scalars by one step; how much of g the touched v must give up."""
+        if self._owes:
+            self._owed += eta
+            if (self._owed + eta) * self._strength > PENALTY_OWED_MOST:
+                self._fold()
+        shrink = 1.0 - eta * self._strength if self._shrinks else 1.0
+        self._s *= shrink
+        self._c = shrink * self._c - eta
+        if self._s < SCALE_LEAST or self._c < -SHIFT_MOST:
+            self._fold()
+        self.version += 1
+        return (eta / batch_rows + accumulate * self._c) / self._s
+
+    def _fold(self) -> None:
+        kernels.fold(self._pairs, self._s, self._c, self._owed * self._strength, self._penalty)
+        self._s, self._c, self._owed = 1.0, 0.0, 0.0
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    def weights(self) -> Floats:
+        w = np.empty(self.width)
+        kernels.unfold(self._pairs, self._s, self._c, self._owed * self._strength, self._penalty, w)
+        return w
+
+    def set_weights(self, weights: Floats) -> None:
+        self._pairs[:, 0] = sized(weights, self.width)
+        self._s, self._c, self._owed = 1.0, 0.0, 0.0
+
+    def mean_gradient(self) -> Floats:
+        return self._pairs[:, 1].copy()
+
+    def set_mean_gradient(self, mean: Floats) -> None:
+        self._fold()
+        self._pairs[:, 1] = sized(mean, self.width)
+
+    def add_gradient(self, start: int, stop: int, theta: Floats, into: Floats) -> None:
+        self._check(start, stop, theta)
+        csr = (self._offsets, self._columns, self._values, start)
+        kernels.sparse_gradient(*csr, theta, 1.0 / self.rows, sized(into, self.width))
+
+    def smoothness(
+        self, loss_curvature: float, rows_at_most: int = 1024, iterations: int = 15, *, rng: np.random.Generator
+    ) -> tuple[float, float]:
+        some = np.sort(rng.choice(self.rows, min(self.rows, rows_at_most), replace=False))
+        X = self._csr()[some]
+        largest = largest_eigenvalue(lambda u: X.T @ (X @ u) / len(some), self.width, rng, iterations)
+        squares = np.concatenate(([0.0], np.cumsum(self._values**2)))[self._offsets]
+        return loss_curvature * largest, loss_curvature * float(np.diff(squares).max(initial=0.0))
+
+    def _csr(self) -> scipy.sparse.csr_matrix:
+        columns = self._columns.astype(np.int64)
+        return scipy.sparse.csr_matrix((self._values, columns, self._offsets), shape=(self.rows, self.width))
+
+    # -- lanes -------------------------------------------------------------------------------------------------------
+
+    def gather(self, start: int, stop: int) -> Gathered:
+        """A weight for each non-zero of these rows, or all weights where those are fewer."""
+        self._check_point(start, stop, None)
+        first, last = int(self._offsets[start]), int(self._offsets[stop])
+        if self.width <= last - first:
+            w = np.empty(self.width)
+            kernels.unfold(self._pairs, self._s, self._c, 0.0, self._penalty, w)
+            return None, w
+        columns = self._columns[first:last]
+        w = np.empty(last - first)
+        kernels.gather_each(columns, self._pairs, self._s, self._c, w)
+        return columns, w
+
+    def share_job(self, start: int, stop: int, gathered: Gathered) -> Callable[[], Floats]:
+        columns, weights = gathered
+        if columns is None:
+            return lambda: self.share(start, stop, weights)
+        if len(weights) != self.nonzeros(start, stop):
+            refuse_length("gathered weights", len(weights), self.nonzeros(start, stop))
+
+        def job() -> Floats:
+            z = np.empty(stop - start)
+            kernels.gathered_share(self._offsets, self._values, start, weights, z)
+            return z
+
+        return job
+
+    def gradient_job(self, start: int, stop: int, residual: Floats) -> Callable[[], tuple[Columns | None, Floats]]:
+        self._check(start, stop, residual)
+        most = min(self.width, self.nonzeros(start, stop))
+
+        def job() -> tuple[Columns | None, Floats]:
+            slots = self._idle_slots()
+            columns, values = np.empty(most, np.uint32), np.empty(most)
+            csr = (self._offsets, self._columns, self._values, start)
+            count = kernels.compact_gradient(*csr, residual, slots, columns, values)
+            self._slots.append(slots)
+            return columns[:count], values[:count]
+
+        return job
+
+    def _idle_slots(self) -> NDArray[np.int32]:
+        try:
+            return self._slots.pop()
+        except IndexError:
+            return np.zeros(self.width, np.int32)
+
+    def apply_gradient(
+        self, columns: Columns | None, values: Floats, batch_rows: int, eta: float, accumulate: float = 0.0
+    ) -> None:
+        if columns is None:
+            columns = np.arange(self.width, dtype=np.uint32)
+        if len(columns) != len(values):
+            refuse_length("a gradient", len(values), len(columns))
+        if len(columns) and int(columns.max()) >= self.width:
+            raise IndexError(f"Expected columns below {self.width}; got {int(columns.max())}.")
+        by_v = self._advance(batch_rows, eta, accumulate)
+        kernels.lazy_apply(columns, values, by_v, accumulate, self._pairs)
+
+    # -- snapshots ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "pairs": self._pairs.copy(),
+            "s": self._s,
+            "c": self._c,
+            "owed": self._owed,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        pairs = np.asarray(state["pairs"], dtype=np.float64)
+        if pairs.shape != self._pairs.shape:
+            refuse_length("a snapshot of the block", len(pairs), self.width)
+        self._pairs[:] = pairs
+        self._s, self._c, self._owed = float(state["s"]), float(state["c"]), float(state["owed"])
+        self.version = int(state["version"])

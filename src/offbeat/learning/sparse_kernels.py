@@ -1,0 +1,197 @@
+"""Compiled loops over sparse blocks: CSR rows with uint32 columns, and weights that are kept lazily.
+
+A step moves every coordinate (by the penalty and by the mean gradient), yet must cost no more than the non-zeros it
+touches. So the weights are never stored as such. With two scalars s and c for the whole block,
+
+    w_j = s v_j + c mu_j            pairs[j] = (v_j, mu_j), side by side so that one cache line serves both
+
+and a step w <- rho w - eta mu - ..., rho = 1 - eta strength, is s <- rho s, c <- rho c - eta plus work on the touched
+columns alone. When mu_j moves by delta, v_j moves by -(c/s) delta and w_j stays. `fold` rewrites v = w, s = 1, c = 0.
+
+No `fastmath` here: a row's gathers do not vectorise, and reordering them only made the loops slower.
+"""
+
+import numba
+import numpy as np
+from numba import types
+
+from offbeat.learning.kernels import (
+    COUNT,
+    INT,
+    READ,
+    REAL,
+    WORDS,
+    WORDS_OUT,
+    WRITE,
+    compiled,
+    encode_masked,
+    encode_plain,
+    given,
+    taken,
+)
+from offbeat.learning.penalties import penalty_slope
+
+OFFSETS = given(types.int64)
+COLUMNS = given(types.uint32)
+COLUMNS_OUT = taken(types.uint32)
+SLOTS = taken(types.int32)
+PAIRS = given(REAL, 2)
+PAIRS_OUT = taken(REAL, 2)
+
+
+@numba.njit(inline="always")
+def _lazy_products(offsets, columns, values, start, pairs, s, c, z):  # type: ignore[no-untyped-def]
+    for i in range(len(z)):
+        first, last = offsets[start + i], offsets[start + i + 1]
+        column, x = columns[first:last], values[first:last]
+        by_v = 0.0
+        by_mu = 0.0
+        for k in range(len(column)):
+            j = column[k]
+            by_v += x[k] * pairs[j, 0]
+            by_mu += x[k] * pairs[j, 1]
+        z[i] = s * by_v + c * by_mu
+
+
+@numba.njit(inline="always")
+def _plain_products(offsets, columns, values, start, w, z):  # type: ignore[no-untyped-def]
+    for i in range(len(z)):
+        first, last = offsets[start + i], offsets[start + i + 1]
+        column, x = columns[first:last], values[first:last]
+        total = 0.0
+        for k in range(len(column)):
+            total += x[k] * w[column[k]]
+        z[i] = total
+
+
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, PAIRS, REAL, REAL, WRITE, fastmath=False)
+def lazy_share(offsets, columns, values, start, pairs, s, c, z):  # type: ignore[no-untyped-def]
+    _lazy_products(offsets, columns, values, start, pairs, s, c, z)
+
+
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, WRITE, fastmath=False)
+def plain_share(offsets, columns, values, start, w, z):  # type: ignore[no-untyped-def]
+    _plain_products(offsets, columns, values, start, w, z)
+
+
+@compiled(COUNT, OFFSETS, COLUMNS, READ, INT, PAIRS, REAL, REAL, WORDS, INT, REAL, REAL, WORDS_OUT, fastmath=False)
+def lazy_masked(offsets, columns, values, start, pairs, s, c, mask, at, scale, limit, out):  # type: ignore[no-untyped-def]
+    z = np.empty(len(out))
+    _lazy_products(offsets, columns, values, start, pairs, s, c, z)
+    return encode_masked(z, scale, limit, mask, at, out)
+
+
+@compiled(COUNT, OFFSETS, COLUMNS, READ, INT, READ, WORDS, INT, REAL, REAL, WORDS_OUT, fastmath=False)
+def plain_masked(offsets, columns, values, start, w, mask, at, scale, limit, out):  # type: ignore[no-untyped-def]
+    z = np.empty(len(out))
+    _plain_products(offsets, columns, values, start, w, z)
+    return encode_masked(z, scale, limit, mask, at, out)
+
+
+@compiled(COUNT, READ, REAL, REAL, WORDS_OUT, fastmath=False)
+def encode(z, scale, limit, out):  # type: ignore[no-untyped-def]
+    return encode_plain(z, scale, limit, out)
+
+
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, REAL, REAL, PAIRS_OUT, fastmath=False)
+def lazy_step(offsets, columns, values, start, residual, by_v, by_mu, pairs):  # type: ignore[no-untyped-def]
+    """v -= by_v g and mu += by_mu g on the touched columns, g = rows^T residual."""
+    for i in range(len(residual)):
+        first, last = offsets[start + i], offsets[start + i + 1]
+        column, x = columns[first:last], values[first:last]
+        r = residual[i]
+        for k in range(len(column)):
+            j = column[k]
+            g = r * x[k]
+            pairs[j, 0] -= by_v * g
+            pairs[j, 1] += by_mu * g
+
+
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, REAL, PAIRS_OUT, fastmath=False)
+def lazy_step_fixed_mean(offsets, columns, values, start, residual, by_v, pairs):  # type: ignore[no-untyped-def]
+    """The same where the mean gradient does not move (SGD, SVRG)."""
+    for i in range(len(residual)):
+        first, last = offsets[start + i], offsets[start + i + 1]
+        column, x = columns[first:last], values[first:last]
+        r = by_v * residual[i]
+        for k in range(len(column)):
+            pairs[column[k], 0] -= r * x[k]
+
+
+@compiled(types.void, COLUMNS, READ, REAL, REAL, PAIRS_OUT, fastmath=False)
+def lazy_apply(columns, gradient, by_v, by_mu, pairs):  # type: ignore[no-untyped-def]
+    for k in range(len(columns)):
+        j = columns[k]
+        pairs[j, 0] -= by_v * gradient[k]
+        pairs[j, 1] += by_mu * gradient[k]
+
+
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, REAL, WRITE, fastmath=False)
+def sparse_gradient(offsets, columns, values, start, residual, factor, into):  # type: ignore[no-untyped-def]
+    """into += factor * rows^T residual."""
+    for i in range(len(residual)):
+        first, last = offsets[start + i], offsets[start + i + 1]
+        column, x = columns[first:last], values[first:last]
+        r = factor * residual[i]
+        for k in range(len(column)):
+            into[column[k]] += r * x[k]
+
+
+@compiled(INT, OFFSETS, COLUMNS, READ, INT, READ, SLOTS, COLUMNS_OUT, WRITE, fastmath=False)
+def compact_gradient(offsets, columns, values, start, residual, slots, touched, gradient):  # type: ignore[no-untyped-def]
+    """rows^T residual on the columns it touches, each once; how many. `slots` is all zero before and after."""
+    count = 0
+    for i in range(len(residual)):
+        first, last = offsets[start + i], offsets[start + i + 1]
+        column, x = columns[first:last], values[first:last]
+        r = residual[i]
+        for k in range(len(column)):
+            j = column[k]
+            slot = slots[j]
+            if slot == 0:
+                touched[count] = j
+                gradient[count] = 0.0
+                count += 1
+                slot = count
+                slots[j] = slot
+            gradient[slot - 1] += r * x[k]
+    for k in range(count):
+        slots[touched[k]] = 0
+    return count
+
+
+@compiled(types.void, COLUMNS, PAIRS, REAL, REAL, WRITE, fastmath=False)
+def gather_each(columns, pairs, s, c, out):  # type: ignore[no-untyped-def]
+    """The weight behind each of these non-zeros."""
+    for k in range(len(columns)):
+        j = columns[k]
+        out[k] = s * pairs[j, 0] + c * pairs[j, 1]
+
+
+@compiled(types.void, OFFSETS, READ, INT, READ, WRITE)
+def gathered_share(offsets, values, start, weights, z):  # type: ignore[no-untyped-def]
+    """z = rows @ w from weights gathered for each non-zero, in order."""
+    base = offsets[start]
+    for i in range(len(z)):
+        first, last = offsets[start + i], offsets[start + i + 1]
+        x, w = values[first:last], weights[first - base : last - base]
+        total = 0.0
+        for k in range(len(x)):
+            total += x[k] * w[k]
+        z[i] = total
+
+
+@compiled(types.void, PAIRS, REAL, REAL, REAL, INT, WRITE)
+def unfold(pairs, s, c, drift, penalty, w):  # type: ignore[no-untyped-def]
+    """w = s v + c mu, less the penalty still owed."""
+    for j in range(len(w)):
+        value = s * pairs[j, 0] + c * pairs[j, 1]
+        w[j] = value - drift * penalty_slope(penalty, value)
+
+
+@compiled(types.void, PAIRS_OUT, REAL, REAL, REAL, INT)
+def fold(pairs, s, c, drift, penalty):  # type: ignore[no-untyped-def]
+    """v = s v + c mu, less the penalty still owed; the scalars then are 1 and 0."""
+    for j in range(len(pairs)):
+        value = s * pairs[j, 0] + c * pairs[j, 1]
+        pairs[j, 0] = value - drift * penalty_slope(penalty, value)
