@@ -8,7 +8,7 @@ never visited leave it biased; `UniformBlocks`, drawn with replacement, is there
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,17 @@ class BlockSampler:
         block = self._blocks[self._at]
         self._at += 1
         return block
+
+    @property
+    def pass_done(self) -> bool:
+        """Whether the next block begins a new pass."""
+        return self._at == len(self._blocks)
+
+    def one_pass(self) -> Iterator[tuple[int, int]]:
+        """The blocks that remain of this pass, or those of a new one."""
+        yield self.next()
+        while not self.pass_done:
+            yield self.next()
 
     def _begin_pass(self) -> None:
         cuts = self._cuts()

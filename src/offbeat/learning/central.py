@@ -1,0 +1,234 @@
+"""The centralised side, on pooled data: what a federated run is held against.
+
+`optimum` and `best_known` say what there is to reach, `certificate` how far a point may be from it, `run` is the
+obvious loop that fast and federated code must reproduce, and `fit` is the fast solver that benchmarks compare with.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+import scipy.sparse
+import scipy.sparse.linalg
+from numpy.typing import NDArray
+
+from offbeat.errors import BadJob
+from offbeat.learning.losses import Loss, unknown_name
+from offbeat.learning.penalties import L2, NONE, Penalty
+
+Floats = NDArray[np.float64]
+METHODS = ("sgd", "svrg", "saga")
+NEWTON_STEPS_MOST = 100
+DIRECT_WIDTH_MOST = 1000
+
+
+def objective(X: Any, y: Floats, w: Floats, loss: Loss, penalty: Penalty, strength: float) -> float:
+    """f(w) = mean loss + strength * penalty."""
+    return float(np.mean(loss.value(X @ w, y))) + strength * penalty.value(w)
+
+
+def gradient(X: Any, y: Floats, w: Floats, loss: Loss, penalty: Penalty, strength: float) -> Floats:
+    """The gradient of f, for dense and sparse X."""
+    mean: Floats = np.asarray(X.T @ loss.derivative(X @ w, y)) / len(y)
+    return mean + strength * penalty.gradient(w)
+
+
+def dual_objective(X: Any, y: Floats, theta: Floats, loss: Loss, strength: float) -> float:
+    """D(theta) = mean dual(theta) - |X^T theta / n|^2 / (2 strength): below min f, for the l2 penalty, at any theta."""
+    mean = np.asarray(X.T @ theta) / len(y)
+    return float(np.mean(loss.dual(theta, y))) - float(mean @ mean) / (2.0 * strength)
+
+
+def certificate(
+    X: Any, y: Floats, w: Floats, loss: Loss, penalty: Penalty, strength: float
+) -> tuple[float, float | None]:
+    """(gradient norm, duality gap): the gap bounds f(w) - min f from above; None unless the penalty is l2.
+
+    With theta taken at w the gap f(w) - D(theta) equals |gradient|^2 / (2 strength); the second form is returned, for
+    it keeps its digits where the difference of two nearly equal values has none left.
+    """
+    norm = float(np.linalg.norm(gradient(X, y, w, loss, penalty, strength)))
+    if penalty is not L2 or strength <= 0.0:
+        return norm, None
+    return norm, norm * norm / (2.0 * strength)
+
+
+# -- what there is to reach ------------------------------------------------------------------------------------------
+
+
+def optimum(X: Any, y: Floats, loss: Loss, strength: float, *, tolerance: float = 1e-10) -> tuple[Floats, float]:
+    """(w, f) where the gradient norm is at most `tolerance`, for the l2 penalty (none where the strength is 0).
+
+    L-BFGS comes near, Newton's method finishes: f - min f is then at most tolerance^2 / (2 strength).
+    """
+    penalty = L2 if strength > 0.0 else NONE
+    w = _descend(X, y, np.zeros(X.shape[1]), loss, penalty, strength)
+    for _ in range(NEWTON_STEPS_MOST):
+        slope = gradient(X, y, w, loss, penalty, strength)
+        norm = float(np.linalg.norm(slope))
+        if norm <= tolerance:
+            return w, objective(X, y, w, loss, penalty, strength)
+        w = _newton_step(X, y, w, slope, loss, strength)
+    raise BadJob(
+        f"The optimum was not found: after {NEWTON_STEPS_MOST} Newton steps the gradient norm is {norm:.3g}, not "
+        f"{tolerance:g}. Scale the columns, raise the penalty's strength (now {strength:g}), or ask for less."
+    )
+
+
+def best_known(
+    X: Any, y: Floats, loss: Loss, penalty: Penalty, strength: float, *, rng: np.random.Generator, starts: int = 4
+) -> tuple[Floats, float]:
+    """(w, f) of the lowest stationary point that L-BFGS finds from zero, from the l2 optimum and from random points.
+
+    The minimum of a nonconvex objective is not known: report this as the best known value.
+    """
+    width = X.shape[1]
+    firsts = [np.zeros(width), optimum(X, y, loss, max(strength, 1e-8), tolerance=1e-6)[0]]
+    firsts += [rng.standard_normal(width) for _ in range(starts - len(firsts))]
+    ends = [_descend(X, y, first, loss, penalty, strength) for first in firsts]
+    values = [objective(X, y, w, loss, penalty, strength) for w in ends]
+    best = int(np.argmin(values))
+    return ends[best], values[best]
+
+
+def _descend(X: Any, y: Floats, start: Floats, loss: Loss, penalty: Penalty, strength: float) -> Floats:
+    def both(w: Floats) -> tuple[float, Floats]:
+        z = X @ w
+        mean = np.asarray(X.T @ loss.derivative(z, y)) / len(y)
+        value = float(np.mean(loss.value(z, y))) + strength * penalty.value(w)
+        return value, mean + strength * penalty.gradient(w)
+
+    options: Any = {"maxiter": 5000, "maxfun": 20000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20}
+    result = scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(result.x, dtype=np.float64)
+
+
+def _newton_step(X: Any, y: Floats, w: Floats, slope: Floats, loss: Loss, strength: float) -> Floats:
+    """w - t H^-1 slope, t halved until the gradient norm falls (near the optimum f itself has no digits left)."""
+    penalty = L2 if strength > 0.0 else NONE
+    move = _solve_hessian(X, loss.second(X @ w, y) / len(y), strength, slope)
+    norm = float(np.linalg.norm(slope))
+    size = 1.0
+    while size > 1e-6:
+        candidate = w - size * move
+        if float(np.linalg.norm(gradient(X, y, candidate, loss, penalty, strength))) < norm:
+            return candidate
+        size /= 2.0
+    return w - move
+
+
+def _solve_hessian(X: Any, weights: Floats, strength: float, slope: Floats) -> Floats:
+    """(X^T diag(weights) X + strength I)^-1 slope, directly where it is small and by conjugate gradients elsewhere."""
+    width = X.shape[1]
+    if width <= DIRECT_WIDTH_MOST and not scipy.sparse.issparse(X):
+        hessian = (X.T * weights) @ X + strength * np.eye(width)
+        return np.asarray(np.linalg.lstsq(hessian, slope, rcond=None)[0])
+    hessian = scipy.sparse.linalg.LinearOperator(
+        (width, width), matvec=lambda u: X.T @ (weights * (X @ u)) + strength * u, dtype=np.float64
+    )
+    move, _ = scipy.sparse.linalg.cg(hessian, slope, rtol=1e-4, maxiter=2000)
+    return np.asarray(move)
+
+
+# -- the reference loop ----------------------------------------------------------------------------------------------
+
+
+def run(
+    X: Any,
+    y: Floats,
+    loss: Loss,
+    penalty: Penalty,
+    strength: float,
+    method: str,
+    eta: float | Callable[[int], float],
+    batches: Iterable[tuple[int, int] | None],
+    *,
+    start: Floats | None = None,
+) -> Floats:
+    """The weights after these steps, by the plain formulas. Nothing here is fast.
+
+    A None among the batches is where SVRG takes a new snapshot; its first one is taken at the start. `eta` may be a
+    function of the number of steps taken. X is an array or a CSR matrix.
+    """
+    check_method(method)
+    w = np.zeros(X.shape[1]) if start is None else start.copy()
+    table = loss.derivative(X @ w, y) if method == "svrg" else np.zeros(len(y))
+    mean = np.asarray(X.T @ table) / len(y)
+    steps = 0
+    for batch in batches:
+        if batch is None:
+            table = loss.derivative(X @ w, y)
+            mean = np.asarray(X.T @ table) / len(y)
+            continue
+        rows = slice(*batch)
+        theta = loss.derivative(X[rows] @ w, y[rows])
+        correction = np.asarray(X[rows].T @ (theta - table[rows])) if method != "sgd" else X[rows].T @ theta
+        size = eta(steps) if callable(eta) else eta
+        average = mean if method != "sgd" else 0.0
+        w = w - size * (correction / len(theta) + average + strength * penalty.gradient(w))
+        if method == "saga":
+            mean = mean + correction / len(y)
+            table[rows] = theta
+        steps += 1
+    return w
+
+
+def check_method(method: str) -> None:
+    if method not in METHODS:
+        raise BadJob(unknown_name("method", method, list(METHODS)))
+
+
+# -- the fast solver -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A finished fit. `curve` has one (passes, cpu seconds spent solving, objective) for each look at the objective."""
+
+    weights: Floats
+    objective: float
+    passes: float
+    cpu_s: float
+    curve: tuple[tuple[float, float, float], ...]
+
+
+def fit(
+    X: Any,
+    y: Floats,
+    loss: Loss,
+    penalty: Penalty,
+    strength: float,
+    *,
+    method: str,
+    eta: float,
+    passes: int,
+    batch: int = 1,
+    seed: int = 0,
+    target: float | None = None,
+) -> Fit:
+    """Solve with compiled loops, until the objective is at most `target` or for so many passes over the data.
+
+    At batch 1 one fused loop goes over freshly shuffled rows; a larger batch goes through the same blocks that parties
+    use. SVRG takes a snapshot before every pass, and its snapshots count as passes.
+    """
+    check_method(method)
+    from offbeat.learning.central_loops import solver
+
+    rng = np.random.default_rng(seed)
+    work = solver(X, y, loss, penalty, strength, method, batch, rng)
+    curve: list[tuple[float, float, float]] = []
+    done, cpu_s = 0.0, 0.0
+    while done < passes:
+        spent = work.one_pass(eta)
+        cpu_s += spent
+        done += 2.0 if method == "svrg" else 1.0
+        last = done >= passes
+        if target is None and not last:
+            continue
+        value = objective(X, y, work.weights(), loss, penalty, strength)
+        curve.append((done, cpu_s, value))
+        if (target is not None and value <= target) or not np.isfinite(value):
+            break
+    return Fit(work.weights(), curve[-1][2], done, cpu_s, tuple(curve))

@@ -1,0 +1,247 @@
+"""Compiled passes of the centralised solver: one row a step, dense or lazily sparse, or batches through a block."""
+
+import time
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse
+from numba import types
+from numpy.typing import NDArray
+
+from offbeat.learning.blocks import make_block
+from offbeat.learning.directions import Direction, Saga, Sgd, Svrg
+from offbeat.learning.kernels import BLOCK, INT, READ, REAL, WRITE, compiled, given
+from offbeat.learning.losses import Loss, derivative_of
+from offbeat.learning.penalties import L2, NONCONVEX, Penalty, penalty_slope
+from offbeat.learning.sampling import BlockSampler
+from offbeat.learning.sparse import PENALTY_OWED_MOST, SCALE_LEAST, SHIFT_MOST
+from offbeat.learning.sparse_kernels import COLUMNS, OFFSETS, PAIRS_OUT, fold, unfold
+from offbeat.learning.steps import decayed
+
+Floats = NDArray[np.float64]
+SVRG, SAGA, SGD = 0, 1, 2
+CODES = {"svrg": SVRG, "saga": SAGA, "sgd": SGD}
+ORDER = given(types.int64)
+
+
+class Solver(Protocol):
+    def one_pass(self, eta: float) -> float:
+        """Go once over the rows; the CPU seconds it took."""
+        ...
+
+    def weights(self) -> Floats: ...
+
+
+def solver(
+    X: Any, y: Floats, loss: Loss, penalty: Penalty, strength: float, method: str, batch: int, rng: np.random.Generator
+) -> Solver:
+    if batch > 1:
+        return BatchSolver(X, y, loss, penalty, strength, method, batch, rng)
+    if scipy.sparse.issparse(X):
+        return SparseRowSolver(X, y, loss, penalty, strength, method, rng)
+    return DenseRowSolver(X, y, loss, penalty, strength, method, rng)
+
+
+@compiled(types.void, BLOCK, READ, ORDER, INT, INT, INT, REAL, REAL, REAL, INT, WRITE, WRITE, WRITE)
+def dense_rows(X, y, order, steps, method, loss, eta, decay, strength, penalty, table, w, mu):  # type: ignore[no-untyped-def]
+    """One step for each row in this order."""
+    rows, width = X.shape
+    accumulate = 1.0 / rows if method == SAGA else 0.0
+    for k in range(len(order)):
+        i = order[k]
+        x = X[i]
+        z = 0.0
+        for j in range(width):
+            z += x[j] * w[j]
+        theta = derivative_of(loss, z, y[i])
+        r = theta - table[i]
+        size = eta / (1.0 + eta * decay * (steps + k)) if method == SGD else eta
+        for j in range(width):
+            g = r * x[j]
+            w[j] -= size * (g + mu[j] + strength * penalty_slope(penalty, w[j]))
+            mu[j] += accumulate * g
+        if method == SAGA:
+            table[i] = theta
+
+
+@compiled(types.void, BLOCK, READ, INT, WRITE, WRITE, WRITE)
+def dense_snapshot(X, y, loss, w, table, mu):  # type: ignore[no-untyped-def]
+    """table = derivatives at w, mu = X^T table / n."""
+    rows, width = X.shape
+    mu[:] = 0.0
+    for i in range(rows):
+        x = X[i]
+        z = 0.0
+        for j in range(width):
+            z += x[j] * w[j]
+        theta = derivative_of(loss, z, y[i])
+        table[i] = theta
+        for j in range(width):
+            mu[j] += theta / rows * x[j]
+
+
+class DenseRowSolver:
+    def __init__(
+        self, X: Any, y: Floats, loss: Loss, penalty: Penalty, strength: float, method: str, rng: np.random.Generator
+    ) -> None:
+        self._X = np.ascontiguousarray(X, dtype=np.float64)
+        self._y = np.ascontiguousarray(y, dtype=np.float64)
+        self._loss, self._penalty, self._strength = loss.code, penalty.code, strength
+        self._decay = strength if penalty is L2 else 0.0
+        self._method = CODES[method]
+        self._rng = rng
+        self._steps = 0
+        self._w, self._mu = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+        self._table = np.zeros(len(y))
+
+    def one_pass(self, eta: float) -> float:
+        order = self._rng.permutation(len(self._y))
+        began = time.process_time()
+        if self._method == SVRG:
+            dense_snapshot(self._X, self._y, self._loss, self._w, self._table, self._mu)
+        dense_rows(
+            self._X, self._y, order, self._steps, self._method, self._loss, eta, self._decay, self._strength,
+            self._penalty, self._table, self._w, self._mu,
+        )  # fmt: skip
+        self._steps += len(order)
+        return time.process_time() - began
+
+    def weights(self) -> Floats:
+        return self._w.copy()
+
+
+@compiled(
+    types.void, OFFSETS, COLUMNS, READ, READ, ORDER, INT, INT, INT, REAL, REAL, REAL, INT, WRITE, PAIRS_OUT, WRITE,
+    fastmath=False,
+)  # fmt: skip
+def sparse_rows(  # type: ignore[no-untyped-def]
+    offsets, columns, values, y, order, steps, method, loss, eta, shrinkage, owing, penalty, table, pairs, scalars
+):
+    """One step for each row in this order, with w = s v + c mu and the nonconvex penalty's debt in `scalars`."""
+    accumulate = 1.0 / (len(offsets) - 1) if method == SAGA else 0.0
+    s, c, owed = scalars[0], scalars[1], scalars[2]
+    for k in range(len(order)):
+        i = order[k]
+        column, x = columns[offsets[i] : offsets[i + 1]], values[offsets[i] : offsets[i + 1]]
+        by_v = 0.0
+        by_mu = 0.0
+        for t in range(len(column)):
+            j = column[t]
+            by_v += x[t] * pairs[j, 0]
+            by_mu += x[t] * pairs[j, 1]
+        theta = derivative_of(loss, s * by_v + c * by_mu, y[i])
+        r = theta - table[i]
+        if method == SAGA:
+            table[i] = theta
+        size = eta / (1.0 + eta * shrinkage * (steps + k)) if method == SGD else eta
+        owed += size * owing
+        if owed + size * owing > PENALTY_OWED_MOST:
+            fold(pairs, s, c, owed, penalty)
+            s, c, owed = 1.0, 0.0, 0.0
+        s *= 1.0 - size * shrinkage
+        c = (1.0 - size * shrinkage) * c - size
+        if s < SCALE_LEAST or c < -SHIFT_MOST:
+            fold(pairs, s, c, owed, penalty)
+            s, c, owed = 1.0, 0.0, 0.0
+        to_v = r * (size + accumulate * c) / s
+        to_mu = r * accumulate
+        for t in range(len(column)):
+            j = column[t]
+            pairs[j, 0] -= to_v * x[t]
+            pairs[j, 1] += to_mu * x[t]
+    scalars[0], scalars[1], scalars[2] = s, c, owed
+
+
+@compiled(types.void, OFFSETS, COLUMNS, READ, READ, INT, READ, WRITE, PAIRS_OUT, fastmath=False)
+def sparse_snapshot(offsets, columns, values, y, loss, w, table, pairs):  # type: ignore[no-untyped-def]
+    """table = derivatives at w, pairs = (w, X^T table / n)."""
+    rows = len(offsets) - 1
+    for j in range(len(w)):
+        pairs[j, 0] = w[j]
+        pairs[j, 1] = 0.0
+    for i in range(rows):
+        column, x = columns[offsets[i] : offsets[i + 1]], values[offsets[i] : offsets[i + 1]]
+        z = 0.0
+        for t in range(len(column)):
+            z += x[t] * w[column[t]]
+        theta = derivative_of(loss, z, y[i])
+        table[i] = theta
+        for t in range(len(column)):
+            pairs[column[t], 1] += theta / rows * x[t]
+
+
+class SparseRowSolver:
+    def __init__(
+        self, X: Any, y: Floats, loss: Loss, penalty: Penalty, strength: float, method: str, rng: np.random.Generator
+    ) -> None:
+        csr = scipy.sparse.csr_matrix(X, dtype=np.float64)
+        self._csr = (csr.indptr.astype(np.int64), csr.indices.astype(np.uint32), np.ascontiguousarray(csr.data))
+        self._y = np.ascontiguousarray(y, dtype=np.float64)
+        self._loss, self._penalty = loss.code, penalty.code
+        self._shrinkage = strength if penalty is L2 else 0.0
+        self._owing = strength if penalty is NONCONVEX else 0.0
+        self._method = CODES[method]
+        self._rng = rng
+        self._steps = 0
+        self._pairs = np.zeros((csr.shape[1], 2))
+        self._scalars = np.array([1.0, 0.0, 0.0])
+        self._table = np.zeros(len(y))
+
+    def one_pass(self, eta: float) -> float:
+        order = self._rng.permutation(len(self._y))
+        began = time.process_time()
+        if self._method == SVRG:
+            sparse_snapshot(*self._csr, self._y, self._loss, self.weights(), self._table, self._pairs)
+            self._scalars[:] = 1.0, 0.0, 0.0
+        sparse_rows(
+            *self._csr, self._y, order, self._steps, self._method, self._loss, eta, self._shrinkage, self._owing,
+            self._penalty, self._table, self._pairs, self._scalars,
+        )  # fmt: skip
+        self._steps += len(order)
+        return time.process_time() - began
+
+    def weights(self) -> Floats:
+        w = np.empty(len(self._pairs))
+        unfold(self._pairs, self._scalars[0], self._scalars[1], self._scalars[2], self._penalty, w)
+        return w
+
+
+class BatchSolver:
+    """Batches through one block, as a single party that owns everything would."""
+
+    def __init__(
+        self, X: Any, y: Floats, loss: Loss, penalty: Penalty, strength: float, method: str, batch: int,
+        rng: np.random.Generator,
+    ) -> None:  # fmt: skip
+        self._block = make_block(X, penalty=penalty, strength=strength)
+        self._y, self._loss = np.ascontiguousarray(y, dtype=np.float64), loss
+        self._decay = strength if method == "sgd" and penalty is L2 else 0.0
+        self._method = method
+        table = np.zeros(len(y))
+        choices: dict[str, Direction] = {"sgd": Sgd(), "svrg": Svrg(table), "saga": Saga(table)}
+        self._direction = choices[method]
+        self._sampler = BlockSampler(len(y), batch, rng)
+        self._steps = 0
+
+    def one_pass(self, eta: float) -> float:
+        began = time.process_time()
+        if isinstance(self._direction, Svrg):
+            self._take_snapshot(self._direction)
+        block, direction, y, derivative = self._block, self._direction, self._y, self._loss.derivative
+        for start, stop in self._sampler.one_pass():
+            theta = derivative(block.share(start, stop), y[start:stop])
+            size = decayed(eta, self._decay, self._steps)
+            block.step(start, stop, direction.residual(start, stop, theta), size, direction.accumulate)
+            self._steps += 1
+        return time.process_time() - began
+
+    def _take_snapshot(self, direction: Svrg) -> None:
+        rows = len(self._y)
+        table = self._loss.derivative(self._block.share(0, rows, self._block.weights()), self._y)
+        mean = np.zeros(self._block.width)
+        self._block.add_gradient(0, rows, table, mean)
+        direction.adopt(table)
+        self._block.set_mean_gradient(mean)
+
+    def weights(self) -> Floats:
+        return self._block.weights()
