@@ -12,6 +12,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from offbeat.errors import BadData, BadJob
+from offbeat.learning import kernels
+from offbeat.learning.dense import DenseBlock
 from offbeat.learning.losses import Loss
 from offbeat.learning.penalties import Penalty
 
@@ -99,15 +101,16 @@ class Block(Protocol):
 
 
 def make_block(X: Any, *, penalty: Penalty, strength: float) -> Block:
-    """The block over X (rows x columns: a numpy array or a scipy sparse matrix), with all weights zero."""
+    """The block over X (rows x columns: a numpy array or a scipy sparse matrix), with all weights zero.
+
+    X must not be written to afterwards: what already has the right form is used as it is.
+    """
     if not (np.isfinite(strength) and strength >= 0.0):
         raise BadJob(f"Expected a penalty strength of 0 or more; got {strength}.")
     if scipy.sparse.issparse(X):
         from offbeat.learning.sparse import SparseBlock
 
         return SparseBlock(X, penalty, float(strength))
-    from offbeat.learning.dense import DenseBlock
-
     X = np.asarray(X)
     if X.ndim != 2:
         raise BadData(f"Expected a table of rows and columns; got an array of shape {X.shape}.")
@@ -116,8 +119,6 @@ def make_block(X: Any, *, penalty: Penalty, strength: float) -> Block:
 
 def finish_product(words: Words, own: Floats, labels: Floats, loss: Loss, scale: float) -> tuple[Floats, Floats]:
     """At the label holder: (z, theta), where z is the decoded sum of shares plus its own share."""
-    from offbeat.learning import kernels
-
     if not len(words) == len(own) == len(labels):
         raise ValueError(f"Lengths differ: {len(words)} words, {len(own)} own shares, {len(labels)} labels.")
     z = np.empty(len(words))

@@ -165,5 +165,6 @@ def derivative_of(code: int, z: float, y: float) -> float:
     if code == 1:
         return 2.0 * (z - y)
     if code == 2:
-        return -2.0 * y * max(0.0, 1.0 - y * z)
+        short = 1.0 - y * z
+        return 0.0 if short <= 0.0 else -2.0 * y * short  # not max(0, short): that would swallow a NaN
     return -2.0 * y * (1.0 - y * z)
