@@ -1,0 +1,209 @@
+"""File formats, compressed or not, as they come: a data frame, or arrays. Checking is the table's business."""
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from offbeat.data.names import did_you_mean, nearest
+from offbeat.errors import BadData
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+FRAMES = (".csv", ".tsv", ".parquet")
+LIBSVM = (".svm", ".libsvm", ".txt")
+ARRAYS = (*LIBSVM, ".npz", "-ubyte")
+KNOWN = (*FRAMES, *ARRAYS)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    features: Any
+    ids: NDArray[Any] | None = None
+    labels: NDArray[Any] | None = None
+    columns: Sequence[str] | None = None
+
+
+def kind_of(file: Path) -> str:
+    """The format's ending, without the compression's; a wrong one is refused."""
+    name = file.name.lower()
+    for ending in COMPRESSED:
+        name = name.removesuffix(ending)
+    for kind in KNOWN:
+        if name.endswith(kind):
+            return kind
+    raise BadData(
+        f"{file}: unknown kind of file. Expected a name ending in {', '.join(KNOWN)}, each also with .gz, .bz2 or .xz."
+    )
+
+
+def open_bytes(file: Path) -> IO[bytes]:
+    """The file's bytes, decompressed; a missing file is refused with the nearest names beside it."""
+    if not file.is_file():
+        raise BadData(_missing(file))
+    return COMPRESSED.get(file.suffix.lower(), open)(file, "rb")  # type: ignore[operator, no-any-return]
+
+
+def _missing(file: Path) -> str:
+    if file.is_dir():
+        return f"{file} is a folder; a file of data was expected."
+    if not file.parent.is_dir():
+        return f"There is no file {file}, nor a folder {file.parent}."
+    beside = sorted(other.name for other in file.parent.iterdir() if other.is_file())
+    close = nearest(file.name, beside)
+    return f"There is no file {file}. " + (
+        f"Near it: {', '.join(close)}." if close else did_you_mean(file.name, beside)
+    )
+
+
+def read_all(file: Path) -> bytes:
+    try:
+        with open_bytes(file) as stream:
+            return stream.read()
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise BadData(f"{file} could not be read or unpacked: {error}.") from error
+
+
+# -- data frames ---------------------------------------------------------------------------------------------------
+
+
+def read_frame(file: Path) -> "pd.DataFrame | None":
+    """A CSV, TSV or Parquet file; None for the other kinds. Cells of a CSV that look like numbers become numbers only
+    later, so that an id "007" keeps its zeros."""
+    kind = kind_of(file)
+    if kind not in FRAMES:
+        return None
+    content = io.BytesIO(read_all(file))
+    return _parquet(content, file) if kind == ".parquet" else _csv(content, file, "\t" if kind == ".tsv" else ",")
+
+
+def _csv(content: io.BytesIO, file: Path, separator: str) -> "pd.DataFrame":
+    import pandas as pd
+
+    try:
+        return pd.read_csv(content, sep=separator, dtype=str, skipinitialspace=True, index_col=False)
+    except pd.errors.EmptyDataError as error:
+        raise BadData(f"{file} is empty; a header line with column names was expected.") from error
+    except (pd.errors.ParserError, UnicodeDecodeError, ValueError) as error:
+        raise BadData(f"{file} is not a table of separated values: {' '.join(str(error).split())}") from error
+
+
+def _parquet(content: io.BytesIO, file: Path) -> "pd.DataFrame":
+    import pandas as pd
+
+    try:
+        frame = pd.read_parquet(content)
+    except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
+        raise BadData(f"{file} is not a Parquet file: {' '.join(str(error).split())}") from error
+    named = [name for name in frame.index.names if name is not None]
+    return frame.reset_index(names=named) if named else frame
+
+
+# -- arrays --------------------------------------------------------------------------------------------------------
+
+
+def read_arrays(file: Path, id: str | None, label: str | None) -> Arrays:
+    kind = kind_of(file)
+    if kind in LIBSVM:
+        return _libsvm(file, id, label)
+    if kind == ".npz":
+        return _npz(file, id, label)
+    return _idx_table(file, id, label)
+
+
+def _libsvm(file: Path, id: str | None, label: str | None) -> Arrays:
+    from sklearn.datasets import load_svmlight_file
+
+    if id is not None:
+        raise BadData(
+            f"{file} is a LIBSVM file, which has no id column {id!r}. Its rows are numbered from 0; leave id out."
+        )
+    content = read_all(file)
+    try:
+        features, labels = load_svmlight_file(io.BytesIO(content), dtype=np.float64)
+    except (ValueError, OverflowError) as error:
+        raise BadData(_first_bad_line(content, file, str(error))) from error
+    return Arrays(features, labels=labels if label is not None else None)
+
+
+def _first_bad_line(content: bytes, file: Path, otherwise: str) -> str:
+    for number, line in enumerate(content.decode(errors="replace").splitlines(), start=1):
+        tokens = line.split("#", 1)[0].split()
+        wrong = next((token for i, token in enumerate(tokens) if not _is_libsvm_token(token, first=i == 0)), None)
+        if wrong is not None:
+            return f"{file}, row {number}: expected 'label index:value ...', came {wrong!r}."
+    return f"{file} is not a LIBSVM file: {otherwise}."
+
+
+def _is_libsvm_token(token: str, first: bool) -> bool:
+    index, colon, value = token.rpartition(":")
+    try:
+        float(value)
+        return first if not colon else index == "qid" or int(index) >= 0
+    except ValueError:
+        return False
+
+
+def _npz(file: Path, id: str | None, label: str | None) -> Arrays:
+    try:
+        with np.load(io.BytesIO(read_all(file)), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise BadData(f"{file} is not an npz archive of plain arrays: {error}.") from error
+    for what, wanted in (("id", id), ("label", label)):
+        if wanted is not None and wanted not in arrays:
+            raise BadData(f"{file} has no {what} array {wanted!r}. {did_you_mean(wanted, arrays)}")
+    columns = arrays.get("columns")
+    return Arrays(
+        features=_npz_features(arrays, file),
+        ids=arrays.get(id or "ids"),
+        labels=None if label is None else arrays[label],
+        columns=None if columns is None else tuple(str(column) for column in columns),
+    )
+
+
+def _npz_features(arrays: dict[str, NDArray[Any]], file: Path) -> Any:
+    if {"indptr", "indices", "data", "shape"} <= set(arrays):
+        kind = arrays["format"].item() if "format" in arrays else b"csr"
+        make = {b"csr": sp.csr_matrix, b"csc": sp.csc_matrix}.get(
+            kind if isinstance(kind, bytes) else str(kind).encode()
+        )
+        if make is None:
+            raise BadData(f"{file} holds a sparse matrix in {kind!r} form; csr or csc was expected.")
+        return make((arrays["data"], arrays["indices"], arrays["indptr"]), shape=tuple(arrays["shape"]))
+    if "X" in arrays:
+        return arrays["X"]
+    raise BadData(f"{file} has neither an array 'X' nor a sparse matrix. {did_you_mean('X', arrays)}")
+
+
+def read_idx(file: Path) -> NDArray[np.uint8]:
+    """An idx file of bytes (MNIST's format), in its own shape."""
+    content = read_all(file)
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise BadData(f"{file} is not an idx file of bytes.")
+    sizes = np.frombuffer(content, dtype=">u4", count=content[3], offset=4).astype(np.int64)
+    values = np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * content[3])
+    if values.size != np.prod(sizes):
+        raise BadData(f"{file} promises {'x'.join(map(str, sizes))} bytes but holds {values.size}.")
+    return values.reshape(sizes)
+
+
+def _idx_table(file: Path, id: str | None, label: str | None) -> Arrays:
+    if id is not None:
+        raise BadData(
+            f"{file} is an idx file, which has no id column {id!r}. Its rows are numbered from 0; leave id out."
+        )
+    images = read_idx(file)
+    labels = None if label is None else read_idx(file.parent / label).astype(np.float64)
+    return Arrays(images.reshape(images.shape[0], -1), labels=labels)

@@ -1,0 +1,50 @@
+"""Labels as numbers: -1/+1 for two classes, class positions for several, the value itself for regression."""
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.data.matrix import Floats
+from offbeat.data.names import did_you_mean
+from offbeat.errors import BadData
+
+Task = Literal["classification", "regression", "multiclass"]
+TASKS: tuple[Task, ...] = ("classification", "regression", "multiclass")
+
+
+def encode_labels(labels: NDArray[Any], task: Task, where: str) -> tuple[Floats, tuple[Any, ...] | None]:
+    """(y, classes). Classification: the smaller class (in the order of numbers or letters) becomes -1.
+
+    Multiclass: y is the position in `classes`. Regression: y is the label, and there are no classes.
+    """
+    if task not in TASKS:
+        raise BadData(f"Unknown task {task!r}. {did_you_mean(str(task), TASKS)}")
+    if task == "regression":
+        return _numbers(labels, where), None
+    found, position = np.unique(labels.astype(str) if labels.dtype == object else labels, return_inverse=True)
+    classes = tuple(_plain(value) for value in found.tolist())
+    if task == "multiclass":
+        return position.astype(np.float64), classes
+    if len(classes) != 2:
+        raise BadData(_not_two(classes, labels, where))
+    return np.where(position == 0, -1.0, 1.0), classes
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _numbers(labels: NDArray[Any], where: str) -> Floats:
+    try:
+        return labels.astype(np.float64)
+    except ValueError as error:
+        raise BadData(f"Regression needs numbers as labels; {where} has text ({error}).") from error
+
+
+def _not_two(classes: tuple[Any, ...], labels: NDArray[Any], where: str) -> str:
+    shown = ", ".join(f"{value!r} ({int(np.sum(labels.astype(str) == str(value)))} rows)" for value in classes[:6])
+    if len(classes) > 6:
+        shown = ", ".join(repr(value) for value in classes[:6]) + ", ..."
+    advice = 'Use task = "regression" for a number to be predicted.' if len(classes) > 2 else "Check the label column."
+    return f"Classification needs exactly two classes; {where} has {len(classes)}: {shown}. {advice}"

@@ -1,0 +1,282 @@
+"""One party's table: sample ids, feature columns, perhaps labels; and how it is read from a file.
+
+    .csv .tsv .parquet        a header names the columns; `id` and `label` choose two of them
+    .svm .libsvm .txt         LIBSVM lines; the label is the first number, ids are row numbers from 0
+    .npz                      `X` (rows by columns), or a matrix as scipy.sparse.save_npz writes it; beside it, perhaps,
+                              the arrays `ids`, `y` and `columns` (or whatever `id` and `label` name)
+    ...-idx3-ubyte            images, one row each, values 0-255; `label` names the file of labels beside it
+
+Each may be compressed (.gz, .bz2, .xz). A wrong file is refused with one paragraph that names file, column and row.
+Rows are counted from 1, without the header.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.data.formats import Arrays, read_arrays, read_frame
+from offbeat.data.holdout import id_text
+from offbeat.data.matrix import Floats, Matrix, as_matrix
+from offbeat.data.names import NumberedColumns, did_you_mean, take_names
+from offbeat.errors import BadData
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with ids. `levels` spells the codes of text columns: code 2 of column c means levels[c][2]."""
+
+    ids: NDArray[Any] = field(repr=False)
+    columns: Sequence[str] = field(repr=False)
+    features: Matrix = field(repr=False)
+    labels: NDArray[Any] | None = field(repr=False)
+    name: str
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return int(self.ids.size)
+
+
+def read_table(
+    path: str | Path,
+    id: str | None = None,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    text: Sequence[str] = (),
+    missing: Literal["refuse", "keep"] = "refuse",
+    duplicates: Literal["refuse", "keep-first"] = "refuse",
+) -> Table:
+    """Read one party's file and check it.
+
+    id          column of sample ids; without it rows are numbered from 0 (then all parties' rows must be in one order)
+    label       column of labels; without it the party has none
+    columns     feature columns to keep; without it all but id and label
+    text        columns that hold categories as text; they are coded, to be one-hot encoded later
+    missing     `keep` leaves empty cells as nan, to be filled with medians later
+    duplicates  `keep-first` leaves repeated ids in, and the join keeps the first row of each
+    """
+    file = Path(path)
+    raw = read_frame(file)
+    if raw is not None:
+        table = _from_frame(raw, file, id, label, columns, tuple(text))
+    else:
+        table = _from_arrays(read_arrays(file, id, label), file, columns)
+    return _checked(table, missing, duplicates)
+
+
+def table_from_arrays(
+    features: Any, ids: Any = None, labels: Any = None, columns: Sequence[str] | None = None, name: str = "table"
+) -> Table:
+    """A table of what is in memory already: an array, a sparse matrix, or a data frame (whose index gives no ids)."""
+    if columns is None and hasattr(features, "columns"):
+        columns = tuple(str(column) for column in features.columns)
+    matrix = _numeric_matrix(features, name)
+    if matrix.ndim != 2:
+        raise BadData(f"{name}: features must be rows by columns; came an array of shape {matrix.shape}.")
+    names = columns if columns is not None else NumberedColumns(range(matrix.shape[1]))
+    row_ids = np.arange(matrix.shape[0], dtype=np.int64) if ids is None else tidy_ids(np.asarray(ids), name)
+    table = Table(row_ids, names, matrix, None if labels is None else np.asarray(labels).ravel(), name)
+    return _checked(table, "keep", "refuse")
+
+
+def _numeric_matrix(features: Any, name: str) -> Matrix:
+    try:
+        return as_matrix(features)
+    except (TypeError, ValueError) as error:
+        raise BadData(f"{name}: features must be numbers; {error}.") from error
+
+
+# -- from a data frame ---------------------------------------------------------------------------------------------
+
+
+def _from_frame(
+    frame: "pd.DataFrame",
+    file: Path,
+    id: str | None,
+    label: str | None,
+    columns: Sequence[str] | None,
+    text: tuple[str, ...],
+) -> Table:
+    kept = _chosen_columns(frame, file, id, label, columns)
+    features = np.empty((len(frame), len(kept)))
+    levels: dict[str, tuple[str, ...]] = {}
+    for j, column in enumerate(kept):
+        if column in text:
+            features[:, j], levels[column] = _coded(frame[column])
+        else:
+            features[:, j] = _numbers(frame[column], column, file)
+    ids = (
+        np.arange(len(frame), dtype=np.int64)
+        if id is None
+        else tidy_ids(frame[id].to_numpy(object), f"{file}, column {id!r}")
+    )
+    labels = None if label is None else _labels(frame[label], label, file)
+    return Table(ids, tuple(kept), features, labels, file.name, levels)
+
+
+def _chosen_columns(
+    frame: "pd.DataFrame", file: Path, id: str | None, label: str | None, columns: Sequence[str] | None
+) -> list[str]:
+    known = [str(column) for column in frame.columns]
+    for what, wanted in [("id", id), ("label", label), *(("feature", column) for column in columns or ())]:
+        if wanted is not None and wanted not in known:
+            raise BadData(f"{file} has no {what} column {wanted!r}. {did_you_mean(wanted, known)}")
+    kept = [column for column in (columns or known) if column not in (id, label)]
+    if not kept:
+        raise BadData(
+            f"{file} has no feature column: besides id and label it holds nothing. Columns: {', '.join(known)}."
+        )
+    return kept
+
+
+def _numbers(series: "pd.Series[Any]", column: str, file: Path) -> Floats:
+    import pandas as pd
+
+    if pd.api.types.is_bool_dtype(series.dtype) or pd.api.types.is_numeric_dtype(series.dtype):
+        return series.to_numpy(np.float64, na_value=np.nan)
+    if not (pd.api.types.is_string_dtype(series.dtype) or series.dtype == object):
+        raise BadData(f"{file}, column {column!r} holds {series.dtype}, not numbers. Leave it out with `columns`.")
+    numbers = pd.to_numeric(series, errors="coerce")
+    wrong = numbers.isna() & series.notna()
+    if wrong.any():
+        row = int(np.argmax(wrong.to_numpy()))
+        raise BadData(
+            f"{file}, column {column!r}, row {row + 1}: expected a number, came {str(series.iloc[row])!r} "
+            f"({int(wrong.sum())} such cells). If the column holds categories, list it under one_hot; else leave it out."
+        )
+    return numbers.to_numpy(np.float64, na_value=np.nan)
+
+
+def _coded(series: "pd.Series[Any]") -> tuple[Floats, tuple[str, ...]]:
+    text = np.array(
+        [np.nan if value is None or value != value else id_text(value) for value in series.tolist()], dtype=object
+    )
+    known = np.array([isinstance(value, str) for value in text])
+    levels, codes = np.unique(text[known].astype(str), return_inverse=True)
+    values = np.full(text.size, np.nan)
+    values[known] = codes
+    return values, tuple(str(level) for level in levels)
+
+
+def _labels(series: "pd.Series[Any]", label: str, file: Path) -> NDArray[Any]:
+    empty = series.isna().to_numpy()
+    if empty.any():
+        raise BadData(
+            f"{file}, label column {label!r}: row {int(np.argmax(empty)) + 1} has no label "
+            f"({int(empty.sum())} of {empty.size} rows). Fill in the labels or leave these rows out."
+        )
+    import pandas as pd
+
+    numbers = pd.to_numeric(series, errors="coerce")
+    if numbers.notna().all():
+        return numbers.to_numpy(np.float64)
+    return np.array([id_text(value) for value in series.tolist()], dtype=object)
+
+
+# -- from arrays ---------------------------------------------------------------------------------------------------
+
+
+def _from_arrays(raw: Arrays, file: Path, columns: Sequence[str] | None) -> Table:
+    features = _numeric_matrix(raw.features, str(file))
+    if features.ndim != 2:
+        raise BadData(f"{file}: features must be rows by columns; came an array of shape {features.shape}.")
+    names: Sequence[str] = raw.columns if raw.columns is not None else NumberedColumns(range(features.shape[1]))
+    if len(names) != features.shape[1]:
+        raise BadData(f"{file} names {len(names)} columns but holds {features.shape[1]}.")
+    if columns is not None:
+        features, names = _some_columns(features, names, columns, file)
+    ids = np.arange(features.shape[0], dtype=np.int64) if raw.ids is None else tidy_ids(raw.ids, str(file))
+    return Table(ids, names, features, raw.labels, file.name)
+
+
+def _some_columns(
+    features: Matrix, names: Sequence[str], wanted: Sequence[str], file: Path
+) -> tuple[Matrix, Sequence[str]]:
+    place = {name: j for j, name in enumerate(names)}
+    for column in wanted:
+        if column not in place:
+            raise BadData(f"{file} has no feature column {column!r}. {did_you_mean(column, list(place))}")
+    positions = np.array([place[column] for column in wanted], dtype=np.int64)
+    return as_matrix(features[:, positions]), take_names(names, positions)
+
+
+# -- checks --------------------------------------------------------------------------------------------------------
+
+
+def tidy_ids(ids: NDArray[Any], where: str) -> NDArray[Any]:
+    """int64 when every id is a plain integer, otherwise text; an empty id is refused."""
+    if ids.dtype.kind in "iu":
+        return ids.astype(np.int64)
+    texts = ["" if value is None or value != value else id_text(value) for value in ids.tolist()]
+    if "" in texts:
+        raise BadData(f"{where}: row {texts.index('') + 1} has no id ({texts.count('')} of {len(texts)} rows do not).")
+    if all(_is_plain_integer(text) for text in texts):
+        return np.array([int(text) for text in texts], dtype=np.int64)
+    return np.array(texts, dtype=object)
+
+
+def _is_plain_integer(text: str) -> bool:
+    return len(text) < 19 and text.isdecimal() and text.isascii() and (text == "0" or text[0] != "0")
+
+
+def _checked(table: Table, missing: str, duplicates: str) -> Table:
+    if table.features.shape[0] == 0:
+        raise BadData(f"{table.name} has no rows: there is a header or a shape, but nothing under it.")
+    for what, values in (("ids", table.ids), ("labels", table.labels)):
+        if values is not None and values.size != table.features.shape[0]:
+            raise BadData(f"{table.name} has {table.features.shape[0]} rows but {values.size} {what}.")
+    _check_finite(table, missing)
+    _check_labels(table)
+    if duplicates == "refuse":
+        _check_unique(table)
+    return table
+
+
+def _check_finite(table: Table, missing: str) -> None:
+    values = table.features if isinstance(table.features, np.ndarray) else table.features.data
+    wrong = ~np.isfinite(values) if missing == "refuse" else np.isinf(values)
+    if not wrong.any():
+        return
+    if isinstance(table.features, np.ndarray):
+        row, column = (int(i) for i in np.argwhere(wrong)[0])
+        value = table.features[row, column]
+    else:
+        at = int(np.argmax(wrong))
+        row = int(np.searchsorted(table.features.indptr, at, side="right")) - 1
+        column, value = int(table.features.indices[at]), values[at]
+    came = "an empty cell" if np.isnan(value) else f"{value}"
+    raise BadData(
+        f"{table.name}, column {table.columns[column]!r}, row {row + 1}: expected a finite number, came {came} "
+        f"({int(wrong.sum())} such cells in the table). Correct the file"
+        + (', or set missing = "median" to fill empty cells with training medians.' if np.isnan(value) else ".")
+    )
+
+
+def _check_labels(table: Table) -> None:
+    if table.labels is None or table.labels.dtype.kind != "f":
+        return
+    wrong = ~np.isfinite(table.labels)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise BadData(
+            f"{table.name}: the label of row {row + 1} is {table.labels[row]}; labels must be finite numbers."
+        )
+
+
+def _check_unique(table: Table) -> None:
+    unique, first, counts = np.unique(table.ids, return_index=True, return_counts=True)
+    repeated = counts > 1
+    if repeated.any():
+        at = int(np.flatnonzero(repeated)[np.argmin(first[repeated])])
+        rows = np.flatnonzero(table.ids == unique[at]) + 1
+        raise BadData(
+            f"{table.name}: id {str(unique[at])!r} stands in {counts[at]} rows (rows {', '.join(map(str, rows[:5]))}); "
+            f'{int(repeated.sum())} ids are repeated. Keep one row per id, or set duplicates = "keep-first".'
+        )
