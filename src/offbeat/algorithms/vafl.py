@@ -1,0 +1,1483 @@
+"""VAFL: a server with labels and a head, clients with columns and embeddings, and nobody waits for the slow.
+
+"VAFL: a Method of Vertical Asynchronous Federated Learning", Chen, Jin, Sun and Yin, 2020 (arXiv:2007.06081).
+
+    minimise  F = (1/N) sum_n loss(head, h_n1, .., h_nM; y_n) + sum_m r(weights_m),  h_nm = embedding_m(weights_m, x_nm)
+
+| paper      | here                      | paper       | here                                             |
+|------------|---------------------------|-------------|--------------------------------------------------|
+| theta_0    | Server.weights            | k           | Server.iteration                                 |
+| theta_m    | Client.weights            | tau_nm      | lag: k minus the k at which H[n, m] was written  |
+| h_nm, H    | embedding, Server.table   | D           | Vafl.delay_bound, in units of N*M/b              |
+| r          | Vafl.penalty              | t           | Vafl.t                                           |
+| eta_0, eta | head_optimiser, optimiser | c           | Vafl.noise: a standard deviation everywhere      |
+
+Order of play, asynchronous, with one client Ana:
+1. Once, every client uploads the embeddings of all its rows (else rows are *cold*: zero, and marked).
+2. Ana takes some rows, embeds them and uploads them (`Upload`).
+3. The server writes them into its table, asks others for rows that are too old (`Refresh`; only this update waits),
+   does one forward and backward pass over the rows with what the table holds, answers with the derivative of the
+   loss in Ana's embeddings (`Gradient`) and steps the head. Both gradients are taken at the same head (Eq. 4).
+4. Ana pulls the derivative back through the very pass that made the upload, noise included, steps, and goes on.
+
+`vafl-tsync`: the server waits until t different clients have uploaded and does one pass over all their rows.
+`vafl-sync`: the server chooses the rows (`Ask`), waits for all, and answers all: the baseline, and with one pass the
+same trajectory as the pooled model.
+
+Loss, duplication and crashes: what a client releases has a number that is never used twice. It is kept and re-sent
+byte for byte until answered; the server answers each number once and re-sends its answer. A client that returns
+from an old snapshot asks which numbers the server has seen, and charges its ledger for those it forgot.
+Parties are honest but curious. The server learns every embedding; a client learns derivatives, and from those of an
+additive head every label (`what_clients_learn`).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.errors import BadData, BadJob, UnexpectedEvent
+from offbeat.learning.embedding_table import EmbeddingTable
+from offbeat.learning.embeddings import (
+    AdditiveHead,
+    Disturbance,
+    Embedding,
+    Forward,
+    Head,
+    Optimiser,
+    Penalty,
+    Sgd,
+    Tensors,
+    Weights,
+)
+from offbeat.learning.losses import unknown_name
+from offbeat.learning.row_order import RowOrder
+from offbeat.learning.sampling import generator_state, restore_generator
+from offbeat.party.contract import (
+    Broadcast,
+    Compute,
+    Computed,
+    Effect,
+    Event,
+    Finish,
+    Message,
+    Observe,
+    PartyName,
+    PeerBack,
+    PeerLost,
+    Received,
+    Send,
+    Started,
+    State,
+    Wake,
+    Woken,
+)
+from offbeat.privacy.embedding import PrivateEmbedding, RecordLedger
+from offbeat.privacy.label_response import private_targets
+from offbeat.privacy.noise import SEEDED_WARNING, NoiseSource, SeededNoise, SystemNoise, gaussian_noise
+from offbeat.randomness import stream
+
+Array = NDArray[Any]
+VARIANTS = ("vafl", "vafl-tsync", "vafl-sync")
+
+_ACTIVATE, _RESUME = -1, -2  # tokens of a client's timers; others are release numbers
+_ANSWERS_KEPT = 32  # answers a client can give again
+_BACKOFF_MAX = 8  # a retry waits at most this many times `retry_s`
+_TIME_UP, _HALT = -1, -2  # tokens of the server's timers; others are request numbers
+_HALT_TRIES, _PREDICT_TRIES = 5, 5
+_ROUNDS_MAX = 3  # refreshes of one update, before it goes on with what it has
+
+
+# -- messages -------------------------------------------------------------------------------------------------------
+
+
+class Upload(Message, frozen=True, gc=False):
+    """A client's embeddings of some rows. `wanted`: a derivative is asked for; `asked`: the request it answers.
+
+    Reveals: to the server, one embedding of each row: raw linear images or features of the client's columns, unless
+    private mode clips them and adds counted noise; which rows the client is working on.
+    """
+
+    release: int
+    version: int
+    asked: int
+    wanted: bool
+    rows: np.ndarray
+    embedding: np.ndarray
+
+
+class Gradient(Message, frozen=True, gc=False):
+    """The derivative of each row's loss in the client's embedding, and how old the others' embeddings were.
+
+    Reveals: to the client, with an additive head the label of every row (the one negative entry) unless
+    label_dp_epsilon is set; with other heads the labels by the size and direction of the derivative, with high
+    probability.
+    """
+
+    release: int
+    iteration: int
+    lag_mean: float
+    lag_max: int
+    derivative: np.ndarray
+
+
+class Noted(Message, frozen=True, gc=False):
+    """The server has what needs no derivative. `begin`: every client's rows are there, training may start.
+
+    Reveals: nothing but that it arrived.
+    """
+
+    release: int
+    begin: bool
+
+
+class Refresh(Message, frozen=True, gc=False):
+    """The server asks for fresh embeddings of rows that have grown too old.
+
+    Reveals: to the client, that another client is working on these rows.
+    """
+
+    request: int
+    rows: np.ndarray
+
+
+class Refreshed(Message, frozen=True, gc=False):
+    """Fresh embeddings; rows whose cap is reached are left out.
+
+    Reveals: to the server, one more embedding of each row (a release like an upload).
+    """
+
+    request: int
+    release: int
+    version: int
+    rows: np.ndarray
+    embedding: np.ndarray
+
+
+class Ask(Message, frozen=True, gc=False):
+    """Synchronous variant: every client is to upload these rows. `anew`: drop what earlier asks left open.
+
+    Reveals: to the clients, which rows are next.
+    """
+
+    request: int
+    anew: bool
+    rows: np.ndarray
+
+
+class Resting(Message, frozen=True, gc=False):
+    """A client will upload no more: its records' caps are reached.
+
+    Reveals: to the server, that the client's budget is spent.
+    """
+
+    release: int
+    reason: str
+
+
+class PredictAsked(Message, frozen=True, gc=False):
+    """The server asks for the embeddings of rows to be predicted.
+
+    Reveals: to the clients, which rows are predicted.
+    """
+
+    request: int
+    start: int
+    stop: int
+
+
+class PredictGiven(Message, frozen=True, gc=False):
+    """Embeddings of rows to be predicted.
+
+    Reveals: to the server, one embedding of each row to be predicted, clipped and noisy in private mode.
+    """
+
+    request: int
+    embedding: np.ndarray
+
+
+class Resume(Message, frozen=True, gc=False):
+    """A client has come back: the last release number it remembers.
+
+    Reveals: to the server, that the client restarted.
+    """
+
+    release: int
+
+
+class Resumed(Message, frozen=True, gc=False):
+    """The last release number the server has seen from this client, and whether training has begun.
+
+    Reveals: nothing the client did not send itself.
+    """
+
+    release: int
+    begun: bool
+
+
+class Halt(Message, frozen=True, gc=False):
+    """Training is over.
+
+    Reveals: to the clients, why and after how many head updates.
+    """
+
+    verdict: str
+    reason: str
+    iteration: int
+
+
+class Goodbye(Message, frozen=True, gc=False):
+    """The client has understood that training is over.
+
+    Reveals: nothing.
+    """
+
+
+MESSAGES = (
+    Upload,
+    Gradient,
+    Noted,
+    Refresh,
+    Refreshed,
+    Ask,
+    Resting,
+    PredictAsked,
+    PredictGiven,
+    Resume,
+    Resumed,
+    Halt,
+    Goodbye,
+)
+
+
+# -- options --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Vafl:
+    """How to train. One pass means that each client has uploaded N rows on average (the initial upload not counted)."""
+
+    variant: str = "vafl"
+    batch: int = 64
+    passes: float = 10.0
+    seconds: float | None = None  # stop after this time even if passes are left
+    t: int | None = None  # vafl-tsync: clients per head update; None: half of them, rounded up
+    delay_bound: float | None = 5.0  # in units of N*M/batch head updates; None: no forced refresh
+    in_flight: int = 1  # uploads a client may have under way
+    rates: Mapping[PartyName, float] = field(default_factory=dict)  # Poisson activations a second; absent: at once
+    sampling: str = "shuffled"
+    initial_upload: bool = True
+    optimiser: Optimiser = Sgd(0.1)  # noqa: RUF009  (frozen)
+    head_optimiser: Optimiser = Sgd(0.1)  # noqa: RUF009
+    penalty: Penalty = Penalty()  # noqa: RUF009
+    noise: float = 0.0  # perturbed embedding, no privacy claim: deviation of the last layer's noise
+    inner_noise: bool = False  # perturbed embedding: whether a network's Perturb layers are active
+    private: PrivateEmbedding | None = None
+    label_dp_epsilon: float | None = None
+    chunk: int = 4096  # rows a message of the initial upload and of prediction
+    retry_s: float = 2.0
+    retries_max: int = 40
+
+    def __post_init__(self) -> None:
+        if self.variant not in VARIANTS:
+            raise BadJob(unknown_name("variant of VAFL", self.variant, list(VARIANTS)))
+        for name in ("batch", "in_flight", "chunk", "retry_s", "retries_max"):
+            if not getattr(self, name) > 0:
+                raise BadJob(f"{name} must be above 0; got {getattr(self, name)}.")
+        if self.private is not None and (self.noise or self.inner_noise):
+            raise BadJob(
+                "Private mode brings its own noise on the last layer; noise in the inner layers has bounded support "
+                "and buys no privacy. Leave `noise` and `inner_noise` out, or leave `private` out."
+            )
+        if any(not rate > 0 for rate in self.rates.values()):
+            raise BadJob(f"Every activation rate must be above 0 (activations a second); got {dict(self.rates)}.")
+
+    def contributors(self, clients: int) -> int:
+        """How many different clients one head update waits for."""
+        if self.variant == "vafl":
+            return 1
+        if self.variant == "vafl-sync":
+            return clients
+        wanted = math.ceil(clients / 2) if self.t is None else self.t
+        if not 1 <= wanted <= clients:
+            raise BadJob(f"t must lie between 1 and the number of clients, {clients}; got {wanted}.")
+        return wanted
+
+    def lag_max(self, rows: int, clients: int) -> float:
+        """The delay bound in head updates."""
+        if self.delay_bound is None or self.variant == "vafl-sync":
+            return math.inf
+        return self.delay_bound * rows * clients / self.batch
+
+
+def privacy_label(options: Vafl) -> str:
+    """What may be said about the noise, in one line."""
+    if options.private is not None:
+        return "private: clipped embeddings, counted Gaussian releases, private gradient steps"
+    if options.noise or options.inner_noise:
+        return "perturbed, no privacy claim"
+    return "none: embeddings leave as they are"
+
+
+def what_clients_learn(head: Head, options: Vafl) -> str:
+    """The sentence on labels that belongs into every report."""
+    if options.label_dp_epsilon is not None:
+        return (
+            f"Labels were answered at random once, before training: {options.label_dp_epsilon:g}-label-privacy for "
+            "everything the derivatives tell the clients, however often they are sent."
+        )
+    if isinstance(head, AdditiveHead):
+        return (
+            "Every derivative sent to a client gives the row's label away: with an additive head it is the expected "
+            "minus the true target. Clients must be trusted with the labels, or label_dp_epsilon set."
+        )
+    return (
+        "Derivatives sent to clients leak labels by their size and direction (Li and others 2022, Fu and others "
+        "2022). Clients must be trusted with the labels, or label_dp_epsilon set."
+    )
+
+
+# -- the client -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Pending:
+    """Something released and not yet answered."""
+
+    body: Message
+    rows: Array
+    inner_seed: int
+    noise: Array | None
+    version: int
+    tries: int = 0
+    derivative: Array | None = None
+
+
+class Client:
+    """Holds columns and an embedding; Algorithm 1, lines 3 to 7."""
+
+    def __init__(
+        self,
+        name: PartyName,
+        server: PartyName,
+        features: Any,
+        embedding: Embedding,
+        weights: Weights,
+        options: Vafl,
+        seed: int,
+        noise_source: NoiseSource,
+        gradient_noise_source: NoiseSource,
+        test_features: Any = None,
+    ) -> None:
+        self.name, self.server, self.options, self.seed = name, server, options, seed
+        self.features, self.test_features = features, test_features
+        self.embedding, self.weights = embedding, weights
+        self.memory: Tensors = options.optimiser.initial(weights.trained)
+        self.noise_source, self.gradient_noise_source = noise_source, gradient_noise_source
+        self.rows = features.shape[0]
+        self.order = RowOrder(self.rows, options.batch, options.sampling, stream(seed, name, "rows"))
+        self.clock = stream(seed, name, "activation")
+        self.phase = "new"
+        self.version = self.releases = self.tickets = self.last_ask = self.retried = 0
+        self.filled = self.filling_to = 0
+        self.asked: tuple[int, Array] | None = None
+        self.resuming = False
+        self.under_way: set[int] = set()  # requests that are being answered
+        self.pending: dict[int, _Pending] = {}
+        self.passes: dict[int, Forward] = {}
+        self.jobs: dict[int, Callable[[], list[Effect]]] = {}
+        self.forward_jobs = 0
+        self.answers: dict[int, Message] = {}
+        self.ledger = self._new_ledger(self.rows)
+        self.test_ledger = self._new_ledger(0 if test_features is None else test_features.shape[0])
+        self.handlers: dict[type, Callable[[Any], list[Effect]]] = {
+            Gradient: self._on_gradient,
+            Noted: self._on_noted,
+            Refresh: self._on_refresh,
+            Ask: self._on_ask,
+            PredictAsked: self._on_predict,
+            Resumed: self._on_resumed,
+            Halt: self._on_halt,
+        }
+        self.other_events: dict[type, Callable[[Any], list[Effect]]] = {
+            Started: self._on_started,
+            Computed: self._on_computed,
+            Woken: self._on_woken,
+            PeerLost: lambda event: [],
+            PeerBack: lambda event: [e for e in self._send_again() if type(e) is Send],
+        }
+
+    def handle(self, event: Event) -> list[Effect]:
+        if type(event) is Received:
+            handler = self.handlers.get(type(event.body))
+            if handler is None or event.sender != self.server:
+                raise UnexpectedEvent(f"{self.name} (client) got {type(event.body).__name__} from {event.sender}.")
+            return handler(event.body)
+        return self.other_events[type(event)](event)
+
+    # starting, and coming back
+
+    def _on_started(self, event: Started) -> list[Effect]:
+        if event.resumed and self.phase != "new":
+            self.jobs, self.passes, self.forward_jobs, self.under_way = {}, {}, 0, set()
+            self.resuming = True
+            return [Send(self.server, Resume(self.releases)), Wake(self.options.retry_s, _RESUME)]
+        if self.options.variant == "vafl-sync":
+            self.phase = "training"
+            return []
+        self.phase = "filling" if self.options.initial_upload else "training"
+        return self._fill() if self.phase == "filling" else self._begin()
+
+    def _on_resumed(self, body: Resumed) -> list[Effect]:
+        if not self.resuming:
+            return []
+        self.resuming = False
+        forgotten = body.release - self.releases
+        if forgotten > 0:
+            self._forget(forgotten)
+        if self.phase == "filling":
+            return self._send_again() or self._fill()
+        effects = self._send_again()
+        for release, pending in self.pending.items():
+            if pending.derivative is not None:
+                effects += self._compute(partial(self._step, release), len(pending.rows), 2)
+        if self.phase == "resting":
+            return effects
+        return effects + (self._begin() if self.options.variant != "vafl-sync" else self._answer_ask())
+
+    def _forget(self, uploads: int) -> None:
+        """The snapshot was older than what was sent: those numbers are used, and so are their rows' budgets."""
+        self.releases += uploads
+        for ledger in (self.ledger, self.test_ledger):
+            if ledger is not None:
+                ledger.charge_all(uploads)
+        self.pending = {n: p for n, p in self.pending.items() if type(p.body) is Upload and not p.body.wanted}
+
+    def _fill(self) -> list[Effect]:
+        """The initial upload, one chunk after another."""
+        self.filling_to = min(self.filled + self.options.chunk, self.rows)
+        rows = np.arange(self.filled, self.filling_to)
+        return self._compute(lambda: self._upload(rows, wanted=False, asked=-1), len(rows), 1)
+
+    def _begin(self) -> list[Effect]:
+        self.phase = "training"
+        return self._activate() if self.name not in self.options.rates else self._set_clock()
+
+    def _set_clock(self) -> list[Effect]:
+        """Activation by a Poisson clock: exponential times with this rate."""
+        return [Wake(self.clock.exponential(1.0 / self.options.rates[self.name]), _ACTIVATE)]
+
+    def _on_noted(self, body: Noted) -> list[Effect]:
+        pending = self.pending.get(body.release)
+        if pending is None or self.phase == "done":
+            return []
+        if type(pending.body) is Resting:
+            del self.pending[body.release]
+            return []
+        self.filled = self.filling_to
+        if self.filled < self.rows:
+            del self.pending[body.release]
+            return self._fill()
+        if not body.begin:
+            pending.tries = 0
+            return []  # kept: sending it again is how a lost `begin` is asked for
+        del self.pending[body.release]
+        return self._begin() if self.phase == "filling" else []
+
+    # lines 4 to 6: choose rows, embed, upload
+
+    def _activate(self) -> list[Effect]:
+        effects: list[Effect] = []
+        while self.phase == "training" and len(self.pending) + self.forward_jobs < self.options.in_flight:
+            rows = self._choose_rows()
+            if not len(rows):
+                return effects + self._rest()
+            self.forward_jobs += 1
+            upload = partial(self._upload, rows, wanted=True, asked=-1, job=True)
+            effects += self._compute(upload, len(rows), 1)
+        return effects
+
+    def _choose_rows(self) -> Array:
+        """The next batch whose caps leave room; nothing once a whole pass has found none."""
+        for _ in range(2 * math.ceil(self.rows / self.order.batch) + 1):
+            rows = self.order.next()
+            if self.ledger is not None:
+                rows = self.ledger.open_rows(rows)
+            if len(rows):
+                self._spend(rows, step=True)
+                return rows
+            if self.ledger is not None and not len(self.ledger.open_rows(np.arange(self.rows))):
+                break
+        return np.zeros(0, dtype=np.int64)
+
+    def _spend(self, rows: Array, *, step: bool) -> None:
+        if self.ledger is not None:
+            self.ledger.spend(rows, step=step)
+
+    def _rest(self) -> list[Effect]:
+        if self.phase == "resting":
+            return []
+        self.phase = "resting"
+        self.releases += 1
+        return self._keep(Resting(self.releases, "every record's cap on uploads is reached"), np.zeros(0, np.int64))
+
+    def _upload(self, rows: Array, *, wanted: bool, asked: int, job: bool = False) -> list[Effect]:
+        """The rows of an activation were counted when they were chosen, others are now; the bytes do not change."""
+        self.forward_jobs -= job
+        if self.phase == "done":
+            return []
+        if asked >= 0:
+            self.asked = None
+            self.under_way.discard(asked)
+        if asked >= 0 or not wanted:
+            rows = rows if self.ledger is None else self.ledger.open_rows(rows)
+            self._spend(rows, step=wanted)
+        self.releases += 1
+        disturbance = self._disturbance(self.releases, len(rows))
+        forward = self.embedding.forward(self.weights, self.features, rows, disturbance)
+        self.weights = Weights(self.weights.trained, forward.kept)
+        if wanted:
+            self.passes[self.releases] = forward
+        body = Upload(self.releases, self.version, asked, wanted, rows, forward.embedding)
+        return self._keep(body, rows, disturbance)
+
+    def _disturbance(self, release: int, rows: int) -> Disturbance:
+        """Clip, last-layer noise and inner noise of one release; fresh for every row, never drawn twice."""
+        private = self.options.private
+        deviation = self.options.noise if private is None else private.noise
+        noise = None
+        if deviation > 0:
+            width = self.embedding.width
+            noise = gaussian_noise(self.noise_source.stream(release), rows * width, deviation).reshape(rows, width)
+        inner = (
+            int(stream(self.seed, self.name, "inner", release).integers(2**62)) if self.options.inner_noise else None
+        )
+        return Disturbance(None if private is None else private.clip, noise, inner)
+
+    def _keep(self, body: Message, rows: Array, disturbance: Disturbance | None = None) -> list[Effect]:
+        """Hold what leaves until it is answered, so that a retry is the same bytes."""
+        disturbance = disturbance or Disturbance()
+        seed = -1 if disturbance.inner_seed is None else disturbance.inner_seed
+        release = body.release  # type: ignore[attr-defined]
+        self.pending[release] = _Pending(body, rows, seed, disturbance.noise, self.version)
+        return [Send(self.server, body), Wake(self.options.retry_s, release)]
+
+    # line 7: update the local model
+
+    def _on_gradient(self, body: Gradient) -> list[Effect]:
+        pending = self.pending.get(body.release)
+        if pending is None or pending.derivative is not None or self.phase == "done":
+            return []  # answered before
+        pending.derivative = np.array(body.derivative)
+        if self.options.variant == "vafl-tsync":
+            for release in [n for n, p in self.pending.items() if n < body.release and p.derivative is None]:
+                del self.pending[release]  # replaced by the newer upload before the server's update
+                self.passes.pop(release, None)
+        return self._compute(lambda: self._step(body.release), len(pending.rows), 2)
+
+    def _step(self, release: int) -> list[Effect]:
+        pending = self.pending.pop(release, None)
+        if pending is None or self.phase == "done":
+            return []
+        assert pending.derivative is not None
+        forward = self.passes.pop(release, None) or self._same_pass(pending)
+        gradient = self._gradient(forward, pending.derivative, release)
+        trained, self.memory = self.options.optimiser.apply(self.weights.trained, gradient, self.memory)
+        self.weights = Weights(self.options.penalty.proximal(trained, self.options.optimiser.step), self.weights.kept)
+        self.version += 1
+        if self.options.variant == "vafl-sync":
+            return self._answer_ask()
+        return [] if self.name in self.options.rates else self._activate()
+
+    def _same_pass(self, pending: _Pending) -> Forward:
+        """After a restart: the pass that made the upload, run again with the same noise (its result is not kept)."""
+        seed = None if pending.inner_seed < 0 else pending.inner_seed
+        clip = None if self.options.private is None else self.options.private.clip
+        return self.embedding.forward(self.weights, self.features, pending.rows, Disturbance(clip, pending.noise, seed))
+
+    def _gradient(self, forward: Forward, derivative: Array, release: int) -> Tensors:
+        private = self.options.private
+        if private is None:
+            return self.embedding.gradient(forward, derivative)
+        summed = self.embedding.to_arrays(self.embedding.clipped_sum(forward, derivative, private.gradient_clip))
+        draws = self.gradient_noise_source.stream(release)
+        deviation, rows = private.gradient_noise * private.gradient_clip, len(derivative)
+        noisy = {}
+        for name, value in summed.items():
+            noise = gaussian_noise(draws, value.size, deviation).reshape(value.shape)
+            noisy[name] = ((value + noise) / rows).astype(value.dtype)
+        return self.embedding.from_arrays(noisy)
+
+    # answering the server
+
+    def _on_ask(self, body: Ask) -> list[Effect]:
+        if body.request <= self.last_ask or self.phase == "done":
+            return []
+        self.last_ask, self.asked = body.request, (body.request, np.array(body.rows))
+        if body.anew:
+            self.pending, self.passes = {}, {}
+        return self._answer_ask()
+
+    def _answer_ask(self) -> list[Effect]:
+        """Synchronous: embed only after the last gradient has been applied."""
+        if self.asked is None or self.pending or self.phase != "training" or self.asked[0] in self.under_way:
+            return []
+        request, rows = self.asked
+        if self.ledger is not None and len(self.ledger.open_rows(rows)) < len(rows):
+            return self._rest()
+        self.under_way.add(request)
+        return self._compute(lambda: self._upload(rows, wanted=True, asked=request), len(rows), 1)
+
+    def _on_refresh(self, body: Refresh) -> list[Effect]:
+        if body.request in self.answers:
+            return [Send(self.server, self.answers[body.request])]
+        if self.phase == "done" or body.request in self.under_way:
+            return []
+        self.under_way.add(body.request)
+        rows = np.array(body.rows)
+        rows = rows if self.ledger is None else self.ledger.open_rows(rows)
+        self._spend(rows, step=False)
+        return self._compute(lambda: self._refreshed(body.request, rows), len(rows), 1)
+
+    def _refreshed(self, request: int, rows: Array) -> list[Effect]:
+        self.releases += 1
+        forward = self.embedding.forward(self.weights, self.features, rows, self._disturbance(self.releases, len(rows)))
+        return self._answer(request, Refreshed(request, self.releases, self.version, rows, forward.embedding))
+
+    def _on_predict(self, body: PredictAsked) -> list[Effect]:
+        if body.request in self.answers:
+            return [Send(self.server, self.answers[body.request])]
+        if self.phase == "done" or self.test_features is None or body.request in self.under_way:
+            return []
+        self.under_way.add(body.request)
+        return self._compute(lambda: self._predicted(body), body.stop - body.start, 1)
+
+    def _predicted(self, body: PredictAsked) -> list[Effect]:
+        rows = np.arange(body.start, body.stop)
+        if self.options.private is None:
+            embedding = self.embedding.infer(self.weights, self.test_features, rows)
+        else:
+            assert self.test_ledger is not None
+            if len(self.test_ledger.open_rows(rows)) < len(rows):
+                return []  # the server goes on without this client
+            self.test_ledger.spend(rows, step=False)
+            self.releases += 1
+            disturbance = self._disturbance(self.releases, len(rows))
+            embedding = self.embedding.forward(self.weights, self.test_features, rows, disturbance).embedding
+        return self._answer(body.request, PredictGiven(body.request, embedding))
+
+    def _answer(self, request: int, body: Message) -> list[Effect]:
+        self.under_way.discard(request)
+        self.answers[request] = body
+        while len(self.answers) > _ANSWERS_KEPT:
+            del self.answers[next(iter(self.answers))]
+        return [Send(self.server, body)]
+
+    def _on_halt(self, body: Halt) -> list[Effect]:
+        if self.phase == "done":
+            return [Send(self.server, Goodbye())]
+        self.phase = "done"
+        effects: list[Effect] = [Observe("updates", self.version), Observe("retried", self.retried)]
+        if self.ledger is not None:
+            effects.append(Observe("privacy", self.ledger.statement()))
+        return effects + [Send(self.server, Goodbye()), Finish(body.verdict, body.reason)]
+
+    # time, work, and sending again
+
+    def _compute(self, work: Callable[[], list[Effect]], rows: int, forwards: int) -> list[Effect]:
+        """Spend a lane on `work`; backward passes cost two forward ones."""
+        self.tickets += 1
+        self.jobs[self.tickets] = work
+        return [Compute(self.tickets, samples=rows, nonzeros=forwards * rows * self.embedding.work)]
+
+    def _on_computed(self, event: Computed) -> list[Effect]:
+        return self.jobs.pop(event.ticket)()
+
+    def _on_woken(self, event: Woken) -> list[Effect]:
+        if self.phase == "done":
+            return []
+        if event.token == _ACTIVATE:
+            return self._set_clock() + self._activate()
+        if event.token == _RESUME:
+            again: list[Effect] = [Send(self.server, Resume(self.releases)), Wake(self.options.retry_s, _RESUME)]
+            return again if self.resuming else []
+        return self._retry(event.token)
+
+    def _retry(self, release: int) -> list[Effect]:
+        pending = self.pending.get(release)
+        if pending is None or pending.derivative is not None:
+            return []
+        if pending.tries >= self.options.retries_max:
+            self.phase = "done"
+            return [Finish("peer-lost", f"{self.server} did not answer release {release} after {pending.tries} tries")]
+        pending.tries += 1
+        self.retried += 1
+        pause = self.options.retry_s * min(2**pending.tries, _BACKOFF_MAX)
+        return [Send(self.server, pending.body), Wake(pause, release)]
+
+    def _send_again(self) -> list[Effect]:
+        effects: list[Effect] = []
+        for release, pending in self.pending.items():
+            if pending.derivative is None:
+                effects += [Send(self.server, pending.body), Wake(self.options.retry_s, release)]
+        return effects
+
+    def _new_ledger(self, records: int) -> RecordLedger | None:
+        return None if self.options.private is None else RecordLedger(self.options.private, records)
+
+    # memory
+
+    def snapshot(self) -> State:
+        return {
+            "phase": self.phase,
+            "counts": [self.version, self.releases, self.tickets, self.last_ask, self.retried],
+            "filled": [self.filled, self.filling_to],
+            "asked": None if self.asked is None else [self.asked[0], self.asked[1].copy()],
+            "trained": self.embedding.to_arrays(self.weights.trained),
+            "kept": self.embedding.to_arrays(self.weights.kept),
+            "memory": self.embedding.to_arrays(self.memory),
+            "order": self.order.snapshot(),
+            "clock": generator_state(self.clock),
+            "pending": [[release, *_pending_to(pending)] for release, pending in self.pending.items()],
+            "answers": [[type(body).__name__, *msgspec.structs.astuple(body)] for body in self.answers.values()],
+            "ledger": None if self.ledger is None else self.ledger.snapshot(),
+            "test_ledger": None if self.test_ledger is None else self.test_ledger.snapshot(),
+        }
+
+    def restore(self, state: State) -> None:
+        self.phase = state["phase"]
+        self.version, self.releases, self.tickets, self.last_ask, self.retried = state["counts"]
+        self.filled, self.filling_to = state["filled"]
+        self.asked = None if state["asked"] is None else (state["asked"][0], np.array(state["asked"][1]))
+        self.weights = Weights(self.embedding.from_arrays(state["trained"]), self.embedding.from_arrays(state["kept"]))
+        self.memory = self.embedding.from_arrays(state["memory"])
+        self.order.restore(state["order"])
+        restore_generator(self.clock, state["clock"])
+        self.pending = {release: _pending_from(rest) for release, *rest in state["pending"]}
+        bodies = [_ANSWER_TYPES[kind](*fields) for kind, *fields in state["answers"]]
+        self.answers = {body.request: body for body in bodies}
+        self.jobs, self.passes, self.forward_jobs, self.under_way = {}, {}, 0, set()
+        for ledger, key in ((self.ledger, "ledger"), (self.test_ledger, "test_ledger")):
+            if ledger is not None:
+                ledger.restore(state[key])
+
+
+_ANSWER_TYPES: dict[str, Callable[..., Any]] = {"Refreshed": Refreshed, "PredictGiven": PredictGiven}
+
+
+def _pending_to(pending: _Pending) -> list[Any]:
+    fields = msgspec.structs.astuple(pending.body)
+    rest = [pending.rows, pending.inner_seed, pending.noise, pending.version, pending.tries, pending.derivative]
+    return [type(pending.body).__name__, list(fields), *[v.copy() if isinstance(v, np.ndarray) else v for v in rest]]
+
+
+def _pending_from(plain: Sequence[Any]) -> _Pending:
+    kind, fields, rows, inner_seed, noise, version, tries, derivative = plain
+    body = Upload(*fields) if kind == "Upload" else Resting(*fields)
+    return _Pending(body, np.array(rows), inner_seed, noise, version, tries, derivative)
+
+
+# -- the server -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Contribution:
+    """One client's rows on their way into a head update."""
+
+    client: int
+    release: int
+    rows: Array
+    waiting: set[int] = field(default_factory=set)  # refresh requests that must come first
+    rounds: int = 0
+
+    def plain(self) -> list[Any]:
+        return [self.client, self.release, self.rows.copy(), sorted(self.waiting), self.rounds]
+
+
+@dataclass
+class _Wanted:
+    """A request to one client that is not yet answered."""
+
+    client: int
+    rows: Array
+    tries: int = 0
+
+
+class Server:
+    """Holds the labels, the head and the table of embeddings; Algorithm 1, lines 8 to 13, and Algorithm 2."""
+
+    def __init__(
+        self,
+        name: PartyName,
+        clients: Sequence[PartyName],
+        targets: Array,
+        head: Head,
+        weights: Weights,
+        widths: Sequence[int],
+        options: Vafl,
+        seed: int,
+        test_targets: Array | None = None,
+        test_rows: int = 0,
+        dtype: Any = np.float64,
+    ) -> None:
+        self.name, self.clients, self.options = name, tuple(clients), options
+        self.index = {client: i for i, client in enumerate(self.clients)}
+        self.targets, self.test_targets, self.test_rows = targets, test_targets, test_rows
+        self.head, self.weights = head, weights
+        self.memory: Tensors = options.head_optimiser.initial(weights.trained)
+        self.rows = len(targets)
+        self.table = EmbeddingTable(self.rows, widths, dtype)
+        self.order = RowOrder(self.rows, options.batch, options.sampling, stream(seed, name, "rows"))
+        self.contributors = options.contributors(len(self.clients))
+        self.lag_max = options.lag_max(self.rows, len(self.clients))
+        self.phase = "filling" if options.initial_upload and options.variant != "vafl-sync" else "training"
+        self.iteration = self.rows_done = self.tickets = self.requests = self.passes_told = 0
+        self.refreshed = self.refused = self.abandoned = self.duplicates = 0
+        self.loss_sum, self.loss_count = 0.0, 0
+        self.verdict = self.reason = ""
+        self.seen = [0] * len(self.clients)
+        self.fills = [0] * len(self.clients)
+        self.away: set[int] = set()
+        self.resting: set[int] = set()
+        self.gone_home: set[int] = set()
+        self.replaced: set[tuple[int, int]] = set()
+        self.answered: list[dict[int, Gradient]] = [{} for _ in self.clients]
+        self.blocked: list[_Contribution] = []
+        self.buffer: dict[int, _Contribution] = {}
+        self.batches: dict[int, list[_Contribution]] = {}
+        self.wanted: dict[int, _Wanted] = {}
+        self.asking: tuple[int, Array] | None = None
+        self.asking_tries = self.halt_tries = self.predict_tries = 0
+        self.predicting: tuple[int, int, int] | None = None
+        self.given: dict[int, Array] = {}
+        self.predictions: list[Array] = []
+        self.predicted_without: dict[int, set[int]] = {}
+        self.handlers: dict[type, Callable[[int, Any], list[Effect]]] = {
+            Upload: self._on_upload,
+            Refreshed: self._on_refreshed,
+            Resting: self._on_resting,
+            PredictGiven: self._on_predicted,
+            Resume: self._on_resume,
+            Goodbye: self._on_goodbye,
+        }
+        self.other_events: dict[type, Callable[[Any], list[Effect]]] = {
+            Started: self._on_started,
+            Computed: self._on_computed,
+            Woken: self._on_woken,
+            PeerLost: lambda event: self._on_lost(event.peer),
+            PeerBack: lambda event: self._on_back(event.peer),
+        }
+
+    def handle(self, event: Event) -> list[Effect]:
+        if type(event) is Received:
+            handler = self.handlers.get(type(event.body))
+            if handler is None or event.sender not in self.index:
+                raise UnexpectedEvent(f"{self.name} (server) got {type(event.body).__name__} from {event.sender}.")
+            return handler(self.index[event.sender], event.body)
+        return self.other_events[type(event)](event)
+
+    # starting, and coming back
+
+    def _on_started(self, event: Started) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.options.seconds is not None:
+            effects.append(Wake(self.options.seconds, _TIME_UP))
+        if event.resumed:
+            return effects + self._take_up()
+        if self.rows_done >= self._rows_wanted():
+            return effects + self._end("passes", "no passes were asked for")
+        return effects + (self._ask(anew=False) if self.options.variant == "vafl-sync" else [])
+
+    def _take_up(self) -> list[Effect]:
+        """After a restart: requests get higher numbers than any that may have been sent, and what waited waits on."""
+        self.requests = ((self.requests >> 32) + 1) << 32
+        effects: list[Effect] = []
+        batches, self.batches = list(self.batches.values()), {}
+        for contributions in batches:
+            effects += self._charge(contributions)
+        for request in list(self.wanted):
+            effects += self._want_again(request)
+        if self.phase == "training" and self.options.variant == "vafl-sync":
+            self.buffer = {}
+            effects += self._ask(anew=True, rows=None if self.asking is None else self.asking[1])
+        if self.phase == "predicting":
+            effects += self._predict_again()
+        if self.phase == "halting":
+            effects += self._halt_again()
+        return effects
+
+    def _on_resume(self, client: int, body: Resume) -> list[Effect]:
+        self.away.discard(client)
+        if self.phase == "halting":
+            return [self._to(client, self._halt())]
+        return [self._to(client, Resumed(self.seen[client], self.phase != "filling"))]
+
+    # lines 8 to 10 and 11 to 13: one pass gives the head's gradient and the answer
+
+    def _on_upload(self, client: int, body: Upload) -> list[Effect]:
+        if self.phase in ("predicting", "halting"):
+            return [] if self.phase == "predicting" else [self._to(client, self._halt())]
+        self._check(client, body.rows, body.embedding)
+        if not body.wanted:
+            return self._fill(client, body)
+        if body.release in self.answered[client]:
+            self.duplicates += 1
+            return [self._to(client, self.answered[client][body.release])]
+        if self._is_old(client, body):
+            self.duplicates += 1
+            return []
+        self.seen[client] = max(self.seen[client], body.release)
+        self.table.write(client, body.rows, body.embedding, self.iteration)
+        contribution = _Contribution(client, body.release, np.array(body.rows))
+        return self._require_fresh(contribution)
+
+    def _is_old(self, client: int, body: Upload) -> bool:
+        """Seen before: under way, too long ago, or an answer to an ask that is over."""
+        if self.asking is not None and body.asked != self.asking[0]:
+            return True
+        under_way = [*self.blocked, *self.buffer.values(), *(c for batch in self.batches.values() for c in batch)]
+        if any(c.client == client and c.release == body.release for c in under_way):
+            return True
+        return body.release <= self.seen[client] - self._window() or (client, body.release) in self.replaced
+
+    def _window(self) -> int:
+        """How far behind the newest release a late one may still be taken."""
+        return 4 * self.options.in_flight + 4
+
+    def _fill(self, client: int, body: Upload) -> list[Effect]:
+        """The initial upload. An old copy must not overwrite newer rows."""
+        if body.release > self.fills[client]:
+            self.fills[client] = body.release
+            self.seen[client] = max(self.seen[client], body.release)
+            self.table.write(client, body.rows, body.embedding, self.iteration)
+        if self.phase != "filling":
+            return [self._to(client, Noted(body.release, True))]
+        return self._begin_when_filled() or [self._to(client, Noted(body.release, False))]
+
+    def _begin_when_filled(self) -> list[Effect]:
+        if any(self.table.cold(i) for i in range(len(self.clients)) if i not in self.away):
+            return []
+        self.phase = "training"
+        told: list[Effect] = [self._to(i, Noted(release, True)) for i, release in enumerate(self.fills) if release]
+        return told + self._flush_if_enough()
+
+    def _require_fresh(self, contribution: _Contribution) -> list[Effect]:
+        """The bounded delay: ask for what is too old; this update waits, the others go on."""
+        effects: list[Effect] = []
+        if contribution.rounds < _ROUNDS_MAX and self.lag_max < math.inf:
+            contribution.rounds += 1
+            for i in range(len(self.clients)):
+                if i == contribution.client or i in self.away or i in self.resting:
+                    continue
+                rows = self.table.overdue(i, contribution.rows, self.iteration, self.lag_max)
+                if len(rows):
+                    effects += self._want(i, rows, contribution)
+        if contribution.waiting:
+            self.blocked.append(contribution)
+            return effects
+        return effects + self._contribute(contribution)
+
+    def _want(self, client: int, rows: Array, contribution: _Contribution) -> list[Effect]:
+        self.requests += 1
+        self.wanted[self.requests] = _Wanted(client, rows)
+        contribution.waiting.add(self.requests)
+        self.refreshed += len(rows)
+        return [self._to(client, Refresh(self.requests, rows)), Wake(self.options.retry_s, self.requests)]
+
+    def _want_again(self, request: int) -> list[Effect]:
+        wanted = self.wanted[request]
+        wanted.tries += 1
+        pause = self.options.retry_s * min(2**wanted.tries, _BACKOFF_MAX)
+        return [self._to(wanted.client, Refresh(request, wanted.rows)), Wake(pause, request)]
+
+    def _on_refreshed(self, client: int, body: Refreshed) -> list[Effect]:
+        self.seen[client] = max(self.seen[client], body.release)
+        wanted = self.wanted.get(body.request)
+        if wanted is None:
+            return []
+        self._check(client, body.rows, body.embedding)
+        self.table.write(client, body.rows, body.embedding, self.iteration)
+        self.refused += len(wanted.rows) - len(body.rows)
+        return self._settle(body.request)
+
+    def _settle(self, request: int) -> list[Effect]:
+        """A refresh has come, or is given up: updates that waited for nothing else go on."""
+        self.wanted.pop(request, None)
+        effects: list[Effect] = []
+        for contribution in [c for c in self.blocked if request in c.waiting]:
+            contribution.waiting.discard(request)
+            if not contribution.waiting:
+                self.blocked.remove(contribution)
+                effects += self._require_fresh(contribution)
+        return effects
+
+    def _contribute(self, contribution: _Contribution) -> list[Effect]:
+        older = self.buffer.get(contribution.client)  # a client's newer upload replaces its older one
+        if older is not None:
+            self.replaced = {(c, r) for c, r in self.replaced if r > self.seen[c] - self._window()}
+            self.replaced.add((older.client, older.release))
+        self.buffer[contribution.client] = contribution
+        return self._flush_if_enough()
+
+    def _flush_if_enough(self) -> list[Effect]:
+        active = len(self.clients) - len(self.away | self.resting)
+        needed = self.contributors if self.options.variant == "vafl-sync" else min(self.contributors, max(active, 1))
+        if self.phase != "training" or len(self.buffer) < needed:
+            return []
+        contributions = [self.buffer[client] for client in sorted(self.buffer)]
+        self.buffer = {}
+        return self._charge(contributions)
+
+    def _charge(self, contributions: list[_Contribution]) -> list[Effect]:
+        self.tickets += 1
+        self.batches[self.tickets] = contributions
+        rows = sum(len(c.rows) for c in contributions)
+        return [Compute(self.tickets, samples=rows, nonzeros=3 * rows * self.head.work)]
+
+    def _on_computed(self, event: Computed) -> list[Effect]:
+        contributions = self.batches.pop(event.ticket)
+        return self._update(contributions) if self.phase == "training" else []
+
+    def _update(self, contributions: list[_Contribution]) -> list[Effect]:
+        union = np.unique(np.concatenate([c.rows for c in contributions]))
+        lag_mean, lag_max = self.table.note_use(self._borrowed(union, contributions), self.iteration)
+        result = self.head.evaluate(
+            self.weights, self.table.read(union), self.targets[union], [c.client for c in contributions]
+        )
+        if not math.isfinite(result.loss):
+            return self._end("diverged", f"the loss is {result.loss} after {self.iteration} head updates")
+        effects: list[Effect] = []
+        for c in contributions:
+            derivative = result.derivatives[c.client][np.searchsorted(union, c.rows)]
+            body = Gradient(c.release, self.iteration, lag_mean, lag_max, derivative)
+            self._remember(c.client, body)
+            effects.append(self._to(c.client, body))
+        trained, self.memory = self.options.head_optimiser.apply(self.weights.trained, result.gradient, self.memory)
+        self.weights = Weights(trained, result.kept)
+        self.iteration += 1
+        self.rows_done += sum(len(c.rows) for c in contributions)
+        return effects + self._tell_pass(result.loss) + self._after_update()
+
+    def _borrowed(self, union: Array, contributions: list[_Contribution]) -> dict[int, Array]:
+        """For each client, the rows of this update that it did not upload for it."""
+        own = {c.client: c.rows for c in contributions}
+        return {i: np.setdiff1d(union, own[i]) if i in own else union for i in range(len(self.clients))}
+
+    def _remember(self, client: int, body: Gradient) -> None:
+        self.answered[client][body.release] = body
+        while len(self.answered[client]) > self._window():
+            del self.answered[client][min(self.answered[client])]
+
+    def _after_update(self) -> list[Effect]:
+        if self.rows_done >= self._rows_wanted():
+            return self._end("passes", f"{self.options.passes:g} passes were made")
+        return self._ask(anew=False) if self.options.variant == "vafl-sync" else []
+
+    def _rows_wanted(self) -> float:
+        return self.options.passes * self.rows * len(self.clients)
+
+    def _tell_pass(self, loss: float) -> list[Effect]:
+        self.loss_sum, self.loss_count = self.loss_sum + loss, self.loss_count + 1
+        passes = self.rows_done / (self.rows * len(self.clients))
+        if passes < self.passes_told + 1:
+            return []
+        mean, self.loss_sum, self.loss_count, self.passes_told = self.loss_sum / self.loss_count, 0.0, 0, int(passes)
+        return [Observe("passes", passes), Observe("batch_loss", mean)]
+
+    # synchronous
+
+    def _ask(self, anew: bool, rows: Array | None = None) -> list[Effect]:
+        self.requests += 1
+        self.asking, self.asking_tries = (self.requests, self.order.next() if rows is None else rows), 0
+        return [
+            Broadcast(self.clients, Ask(self.requests, anew, self.asking[1])),
+            Wake(self.options.retry_s, self.requests),
+        ]
+
+    def _ask_again(self) -> list[Effect]:
+        assert self.asking is not None
+        self.asking_tries += 1
+        missing = tuple(name for i, name in enumerate(self.clients) if i not in self.buffer)
+        if self.asking_tries > self.options.retries_max:
+            return self._end("peer-lost", f"{', '.join(missing)} did not answer {self.asking_tries} times")
+        pause = self.options.retry_s * min(2**self.asking_tries, _BACKOFF_MAX)
+        return [Broadcast(missing, Ask(self.asking[0], False, self.asking[1])), Wake(pause, self.asking[0])]
+
+    # clients that leave
+
+    def _on_resting(self, client: int, body: Resting) -> list[Effect]:
+        self.resting.add(client)
+        self.seen[client] = max(self.seen[client], body.release)
+        return [self._to(client, Noted(body.release, self.phase != "filling"))] + self._without(client)
+
+    def _on_lost(self, peer: PartyName) -> list[Effect]:
+        if peer not in self.index:
+            return []
+        self.away.add(self.index[peer])
+        return self._without(self.index[peer])
+
+    def _without(self, client: int) -> list[Effect]:
+        """Nothing may wait for this client any longer (the synchronous baseline does)."""
+        effects: list[Effect] = []
+        for request in [r for r, wanted in self.wanted.items() if wanted.client == client]:
+            self.abandoned += 1
+            effects += self._settle(request)
+        if self.phase == "filling":
+            effects += self._begin_when_filled()
+        if self.phase == "training":
+            effects += self._go_on_without()
+        if self.phase == "predicting":
+            effects += self._predict_if_complete()
+        if self.phase == "halting":
+            effects += self._finish_if_all_know()
+        return effects
+
+    def _go_on_without(self) -> list[Effect]:
+        everyone = set(range(len(self.clients)))
+        spent = self.resting and (self.options.variant == "vafl-sync" or self.resting >= everyone - self.away)
+        if spent:
+            return self._end("budget", "the privacy budget of the clients' records is spent")
+        return self._flush_if_enough()
+
+    def _on_back(self, peer: PartyName) -> list[Effect]:
+        self.away.discard(self.index.get(peer, -1))
+        return []
+
+    # prediction
+
+    def _end(self, verdict: str, reason: str) -> list[Effect]:
+        """Training is over: predict if there is anything to predict, then say goodbye."""
+        if self.phase in ("predicting", "halting"):
+            return []
+        self.verdict, self.reason = verdict, reason
+        self.blocked, self.buffer, self.wanted, self.asking = [], {}, {}, None
+        if self.test_rows and verdict != "diverged":
+            self.phase = "predicting"
+            return self._predict(0)
+        return self._say_halt()
+
+    def _predict(self, start: int) -> list[Effect]:
+        if start >= self.test_rows:
+            return self._tell_predictions() + self._say_halt()
+        self.requests += 1
+        stop = min(start + self.options.chunk, self.test_rows)
+        self.predicting, self.predict_tries, self.given = (self.requests, start, stop), 0, {}
+        return [
+            Broadcast(self.clients, PredictAsked(self.requests, start, stop)),
+            Wake(self.options.retry_s, self.requests),
+        ]
+
+    def _predict_again(self) -> list[Effect]:
+        assert self.predicting is not None
+        request, start, stop = self.predicting
+        self.predict_tries += 1
+        missing = tuple(name for i, name in enumerate(self.clients) if i not in self.given)
+        if self.predict_tries > _PREDICT_TRIES:
+            return self._predict_if_complete(at_any_rate=True)
+        pause = self.options.retry_s * min(2**self.predict_tries, _BACKOFF_MAX)
+        return [Broadcast(missing, PredictAsked(request, start, stop)), Wake(pause, request)]
+
+    def _on_predicted(self, client: int, body: PredictGiven) -> list[Effect]:
+        if self.predicting is None or body.request != self.predicting[0]:
+            return []
+        self.given[client] = np.array(body.embedding)
+        return self._predict_if_complete()
+
+    def _predict_if_complete(self, at_any_rate: bool = False) -> list[Effect]:
+        """A missing client's embedding is replaced by the mean of its rows in the table, and the rows are flagged."""
+        assert self.predicting is not None
+        _, start, stop = self.predicting
+        missing = [i for i in range(len(self.clients)) if i not in self.given]
+        if any(i not in self.away for i in missing) and not at_any_rate:
+            return []
+        for i in missing:
+            self.given[i] = np.tile(self.table.mean(i), (stop - start, 1))
+            self.predicted_without.setdefault(i, set()).update(range(start, stop))
+        embeddings = [self.given[i] for i in range(len(self.clients))]
+        self.predictions.append(self.head.scores(self.weights, embeddings))
+        return self._predict(stop)
+
+    def _tell_predictions(self) -> list[Effect]:
+        self.predicting = None
+        scores = np.concatenate(self.predictions)
+        flagged = {self.clients[i]: len(rows) for i, rows in self.predicted_without.items()}
+        effects: list[Effect] = [Observe("predicted_without", flagged)] if flagged else []
+        if self.test_targets is not None:
+            effects += [Observe(f"test_{n}", v) for n, v in score(self.head, scores, self.test_targets).items()]
+        return effects
+
+    # the end
+
+    def _halt(self) -> Halt:
+        return Halt(self.verdict, self.reason, self.iteration)
+
+    def _say_halt(self) -> list[Effect]:
+        self.phase = "halting"
+        lags = {name: self.table.lag_summary(i) for i, name in enumerate(self.clients)}
+        told: list[Effect] = [
+            Observe("lags", lags),
+            Observe("iterations", self.iteration),
+            Observe("delay_bound_iterations", self.lag_max),
+            Observe("refreshed_rows", self.refreshed),
+            Observe("refused_rows", self.refused),
+            Observe("abandoned", self.abandoned),
+            Observe("duplicates", self.duplicates),
+            Observe("cold_rows", {name: self.table.cold(i) for i, name in enumerate(self.clients)}),
+        ]
+        return told + [Broadcast(self.clients, self._halt()), Wake(self.options.retry_s, _HALT)]
+
+    def _halt_again(self) -> list[Effect]:
+        self.halt_tries += 1
+        left = tuple(name for i, name in enumerate(self.clients) if i not in self.gone_home)
+        if not left or self.halt_tries > _HALT_TRIES:
+            return [Finish(self.verdict, self.reason)]
+        return [Broadcast(left, self._halt()), Wake(self.options.retry_s, _HALT)]
+
+    def _on_goodbye(self, client: int, body: Goodbye) -> list[Effect]:
+        self.gone_home.add(client)
+        return self._finish_if_all_know()
+
+    def _finish_if_all_know(self) -> list[Effect]:
+        known = self.gone_home | self.away
+        return [Finish(self.verdict, self.reason)] if len(known) == len(self.clients) else []
+
+    # time, checks, sending
+
+    def _on_woken(self, event: Woken) -> list[Effect]:
+        if event.token == _TIME_UP:
+            return self._end("time", f"the {self.options.seconds:g} seconds are over")
+        if event.token == _HALT:
+            return self._halt_again() if self.phase == "halting" else []
+        if self.asking is not None and event.token == self.asking[0]:
+            return self._ask_again()
+        if self.predicting is not None and event.token == self.predicting[0]:
+            return self._predict_again()
+        wanted = self.wanted.get(event.token)
+        if wanted is None:
+            return []
+        if wanted.tries >= self.options.retries_max:
+            self.abandoned += 1
+            return self._settle(event.token)
+        return self._want_again(event.token)
+
+    def _check(self, client: int, rows: Array, embedding: Array) -> None:
+        width = self.table.values[client].shape[1]
+        fits = rows.ndim == 1 and embedding.shape == (len(rows), width) and rows.dtype.kind == "i"
+        if not fits or (len(rows) and (rows.min() < 0 or rows.max() >= self.rows)):
+            raise UnexpectedEvent(
+                f"{self.clients[client]} sent embeddings of shape {embedding.shape} for {rows.shape} rows; expected "
+                f"one vector of {width} numbers for each row number below {self.rows}."
+            )
+
+    def _to(self, client: int, body: Message) -> Send:
+        return Send(self.clients[client], body)
+
+    # memory
+
+    def snapshot(self) -> State:
+        return {
+            "phase": self.phase,
+            "end": [self.verdict, self.reason],
+            "counts": [getattr(self, name) for name in _SERVER_COUNTS],
+            "loss": [self.loss_sum, self.loss_count],
+            "trained": self.head.to_arrays(self.weights.trained),
+            "kept": self.head.to_arrays(self.weights.kept),
+            "memory": self.head.to_arrays(self.memory),
+            "table": self.table.snapshot(),
+            "order": self.order.snapshot(),
+            "seen": list(self.seen),
+            "fills": list(self.fills),
+            "sets": [sorted(self.away), sorted(self.resting), sorted(self.gone_home)],
+            "replaced": [list(pair) for pair in sorted(self.replaced)],
+            "answered": [[list(msgspec.structs.astuple(b)) for b in cache.values()] for cache in self.answered],
+            "blocked": [c.plain() for c in self.blocked],
+            "buffer": [c.plain() for c in self.buffer.values()],
+            "batches": [[ticket, [c.plain() for c in batch]] for ticket, batch in self.batches.items()],
+            "wanted": [[request, w.client, w.rows.copy(), w.tries] for request, w in self.wanted.items()],
+            "asking": None if self.asking is None else [self.asking[0], self.asking[1].copy()],
+            "predicting": None if self.predicting is None else list(self.predicting),
+            "given": [[client, value.copy()] for client, value in self.given.items()],
+            "predictions": [value.copy() for value in self.predictions],
+            "predicted_without": [[client, sorted(rows)] for client, rows in self.predicted_without.items()],
+        }
+
+    def restore(self, state: State) -> None:
+        self.phase = state["phase"]
+        self.verdict, self.reason = state["end"]
+        for name, value in zip(_SERVER_COUNTS, state["counts"], strict=True):
+            setattr(self, name, value)
+        self.loss_sum, self.loss_count = state["loss"]
+        self.weights = Weights(self.head.from_arrays(state["trained"]), self.head.from_arrays(state["kept"]))
+        self.memory = self.head.from_arrays(state["memory"])
+        self.table.restore(state["table"])
+        self.order.restore(state["order"])
+        self.seen, self.fills = list(state["seen"]), list(state["fills"])
+        self.away, self.resting, self.gone_home = (set(values) for values in state["sets"])
+        self.replaced = {(client, release) for client, release in state["replaced"]}
+        self.answered = [{fields[0]: Gradient(*fields) for fields in cache} for cache in state["answered"]]
+        self.blocked = [_contribution_from(plain) for plain in state["blocked"]]
+        self.buffer = {plain[0]: _contribution_from(plain) for plain in state["buffer"]}
+        self.batches = {ticket: [_contribution_from(plain) for plain in batch] for ticket, batch in state["batches"]}
+        self.wanted = {
+            request: _Wanted(client, np.array(rows), tries) for request, client, rows, tries in state["wanted"]
+        }
+        self.asking = None if state["asking"] is None else (state["asking"][0], np.array(state["asking"][1]))
+        self.predicting = None if state["predicting"] is None else tuple(state["predicting"])
+        self.given = {client: np.array(value) for client, value in state["given"]}
+        self.predictions = [np.array(value) for value in state["predictions"]]
+        self.predicted_without = {client: set(rows) for client, rows in state["predicted_without"]}
+
+
+_SERVER_COUNTS = (
+    "iteration",
+    "rows_done",
+    "tickets",
+    "requests",
+    "passes_told",
+    "refreshed",
+    "refused",
+    "abandoned",
+    "duplicates",
+    "asking_tries",
+    "halt_tries",
+    "predict_tries",
+)
+
+
+def _contribution_from(plain: Sequence[Any]) -> _Contribution:
+    client, release, rows, waiting, rounds = plain
+    return _Contribution(client, release, np.array(rows), set(waiting), rounds)
+
+
+# -- builder, prediction, measuring ---------------------------------------------------------------------------------
+
+
+def build(
+    features: Mapping[PartyName, Any],
+    targets: Array,
+    embeddings: Mapping[PartyName, Embedding],
+    head: Head,
+    options: Vafl,
+    *,
+    seed: int = 0,
+    server: PartyName = "server",
+    test_features: Mapping[PartyName, Any] | None = None,
+    test_targets: Array | None = None,
+    secret_noise: bool = False,
+) -> tuple[Server, list[Client]]:
+    """The parties. Row i of every client's features and of the targets is the same record.
+
+    `secret_noise` draws from the operating system; without it noise comes from the seed, which is for experiments
+    only (`noise_warning`).
+    """
+    targets = _checked(features, targets, embeddings, head)
+    names = tuple(features)
+
+    def source(name: PartyName, purpose: str) -> NoiseSource:
+        return SystemNoise() if secret_noise else SeededNoise(seed, f"vafl/{name}/{purpose}")
+
+    if options.label_dp_epsilon is not None:
+        targets = private_targets(targets, options.label_dp_epsilon, source(server, "labels").stream(0))
+    clients = [
+        Client(
+            name,
+            server,
+            embeddings[name].place(features[name]),
+            embeddings[name],
+            embeddings[name].initial(stream(seed, name, "weights")),
+            options,
+            seed,
+            source(name, "embedding"),
+            source(name, "gradient"),
+            None if test_features is None else embeddings[name].place(test_features[name]),
+        )
+        for name in names
+    ]
+    test_rows = 0 if test_features is None else int(test_features[names[0]].shape[0])
+    weights = head.initial(stream(seed, server, "weights"))
+    widths = [embeddings[name].width for name in names]
+    dtype = np.result_type(*[embeddings[name].dtype for name in names])
+    return (
+        Server(server, names, targets, head, weights, widths, options, seed, test_targets, test_rows, dtype),
+        clients,
+    )
+
+
+def _checked(
+    features: Mapping[PartyName, Any], targets: Array, embeddings: Mapping[PartyName, Embedding], head: Head
+) -> Array:
+    targets = np.asarray(targets, dtype=np.float64)
+    targets = targets[:, None] if targets.ndim == 1 else targets
+    missing = [name for name in features if name not in embeddings]
+    if missing:
+        raise BadJob(f"Every client needs an embedding; {', '.join(missing)} have none.")
+    for name, rows in features.items():
+        if rows.shape[0] != len(targets):
+            raise BadData(
+                f"{name} has {rows.shape[0]} rows and the server {len(targets)} labels; row i must be the same record "
+                "everywhere. Align the tables first."
+            )
+    if targets.shape[1] != head.outputs:
+        raise BadData(f"The head has {head.outputs} outputs, the targets {targets.shape[1]} columns; they must agree.")
+    return targets
+
+
+def noise_warning(secret_noise: bool, options: Vafl) -> str:
+    """What the record must say about where noise came from; empty if nothing."""
+    noisy = options.private is not None or options.noise or options.label_dp_epsilon is not None
+    return SEEDED_WARNING if noisy and not secret_noise else ""
+
+
+def one_hot(labels: Array, classes: int) -> Array:
+    """Targets of a softmax head from class numbers 0 .. classes-1."""
+    return np.asarray(np.eye(classes)[np.asarray(labels, dtype=np.int64)])
+
+
+def joint_embeddings(clients: Sequence[Client], *, test: bool = False, chunk: int = 4096) -> list[Array]:
+    """Every client's undisturbed embedding of all rows, with its newest weights. For looking on, not for training."""
+    return [_embed_all(client, client.test_features if test else client.features, chunk) for client in clients]
+
+
+def _embed_all(client: Client, features: Any, chunk: int) -> Array:
+    count = features.shape[0]
+    parts = [np.arange(start, min(start + chunk, count)) for start in range(0, count, chunk)]
+    return np.concatenate([client.embedding.infer(client.weights, features, rows) for rows in parts])
+
+
+def objective(server: Server, clients: Sequence[Client], targets: Array | None = None) -> float:
+    """F at everyone's newest weights: the mean loss over the training rows and the clients' penalties."""
+    loss = server.head.loss(server.weights, joint_embeddings(clients), server.targets if targets is None else targets)
+    return loss + sum(client.options.penalty.value(client.weights.trained) for client in clients)
+
+
+def joint_scores(server: Server, clients: Sequence[Client], *, test: bool = True) -> Array:
+    return server.head.scores(server.weights, joint_embeddings(clients, test=test))
+
+
+def score(head: Head, scores: Array, targets: Array) -> dict[str, float]:
+    """Accuracy (and, for two classes, the area under the curve) or the root mean square error."""
+    targets = np.asarray(targets, dtype=np.float64).reshape(len(scores), -1)
+    if head.loss_name == "squared":
+        return {"rmse": float(np.sqrt(np.mean((scores - targets) ** 2)))}
+    if scores.shape[1] == 1:
+        accuracy = float(np.mean((scores[:, 0] > 0.5) == (targets[:, 0] > 0.5)))
+        return {"accuracy": accuracy, "auc": area_under_curve(scores[:, 0], targets[:, 0] > 0.5)}
+    accuracy = float(np.mean(np.argmax(scores, axis=1) == np.argmax(targets, axis=1)))
+    if scores.shape[1] > 2:
+        return {"accuracy": accuracy}
+    return {"accuracy": accuracy, "auc": area_under_curve(scores[:, 1], targets[:, 1] > 0.5)}
+
+
+def area_under_curve(scores: Array, positive: Array) -> float:
+    """Probability that a positive row is scored above a negative one, ties counted half; nan with one class only."""
+    order = np.sort(scores)
+    ranks = (np.searchsorted(order, scores, "left") + np.searchsorted(order, scores, "right") + 1) / 2
+    positives, negatives = int(np.sum(positive)), int(np.sum(~positive))
+    if not positives or not negatives:
+        return math.nan
+    return float((ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))

@@ -1,0 +1,94 @@
+"""The server's memory in VAFL: the newest embedding of every (row, client), how old each is, and how old they were
+when they were used.
+
+Age is counted in head updates, separately for each pair: it returns to zero only when that client uploads that row,
+so with N rows, M clients and b rows an upload its mean is about N*M/b, whatever the network does.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+BUCKETS = 40
+"""Lag histogram: bucket 0 counts lag 0, bucket k counts 2^(k-1) <= lag < 2^k."""
+
+
+class EmbeddingTable:
+    """One array for each client, and the iteration at which each row was written (-1: never, the row is *cold*)."""
+
+    def __init__(self, rows: int, widths: Sequence[int], dtype: Any = np.float64) -> None:
+        self.values = [np.zeros((rows, width), dtype=dtype) for width in widths]
+        self.written = np.full((len(widths), rows), -1, dtype=np.int64)
+        self.lags = np.zeros((len(widths), BUCKETS), dtype=np.int64)
+        self.lag_sum = np.zeros(len(widths), dtype=np.int64)
+        self.lag_max = np.zeros(len(widths), dtype=np.int64)
+        self.cold_used = np.zeros(len(widths), dtype=np.int64)
+
+    def write(self, client: int, rows: Array, embedding: Array, iteration: int) -> None:
+        self.values[client][rows] = embedding
+        self.written[client, rows] = iteration
+
+    def read(self, rows: Array) -> list[Array]:
+        return [values[rows] for values in self.values]
+
+    def overdue(self, client: int, rows: Array, iteration: int, lag_max: float) -> Array:
+        """Those of the rows whose entry is cold or older than the bound."""
+        written = self.written[client, rows]
+        return np.asarray(rows[(written < 0) | (iteration - written > lag_max)])
+
+    def note_use(self, rows_by_client: Mapping[int, Array], iteration: int) -> tuple[float, int]:
+        """Count the ages of the entries about to be used; returns their (mean, maximum), cold entries left out."""
+        total, used, oldest = 0, 0, 0
+        for client, rows in rows_by_client.items():
+            written = self.written[client, rows]
+            lags = iteration - written[written >= 0]
+            self.cold_used[client] += len(rows) - len(lags)
+            if not len(lags):
+                continue
+            np.add.at(self.lags[client], lag_buckets(lags), 1)
+            self.lag_sum[client] += lags.sum()
+            self.lag_max[client] = max(self.lag_max[client], lags.max())
+            total, used, oldest = total + int(lags.sum()), used + len(lags), max(oldest, int(lags.max()))
+        return total / max(used, 1), oldest
+
+    def cold(self, client: int) -> int:
+        return int(np.sum(self.written[client] < 0))
+
+    def mean(self, client: int) -> Array:
+        """The mean of the client's newest embeddings: what stands in for it when it is missing."""
+        warm = self.written[client] >= 0
+        return np.asarray(self.values[client][warm].mean(axis=0) if warm.any() else self.values[client][0] * 0)
+
+    def lag_summary(self, client: int) -> dict[str, Any]:
+        counts = self.lags[client]
+        uses = int(counts.sum())
+        last = int(np.flatnonzero(counts)[-1]) + 1 if uses else 0
+        return {
+            "lag_mean": float(self.lag_sum[client]) / max(uses, 1),
+            "lag_max": int(self.lag_max[client]),
+            "lag_histogram": counts[:last].tolist(),
+            "cold_used": int(self.cold_used[client]),
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "values": [values.copy() for values in self.values],
+            "written": self.written.copy(),
+            "lags": self.lags.copy(),
+            "lag_sum": self.lag_sum.copy(),
+            "lag_max": self.lag_max.copy(),
+            "cold_used": self.cold_used.copy(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.values = [np.array(values) for values in state["values"]]
+        for name in ("written", "lags", "lag_sum", "lag_max", "cold_used"):
+            setattr(self, name, np.array(state[name]))
+
+
+def lag_buckets(lags: Array) -> Array:
+    """The bucket of each lag: its number of binary digits."""
+    return np.asarray(np.frexp(lags.astype(np.float64))[1], dtype=np.int64)
