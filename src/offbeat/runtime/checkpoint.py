@@ -1,0 +1,105 @@
+"""A party's memory on disk: arrays in a safetensors file, everything else in a JSON file beside it.
+
+    checkpoints/<party>.safetensors   the arrays, readable by anyone with the safetensors library
+    checkpoints/<party>.json          the rest of the state, with references into the arrays; written last, by renaming
+
+A checkpoint is there when its JSON file is there: both carry one number, and the older pair is removed only after the
+newer one is complete. So a crash while writing leaves the checkpoint before.
+"""
+
+import base64
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.errors import BadInput
+
+FORMAT = 1
+
+
+def write_checkpoint(folder: Path, name: str, state: Mapping[str, Any]) -> None:
+    """Replace the checkpoint of `name` by this state, safely against a crash at any instant."""
+    from safetensors.numpy import save
+
+    folder.mkdir(parents=True, exist_ok=True)
+    number = _number(folder / f"{name}.json") + 1
+    arrays: dict[str, NDArray[Any]] = {}
+    tree = _flatten(state, arrays)
+    arrays_name = f"{name}.{number % 2}.safetensors"
+    _replace(folder / arrays_name, save(arrays))
+    content = {"format": FORMAT, "number": number, "arrays": arrays_name, "state": tree}
+    _replace(folder / f"{name}.json", json.dumps(content).encode())
+
+
+def read_checkpoint(folder: Path, name: str) -> dict[str, Any] | None:
+    """The last complete checkpoint, or None if there is none yet."""
+    from safetensors.numpy import load
+
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        return None
+    content = json.loads(path.read_bytes())
+    if content["format"] != FORMAT:
+        raise BadInput(f"{path} has checkpoint format {content['format']}; this version reads {FORMAT}.")
+    arrays = load((folder / content["arrays"]).read_bytes())
+    state = _unflatten(content["state"], arrays)
+    assert isinstance(state, dict)
+    return state
+
+
+def _number(path: Path) -> int:
+    return int(json.loads(path.read_bytes())["number"]) if path.is_file() else 0
+
+
+def _replace(path: Path, content: bytes) -> None:
+    unfinished = path.with_name(path.name + ".new")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def _flatten(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """Plain JSON for any state: dictionaries keep their key types, arrays become references."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"bytes": base64.b64encode(bytes(value)).decode()}
+    if isinstance(value, Mapping):
+        return {"pairs": [[_flatten(k, arrays), _flatten(v, arrays)] for k, v in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_flatten(item, arrays) for item in value]}
+    if isinstance(value, (list, set, frozenset)):
+        return {"list": [_flatten(item, arrays) for item in value]}
+    if isinstance(value, (np.ndarray, np.generic)):
+        key = f"a{len(arrays)}"
+        arrays[key] = np.array(value, order="C")
+        return {"array": key}
+    raise TypeError(f"a {type(value).__name__} cannot be part of a checkpoint")
+
+
+def _unflatten(tree: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    if kind == "float":
+        return float.fromhex(content)
+    if kind == "bytes":
+        return base64.b64decode(content)
+    if kind == "pairs":
+        return {_unflatten(k, arrays): _unflatten(v, arrays) for k, v in content}
+    if kind == "tuple":
+        return tuple(_unflatten(item, arrays) for item in content)
+    if kind == "list":
+        return [_unflatten(item, arrays) for item in content]
+    assert kind == "array", kind
+    return np.array(arrays[content])  # a copy of its own: the party will write into it

@@ -1,0 +1,109 @@
+"""A party with the bookkeeping that a restart must rebuild: what it sent, what it is waiting for, what it has said.
+
+`Drive` is as pure as the party: it sees events and returns effects, with every message already encoded. The live
+runtime and the replay of a log use the same class, so a party that is fed its log again asks for the same things in
+the same order, message numbers included, and the digest over everything it asked for proves it.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from offbeat.message.codec import Codec, payload_bytes
+from offbeat.party.contract import (
+    Broadcast,
+    Compute,
+    Computed,
+    Effect,
+    Event,
+    Finish,
+    Observe,
+    Party,
+    PartyName,
+    Send,
+    Wake,
+    Woken,
+)
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """A message on its way out, encoded once for all its receivers."""
+
+    to: tuple[PartyName, ...]
+    frame: bytes
+    kind: str
+    payload_bytes: int
+
+
+Step = Written | Compute | Wake | Observe | Finish
+
+
+class Drive:
+    """Feeds a party and remembers what is open."""
+
+    def __init__(self, party: Party, codec: Codec) -> None:
+        self.party = party
+        self.codec = codec
+        self.events = 0
+        self.digest = b"\0" * 16
+        self.jobs: dict[int, Callable[[], Any] | None] = {}  # asked for and not yet computed
+        self.timers: list[tuple[int, float]] = []  # (token, after_s), asked for and not yet woken
+        self.finished: Finish | None = None
+
+    def handle(self, event: Event) -> list[Step]:
+        """Give the party one event; a finished party hears nothing more."""
+        if self.finished is not None:
+            return []
+        self.events += 1
+        if type(event) is Computed:
+            self.jobs.pop(event.ticket)
+        elif type(event) is Woken:
+            self._forget_timer(event.token)
+        steps = [self._step(effect) for effect in self.party.handle(event)]
+        self._note(steps)
+        return steps
+
+    def compute(self, ticket: int) -> Computed:
+        """Do the open job of this ticket now: what replay does, and a live runtime without lanes."""
+        job = self.jobs[ticket]
+        return Computed(ticket, job() if job is not None else None)
+
+    def _step(self, effect: Effect) -> Step:
+        if type(effect) is Send:
+            return Written(
+                (effect.to,), self.codec.encode(effect.body), type(effect.body).__name__, payload_bytes(effect.body)
+            )
+        if type(effect) is Broadcast:
+            return Written(
+                effect.to, self.codec.encode(effect.body), type(effect.body).__name__, payload_bytes(effect.body)
+            )
+        if type(effect) is Compute:
+            self.jobs[effect.ticket] = effect.job
+        elif type(effect) is Wake:
+            self.timers.append((effect.token, effect.after_s))
+        elif type(effect) is Finish:
+            self.finished = effect
+        return effect  # type: ignore[return-value]
+
+    def _forget_timer(self, token: int) -> None:
+        for i, (pending, _) in enumerate(self.timers):
+            if pending == token:
+                del self.timers[i]
+                return
+
+    def _note(self, steps: list[Step]) -> None:
+        """Chain what was asked for into the digest: receivers and bytes of messages, tickets, timers, the verdict."""
+        chain = blake2b(self.digest, digest_size=16)
+        for step in steps:
+            if type(step) is Written:
+                chain.update(",".join(step.to).encode())
+                chain.update(step.frame)
+            elif type(step) is Compute:
+                chain.update(b"compute %d" % step.ticket)
+            elif type(step) is Wake:
+                chain.update(b"wake %d %r" % (step.token, step.after_s))
+            elif type(step) is Finish:
+                chain.update(b"finish " + step.verdict.encode())
+        self.digest = chain.digest()

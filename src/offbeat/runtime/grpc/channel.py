@@ -1,0 +1,194 @@
+"""One link joined to whichever stream carries it at the moment.
+
+Streams come and go; the channel stays for the whole run. Its writer is a generator that gRPC pulls packets from, its
+reader is a function that gRPC's bytes are pushed into. Both name the stream they belong to by a generation number: a
+stream that was replaced falls silent.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from offbeat.errors import BadFrame
+from offbeat.message.codec import Codec
+from offbeat.party.contract import Message, PartyName
+from offbeat.runtime.grpc.link import Link
+from offbeat.runtime.grpc.wire import Beat, Bounds, Bye, Data, pack, unpack
+
+Deliver = Callable[[PartyName, int, bytes, Message], None]
+"""Called with (sender, number, frame, body) for each message that is new to us, in order."""
+
+_ACKNOWLEDGE_AFTER_S = 0.02
+_ACKNOWLEDGE_EVERY = 256
+
+
+class Channel:
+    """Thread-safe: the party's thread sends, a stream's writer and reader do the rest."""
+
+    def __init__(
+        self,
+        peer: PartyName,
+        codec: Codec,
+        bounds: Bounds,
+        deliver: Deliver,
+        *,
+        beat_s: float,
+        notify: Callable[[], None],
+    ) -> None:
+        self.peer = peer
+        self.link = Link(peer, bounds)
+        self.beat_s = beat_s
+        self.generation = 0
+        self.up = False
+        self.heard_s = time.monotonic()
+        self.peer_verdict: str | None = None
+        self.faults = 0
+        self._codec = codec
+        self._deliver = deliver
+        self._notify = notify
+        self._changed = threading.Condition()
+        self._abandon: Callable[[], object] | None = None
+        self._told_durable = 0
+        self._verdict: str | None = None
+        self._goodbye_generation = 0
+        self._goodbye_written = False
+        self._peer_gone = False
+        self._closed = False
+
+    # -- the party's thread ---------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        with self._changed:
+            self.link.offer(frame)
+            self._changed.notify_all()
+
+    def logged(self, number: int) -> None:
+        with self._changed:
+            waiting = self.link.durable > self._told_durable
+            self.link.logged(number)
+            if not waiting or self.link.durable - self._told_durable >= _ACKNOWLEDGE_EVERY:
+                self._changed.notify_all()
+
+    def finish(self, verdict: str) -> None:
+        """Say goodbye as soon as the peer has everything."""
+        with self._changed:
+            self._verdict = verdict
+            self._changed.notify_all()
+
+    def over(self) -> bool:
+        """Both sides have said goodbye, or the peer's end of the run is known to be gone."""
+        with self._changed:
+            return self._peer_gone or (self.peer_verdict is not None and self._goodbye_written)
+
+    def gone(self, verdict: str) -> None:
+        """The peer answers that the run has ended there: it takes nothing and sends nothing more."""
+        with self._changed:
+            self.peer_verdict, self._peer_gone = verdict, True
+            self._changed.notify_all()
+        self._notify()
+
+    def silence_s(self) -> float:
+        return time.monotonic() - self.heard_s
+
+    def abandon(self) -> None:
+        """Drop the present stream, so that a new one can be opened."""
+        with self._changed:
+            cancel, self._abandon, self.up = self._abandon, None, False
+            self.generation += 1
+            self._changed.notify_all()
+        if cancel is not None:
+            cancel()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+        if not self.over():  # a stream that both sides have said goodbye on ends by itself
+            self.abandon()
+
+    # -- a stream -------------------------------------------------------------------------------------------------
+
+    def open(self, peer_accepted: int, abandon: Callable[[], object]) -> int:
+        """Let a new stream carry the link; the one before, if any, is dropped. Returns the stream's generation."""
+        with self._changed:
+            if self._closed:
+                raise BadFrame("this run has ended here")
+            self.link.opened(peer_accepted)
+            previous, self._abandon = self._abandon, abandon
+            self.generation += 1
+            self.up, self.heard_s = True, time.monotonic()
+            generation = self.generation
+            self._changed.notify_all()
+        if previous is not None:
+            previous()
+        self._notify()
+        return generation
+
+    def lost(self, generation: int) -> None:
+        """The stream of this generation has ended."""
+        with self._changed:
+            if generation == self.generation:
+                self.up, self._abandon = False, None
+                self.generation += 1
+                # A peer that has said goodbye and then ends the stream wants nothing more from us.
+                self._peer_gone = self._peer_gone or self.peer_verdict is not None
+            self._changed.notify_all()
+        self._notify()
+
+    def packets(self, generation: int) -> Iterator[bytes]:
+        """What to write on the stream, for as long as it is the present one; blocks while there is nothing."""
+        while (packet := self._next(generation)) is not None:
+            yield packet
+            # Asked for the next packet, gRPC has taken the last one out of our hands.
+            if self._goodbye_generation == generation and not self._goodbye_written:
+                self._goodbye_written = True
+                self._notify()
+
+    def _next(self, generation: int) -> bytes | None:
+        quiet_until = time.monotonic() + self.beat_s
+        with self._changed:
+            while generation == self.generation:
+                data = self.link.take()
+                if data is not None:
+                    self._told_durable = data.durable
+                    return pack(data)
+                if self._verdict is not None and not self.link.unacknowledged:
+                    if self._goodbye_generation != generation:
+                        self._goodbye_generation, self._told_durable = generation, self.link.durable
+                        return pack(Bye(self.link.durable, self._verdict))
+                    if self.peer_verdict is not None and self.link.durable == self._told_durable:
+                        return None
+                left = quiet_until - time.monotonic()
+                if self.link.durable > self._told_durable:
+                    many = self.link.durable - self._told_durable >= _ACKNOWLEDGE_EVERY
+                    left = (
+                        0.0 if many else min(left, quiet_until - self.beat_s + _ACKNOWLEDGE_AFTER_S - time.monotonic())
+                    )
+                if left <= 0:
+                    self._told_durable = self.link.durable
+                    return pack(Beat(self.link.durable))
+                self._changed.wait(left)
+        return None
+
+    def receive(self, generation: int, raw: bytes) -> None:
+        """Take one packet off the stream. A packet that breaks the rules raises, and the caller drops the stream."""
+        packet = unpack(raw, self.link.bounds)
+        if isinstance(packet, Data):
+            bodies = [self._codec.decode(frame) for frame in packet.frames]
+        elif not isinstance(packet, (Beat, Bye)):
+            raise BadFrame(f"'{self.peer}' sent a {type(packet).__name__} in the middle of a stream")
+        with self._changed:
+            if generation != self.generation:
+                return
+            self.heard_s = time.monotonic()
+            self.link.acknowledged(packet.durable)
+            if isinstance(packet, Bye):
+                self.peer_verdict = packet.verdict
+            fresh = self.link.arrived(packet) if isinstance(packet, Data) else []
+            # Still under the lock: a second stream must not overtake this one with later messages.
+            if isinstance(packet, Data):
+                old = len(bodies) - len(fresh)
+                for (number, frame), body in zip(fresh, bodies[old:], strict=True):
+                    self._deliver(self.peer, number, frame, body)
+            self._changed.notify_all()
+        if isinstance(packet, Bye):
+            self._notify()

@@ -1,0 +1,311 @@
+"""Who is who: a party's key and certificate, and the roster that all parties agree on.
+
+A party proves its name by a private key that never leaves its key folder. The roster lists every party with the
+certificate it must show; all sides compare the roster's hash (by telephone, say) before they trust it, and every
+connection begins by comparing it again. A certificate signed by an authority is accepted only if it is also pinned.
+"""
+
+import hashlib
+import json
+import os
+import re
+import stat
+import tomllib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from offbeat.errors import BadInput
+
+NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+CERTIFICATE_DAYS = 825
+_CURVE = ec.SECP256R1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """This party's own name, certificate and private key (the key stays in memory only)."""
+
+    name: str
+    certificate_pem: bytes
+    key_pem: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.certificate_pem)
+
+    def sign(self, content: bytes) -> bytes:
+        key = serialization.load_pem_private_key(self.key_pem, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return key.sign(content, ec.ECDSA(hashes.SHA256()))
+
+    def derive(self, purpose: str) -> bytes:
+        """Thirty-two secret bytes for one purpose, the same after a restart, useless for finding the key."""
+        key = serialization.load_pem_private_key(self.key_pem, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        scalar = key.private_numbers().private_value.to_bytes(32, "big")
+        return hashlib.blake2b(purpose.encode(), key=scalar, digest_size=32, person=b"offbeat-derive").digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One party of the roster. `address` is empty for a party that only calls out."""
+
+    name: str
+    certificate_pem: bytes
+    address: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.certificate_pem)
+
+    def signed(self, content: bytes, signature: bytes) -> bool:
+        key = x509.load_pem_x509_certificate(self.certificate_pem).public_key()
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        try:
+            key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The parties that may talk to each other, and the authorities (if any) that signed their certificates."""
+
+    members: tuple[Member, ...]
+    authorities_pem: tuple[bytes, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(member.name for member in self.members)
+
+    @property
+    def hash(self) -> str:
+        """What all sides sign off: names and certificates. Addresses may differ from network to network."""
+        lines = sorted(f"{member.name} {member.fingerprint}" for member in self.members)
+        lines += sorted(f"authority {fingerprint(pem)}" for pem in self.authorities_pem)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    @property
+    def roots_pem(self) -> bytes:
+        """Trust anchors for a handshake: the authorities and every pinned self-signed certificate."""
+        return b"".join(self.authorities_pem) + b"".join(m.certificate_pem for m in self.members if self_signed(m))
+
+    def member(self, name: str) -> Member:
+        for member in self.members:
+            if member.name == name:
+                return member
+        raise BadInput(f"the roster has no party '{name}'; it lists {', '.join(self.names) or 'nobody'}.")
+
+    def who(self, certificate_pem: bytes) -> Member | None:
+        """The member this very certificate belongs to; a certificate that is not pinned belongs to nobody."""
+        shown = fingerprint(certificate_pem)
+        return next((member for member in self.members if member.fingerprint == shown), None)
+
+    def with_member(self, member: Member) -> "Roster":
+        """This roster with one party added, or with its certificate or address replaced."""
+        others = tuple(m for m in self.members if m.name != member.name)
+        return Roster(tuple(sorted((*others, member), key=lambda m: m.name)), self.authorities_pem)
+
+
+def fingerprint(certificate_pem: bytes) -> str:
+    certificate = x509.load_pem_x509_certificate(certificate_pem)
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def short(hexadecimal: str) -> str:
+    """A hash as people read it to each other: eight groups of four digits."""
+    return " ".join(hexadecimal[i : i + 4] for i in range(0, 32, 4))
+
+
+def self_signed(member: Member) -> bool:
+    certificate = x509.load_pem_x509_certificate(member.certificate_pem)
+    return certificate.issuer == certificate.subject
+
+
+def validity(certificate_pem: bytes) -> tuple[datetime, datetime]:
+    certificate = x509.load_pem_x509_certificate(certificate_pem)
+    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
+
+
+def tls_name(name: str) -> str:
+    """The host name in a party's certificate; connections ask for it whatever address they dial."""
+    return f"{name.replace('_', '-')}.party.offbeat"
+
+
+# -- making keys ------------------------------------------------------------------------------------------------------
+
+
+def new_identity(name: str, *, days: int = CERTIFICATE_DAYS, now: datetime | None = None) -> Identity:
+    """A fresh key with a self-signed certificate, for a roster that pins it."""
+    key = ec.generate_private_key(_CURVE())
+    start = now or datetime.now(UTC)
+    certificate = _certificate(name, key.public_key(), _subject(name), start, days).sign(key, hashes.SHA256())
+    return Identity(check_name(name), _pem(certificate), _private_pem(key))
+
+
+def new_request(name: str) -> tuple[bytes, bytes]:
+    """(private key, certificate request) in PEM, for an organisation with its own authority."""
+    key = ec.generate_private_key(_CURVE())
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(check_name(name)))
+    request = builder.add_extension(_alternative_names(name), critical=False).sign(key, hashes.SHA256())
+    return _private_pem(key), request.public_bytes(serialization.Encoding.PEM)
+
+
+def sign_request(request_pem: bytes, authority: Identity, *, days: int = CERTIFICATE_DAYS) -> bytes:
+    """What an authority answers to a request: for tests and for trying things out, not a certificate authority."""
+    request = x509.load_pem_x509_csr(request_pem)
+    name = str(request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+    key = serialization.load_pem_private_key(authority.key_pem, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    issuer = x509.load_pem_x509_certificate(authority.certificate_pem).subject
+    public = request.public_key()
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    return _pem(_certificate(name, public, issuer, datetime.now(UTC), days).sign(key, hashes.SHA256()))
+
+
+def new_authority(name: str = "authority", *, days: int = CERTIFICATE_DAYS) -> Identity:
+    key = ec.generate_private_key(_CURVE())
+    builder = _dated(datetime.now(UTC), days).subject_name(_subject(name)).issuer_name(_subject(name))
+    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return Identity(name, _pem(builder.sign(key, hashes.SHA256())), _private_pem(key))
+
+
+def check_name(name: str) -> str:
+    if not NAME_PATTERN.fullmatch(name):
+        raise BadInput(
+            f"'{name}' cannot be a party's name: expected lower-case letters, digits, '-' or '_', beginning with a "
+            "letter or digit, at most 63 of them (it becomes part of a certificate and of file names)."
+        )
+    return name
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _alternative_names(name: str) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName([x509.DNSName(tls_name(name))])
+
+
+def _dated(start: datetime, days: int) -> x509.CertificateBuilder:
+    # An hour back, so that a peer whose clock is a little slow accepts a certificate made just now.
+    builder = x509.CertificateBuilder().not_valid_before(start - timedelta(hours=1))
+    return builder.not_valid_after(start + timedelta(days=days))
+
+
+def _certificate(
+    name: str, key: ec.EllipticCurvePublicKey, issuer: x509.Name, start: datetime, days: int
+) -> x509.CertificateBuilder:
+    builder = _dated(start, days).subject_name(_subject(name)).issuer_name(issuer)
+    builder = builder.public_key(key).serial_number(x509.random_serial_number())
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    both_ways = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    return builder.add_extension(x509.ExtendedKeyUsage(both_ways), critical=False).add_extension(
+        _alternative_names(name), critical=False
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """A file that only its owner can read, made so before the content goes in; never over an existing one."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise BadInput(f"{path} exists already; a private key is never overwritten. Move it away first.") from None
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def load_identity(name: str, key_path: Path, certificate_path: Path) -> Identity:
+    """Read a key pair and check that the halves belong together and that nobody else can read the key."""
+    for path, what in ((key_path, "private key"), (certificate_path, "certificate")):
+        if not path.is_file():
+            raise BadInput(
+                f"expected the {what} of '{name}' at {path}, found nothing; `offbeat keys new {name}` makes one."
+            )
+    if key_path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise BadInput(f"{key_path} can be read by others; run `chmod 600 {key_path}`.")
+    identity = Identity(check_name(name), certificate_path.read_bytes(), key_path.read_bytes())
+    _check_pair(identity, key_path, certificate_path)
+    return identity
+
+
+def _check_pair(identity: Identity, key_path: Path, certificate_path: Path) -> None:
+    try:
+        certificate = x509.load_pem_x509_certificate(identity.certificate_pem)
+        probe = identity.sign(b"probe")
+    except (ValueError, TypeError, AssertionError) as problem:
+        raise BadInput(
+            f"{key_path} and {certificate_path} should be an elliptic-curve (P-256) key and certificate in PEM, as "
+            f"`offbeat keys new` makes them; reading them failed: {problem}."
+        ) from problem
+    if not Member(identity.name, identity.certificate_pem).signed(b"probe", probe):
+        raise BadInput(
+            f"{certificate_path} was made for another key than {key_path}; take the pair from one `keys new`."
+        )
+    common = str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+    if common != identity.name:
+        raise BadInput(f"{certificate_path} belongs to '{common}', expected '{identity.name}'.")
+
+
+def read_roster(path: Path) -> Roster:
+    if not path.is_file():
+        raise BadInput(f"expected a roster at {path}, found nothing; `offbeat keys trust` writes one.")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        members = tuple(_member(name, entry) for name, entry in sorted(content.get("party", {}).items()))
+        authorities = tuple(pem.encode() for pem in content.get("authorities", []))
+        roster = Roster(members, authorities)
+        _ = roster.hash
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise BadInput(f"{path} is not a roster as `offbeat keys trust` writes it: {problem}.") from problem
+    return roster
+
+
+def _member(name: str, entry: dict[str, str]) -> Member:
+    member = Member(check_name(name), entry["certificate"].encode(), entry.get("address", ""))
+    if "fingerprint" in entry and entry["fingerprint"] != member.fingerprint:
+        raise BadInput(f"the roster's fingerprint of '{name}' does not belong to the certificate written beside it.")
+    return member
+
+
+def write_roster(path: Path, roster: Roster) -> None:
+    lines = [
+        "# Parties that may talk to each other, with the certificate each must show. Nothing here is secret.",
+        f"# Hash to compare with the other parties: {short(roster.hash)}",
+        "",
+    ]
+    if roster.authorities_pem:
+        quoted = ",\n".join(f"'''\n{pem.decode()}'''" for pem in roster.authorities_pem)
+        lines += [f"authorities = [\n{quoted}\n]", ""]
+    for member in roster.members:
+        lines += [
+            f"[party.{member.name}]",
+            f"address = {json.dumps(member.address)}",
+            f'fingerprint = "{member.fingerprint}"',
+        ]
+        lines += [f"certificate = '''\n{member.certificate_pem.decode().strip()}\n'''", ""]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines), encoding="utf-8")

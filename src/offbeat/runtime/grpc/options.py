@@ -1,0 +1,41 @@
+"""How one party takes part in a run: every period and bound of a session in one place."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from offbeat.errors import BadInput
+from offbeat.runtime.grpc.wire import Bounds
+
+OnLoss = Literal["wait", "continue", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """`on_loss` says what happens when a peer has not been heard for `loss_s` seconds:
+
+    wait        go on waiting, up to `wait_s` in all; then end with the verdict 'peer-lost'
+    continue    tell the party, which goes on without that peer and takes it back when it returns
+    stop        end with the verdict 'peer-lost' at once
+    """
+
+    lanes: int = 1
+    on_loss: OnLoss = "wait"
+    beat_s: float = 1.0
+    silence_s: float = 5.0  # a stream on which nothing was heard for so long is replaced
+    loss_s: float = 15.0
+    wait_s: float = 600.0
+    linger_s: float = 30.0  # a finished party stays so long for peers that have not got everything yet
+    checkpoint_s: float = 30.0
+    mark_events: int = 1000
+    batch_events: int = 32  # events handled before their effects leave together
+    fsync: bool = False  # True: survive a power cut, not only a crash of the process
+    bounds: Bounds = field(default_factory=Bounds)
+
+    def __post_init__(self) -> None:
+        if self.on_loss not in ("wait", "continue", "stop"):
+            raise BadInput(f"on_loss = '{self.on_loss}': expected 'wait', 'continue' or 'stop'.")
+        if not 0 < self.beat_s < self.silence_s <= self.loss_s <= self.wait_s:
+            raise BadInput(
+                "expected 0 < beat_s < silence_s <= loss_s <= wait_s, got "
+                f"{self.beat_s:g}, {self.silence_s:g}, {self.loss_s:g}, {self.wait_s:g}."
+            )

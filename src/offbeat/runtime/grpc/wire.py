@@ -1,0 +1,123 @@
+"""The packets on a stream between two parties, and the bounds they keep.
+
+A stream opens with the caller's `Hello`, answered by `Welcome` or `Refusal`; then both sides write `Data` and `Beat`
+as they please, and `Bye` when their party is done and everything it sent is acknowledged. Whatever does not decode
+to one of these, in its place and within the bounds, closes the stream.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from typing import Annotated
+
+import msgspec
+
+from offbeat.errors import BadFrame
+
+PROTOCOL_VERSION = 1
+"""Raised when the packets or their meaning change; both sides of a stream must have the same."""
+
+SERVICE = "offbeat.Parties"
+_HELLO_TEXT_MAX = 256
+_FRAMES_MAX = 4096
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Text = Annotated[str, msgspec.Meta(max_length=_HELLO_TEXT_MAX)]
+Frames = Annotated[list[bytes], msgspec.Meta(min_length=1, max_length=_FRAMES_MAX)]
+Reason = Annotated[str, msgspec.Meta(max_length=2000)]
+
+
+class Packet(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True, forbid_unknown_fields=True):
+    """Base of what travels."""
+
+
+class Hello(Packet, frozen=True, gc=False):
+    """The caller presents itself. `accepted` is the last of our messages it holds; the answer starts after it."""
+
+    protocol: Number
+    offbeat: Text
+    run: Text
+    name: Text
+    roster: Text
+    job: Text  # digest of what both sides believe they are doing: options, aligned order of rows
+    accepted: Number
+    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+
+
+class Welcome(Packet, frozen=True, gc=False):
+    """The listener agrees, and proves by a signature over the nonce that it holds the pinned certificate's key."""
+
+    accepted: Number
+    signature: Annotated[bytes, msgspec.Meta(max_length=256)]
+
+
+class Refusal(Packet, frozen=True, gc=False):
+    """The listener does not agree. `final`: calling again without a change by a person cannot help.
+    `ended`: the verdict with which the run ended at the listener, if that is the reason."""
+
+    reason: Reason
+    final: bool
+    ended: Text = ""
+
+
+class Data(Packet, frozen=True, gc=False):
+    """Messages `first`, `first + 1`, ...; and the last of the receiver's messages that are safely in our log."""
+
+    first: Number
+    durable: Number
+    frames: Frames
+
+
+class Beat(Packet, frozen=True, gc=False):
+    """A sign of life with an acknowledgement."""
+
+    durable: Number
+
+
+class Bye(Packet, frozen=True, gc=False):
+    """This party is done and will send nothing more in this run."""
+
+    durable: Number
+    verdict: Text
+
+
+AnyPacket = Hello | Welcome | Refusal | Data | Beat | Bye
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[AnyPacket] = msgspec.msgpack.Decoder(AnyPacket)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one link may hold. Everything that can grow has its limit here."""
+
+    frame_bytes: int = 16 * 2**20  # one message
+    packet_bytes: int = 2**20  # messages coalesced into one write (one larger message travels alone)
+    packet_frames: int = 512
+    window_frames: int = 4096  # written and not yet acknowledged
+    window_bytes: int = 64 * 2**20
+    backlog_frames: int = 65536  # waiting to be acknowledged, written or not
+    backlog_bytes: int = 512 * 2**20
+
+    @property
+    def wire_bytes(self) -> int:
+        """The largest packet to accept from the network: one full message and its wrapping."""
+        return max(self.frame_bytes, self.packet_bytes) + 16 * self.packet_frames + 1024
+
+
+@cache
+def offbeat_version() -> str:
+    return version("offbeat")
+
+
+def pack(packet: AnyPacket) -> bytes:
+    return _ENCODER.encode(packet)
+
+
+def unpack(raw: bytes, bounds: Bounds) -> AnyPacket:
+    if len(raw) > bounds.wire_bytes:
+        raise BadFrame(f"a packet of {len(raw)} bytes came; at most {bounds.wire_bytes} are accepted")
+    try:
+        return _DECODER.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as problem:
+        raise BadFrame(f"{len(raw)} bytes are not one of our packets: {problem}") from problem
