@@ -22,23 +22,3 @@ def secret_bytes(count: int, seed: int | None, *names: str | int) -> bytes:
     if seed is None:
         return os.urandom(count)
     return hashlib.shake_256(repr(("secret", seed, *names)).encode()).digest(count)
-
-
-def generator_state(rng: np.random.Generator) -> dict[str, object]:
-    """A PCG64 generator's position as plain values (its 128-bit integers as strings)."""
-    state = rng.bit_generator.state
-    inner = {key: str(value) for key, value in state["state"].items()}
-    return {"state": inner, "has_uint32": state["has_uint32"], "uinteger": state["uinteger"]}
-
-
-def generator_from(state: dict[str, object]) -> np.random.Generator:
-    bits = np.random.PCG64()
-    inner = state["state"]
-    assert isinstance(inner, dict)
-    bits.state = {
-        "bit_generator": "PCG64",
-        "state": {key: int(value) for key, value in inner.items()},
-        "has_uint32": state["has_uint32"],
-        "uinteger": state["uinteger"],
-    }
-    return np.random.Generator(bits)

@@ -32,7 +32,11 @@ class NothingRawLeaves:
 
     def __init__(self, forbidden: dict[str, np.ndarray]) -> None:
         self.forbidden = {
-            name: {value for value in np.asarray(values, dtype=np.float64).ravel().tolist() if value not in (0.0, 1.0, -1.0)}
+            name: {
+                value
+                for value in np.asarray(values, dtype=np.float64).ravel().tolist()
+                if value not in (0.0, 1.0, -1.0)
+            }
             for name, values in forbidden.items()
         }
 
@@ -52,6 +56,11 @@ class NothingRawLeaves:
 
     def ended(self, outcome: Outcome, parties: Sequence[Party]) -> None:
         pass
+
+
+def _telling(values: np.ndarray) -> set[float]:
+    """The values that would give their source away: not the zeros and ones that occur anywhere."""
+    return set(np.asarray(values, dtype=np.float64).ravel().tolist()) - {0.0, 1.0, -1.0}
 
 
 class EndsOrSaysWhy:

@@ -82,8 +82,14 @@ class _Later(msgspec.Struct, frozen=True, gc=False):
     """Something a party asked for that dies with it: a job, or a timer."""
 
     incarnation: int
-    event: Event
+    event: Computed | Woken
     job: Callable[[], Any] | None = None
+
+    def due(self) -> Event:
+        """The job runs when its virtual time has come."""
+        if self.job is None or isinstance(self.event, Woken):
+            return self.event
+        return Computed(self.event.ticket, self.job())
 
 
 class _World:
@@ -164,7 +170,7 @@ class _World:
         if type(event) is _Later:
             if event.incarnation != self.incarnations[index]:
                 return
-            event = Computed(event.event.ticket, event.job()) if event.job is not None else event.event
+            event = event.due()
         kind = type(event.body) if type(event) is Received else type(event)
         code = self.kinds.get(kind)
         if code is None:

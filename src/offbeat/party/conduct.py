@@ -1,0 +1,245 @@
+"""A sub-machine: how a run begins, who is on the roster, and how it ends.
+
+One party is the *chair*: the first on the roster that holds labels. It sums the parties' smoothness constants,
+chooses the step size and the batch, and says `Begin`; it says `Halt` when the target or the last pass is reached, or
+when somebody raised an `Alarm`; and it names the roster. When a party is lost, `on_loss` decides:
+
+    wait       go on waiting; nothing is given up
+    stop       halt, and keep the best model certified so far
+    continue   a new roster epoch without the lost party: its block is frozen out of the sums until it returns
+
+Every message here is acknowledged and sent again until it is; a chair that hears nothing ends anyway after a bounded
+number of tries. If the chair itself is lost, the next label holder takes its place.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from offbeat.errors import BadJob
+from offbeat.party.contract import Broadcast, Effect, Finish, Message, Observe, PartyName, Send
+
+LOSS_POLICIES = ("wait", "stop", "continue")
+HALT_TRIES = 40
+
+StepRule = Callable[[float, float], tuple[float, int]]
+"""(L, L_max) of the whole problem -> (step size, batch)."""
+
+
+class Begin(Message, frozen=True):
+    """Training may start.
+
+    Reveals: the step size, which bounds the summed smoothness constants of all parties, to every party.
+    """
+
+    eta: float
+    batch: int
+
+
+class Begun(Message, frozen=True):
+    """Begin has arrived.
+
+    Reveals: progress, to the chair.
+    """
+
+
+class Roster(Message, frozen=True):
+    """Who takes part from now on.
+
+    Reveals: who was lost or came back, to every party.
+    """
+
+    epoch: int
+    names: tuple[str, ...]
+    chair: str
+
+
+class Rostered(Message, frozen=True):
+    """The roster has arrived.
+
+    Reveals: progress, to the chair.
+    """
+
+    epoch: int
+
+
+class Alarm(Message, frozen=True):
+    """A party cannot go on.
+
+    Reveals: that it cannot, and why in one word, to the chair.
+    """
+
+    verdict: str
+    reason: str
+
+
+class Halt(Message, frozen=True):
+    """The run ends; keep this snapshot.
+
+    Reveals: the verdict, to every party.
+    """
+
+    verdict: str
+    reason: str
+    best: int
+
+
+class Halted(Message, frozen=True):
+    """Halt has arrived.
+
+    Reveals: progress, to the chair.
+    """
+
+
+MESSAGES = (Begin, Begun, Roster, Rostered, Alarm, Halt, Halted)
+
+
+class Conduct:
+    """Both sides, for one party."""
+
+    def __init__(
+        self, *, me: PartyName, roster: tuple[PartyName, ...], active: tuple[PartyName, ...], on_loss: str
+    ) -> None:
+        if on_loss not in LOSS_POLICIES:
+            raise BadJob(f"on_loss must be one of {', '.join(LOSS_POLICIES)}; got {on_loss!r}.")
+        self.me, self.active, self.on_loss = me, active, on_loss
+        self.everybody = roster
+        self.epoch, self.roster = 0, roster
+        self.chair = next(name for name in roster if name in active)
+        self.eta, self.batch = 0.0, 0
+        self.begun = False
+        self.lost: set[PartyName] = set()
+        self.unacknowledged: dict[str, set[PartyName]] = {"begin": set(), "roster": set(), "halt": set()}
+        self.halt: Halt | None = None
+        self.halt_tries = 0
+
+    @property
+    def presides(self) -> bool:
+        return self.me == self.chair
+
+    @property
+    def peers(self) -> tuple[PartyName, ...]:
+        return tuple(name for name in self.roster if name != self.me)
+
+    # -- beginning -----------------------------------------------------------------------------------------------
+
+    def begin(self, eta: float, batch: int) -> list[Effect]:
+        """The chair: constants are known."""
+        self.eta, self.batch, self.begun = eta, batch, True
+        self.unacknowledged["begin"] = set(self.peers)
+        return [Broadcast(self.peers, Begin(eta, batch)), Observe("step", [eta, batch])]
+
+    def on_begin(self, sender: PartyName, body: Begin) -> tuple[list[Effect], bool]:
+        """Acknowledge; the second value says whether this is the first time."""
+        first = not self.begun
+        if first:
+            self.eta, self.batch, self.begun = body.eta, body.batch, True
+        return [Send(sender, Begun())], first
+
+    def on_acknowledged(self, what: str, sender: PartyName) -> list[Effect]:
+        self.unacknowledged[what].discard(sender)
+        if what == "halt" and self.halt is not None and not self.unacknowledged["halt"]:
+            return [self._finish(self.halt)]
+        return []
+
+    # -- the roster ----------------------------------------------------------------------------------------------
+
+    def on_lost(self, peer: PartyName) -> tuple[list[Effect], bool]:
+        """The runtime gave a peer up. The second value says whether the roster changed."""
+        self.lost.add(peer)
+        effects: list[Effect] = [Observe("lost", peer)]
+        if self.on_loss == "wait" or peer not in self.roster or self.halt is not None:
+            return effects, False
+        labelled = [name for name in self.roster if name in self.active and name not in self.lost]
+        if not labelled:
+            return [*effects, Finish("peer-lost", f"{peer} was lost, the last party with labels")], False
+        self.chair = self.chair if self.chair in labelled else labelled[0]
+        if not self.presides:
+            return effects, False
+        if self.on_loss == "stop":
+            return [*effects, *self.end("peer-lost", f"{peer} was lost and on_loss is 'stop'", -1)], False
+        return [*effects, *self._name_roster()], True
+
+    def on_back(self, peer: PartyName) -> tuple[list[Effect], bool]:
+        self.lost.discard(peer)
+        effects: list[Effect] = [Observe("back", peer)]
+        if not self.presides or peer in self.roster or self.halt is not None:
+            return effects, False
+        return [*effects, *self._name_roster()], True
+
+    def _name_roster(self) -> list[Effect]:
+        self.epoch += 1
+        self.roster = tuple(name for name in self.everybody if name not in self.lost)
+        self.unacknowledged["roster"] = set(self.peers)
+        self.unacknowledged["begin"] &= set(self.roster)
+        return [
+            Broadcast(self.peers, Roster(self.epoch, self.roster, self.chair)),
+            Observe("roster", [self.epoch, list(self.roster)]),
+        ]
+
+    def on_roster(self, sender: PartyName, body: Roster) -> tuple[list[Effect], bool]:
+        """Acknowledge; the second value says whether the roster is news."""
+        news = body.epoch > self.epoch
+        if news:
+            self.epoch, self.roster, self.chair = body.epoch, body.names, body.chair
+        return [Send(sender, Rostered(body.epoch))], news
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def alarm(self, verdict: str, reason: str, best: int) -> list[Effect]:
+        """This party cannot go on."""
+        if self.presides:
+            return self.end(verdict, reason, best)
+        return [Send(self.chair, Alarm(verdict, reason))]
+
+    def end(self, verdict: str, reason: str, best: int) -> list[Effect]:
+        """The chair: halt everybody, once."""
+        if self.halt is not None:
+            return []
+        self.halt = Halt(verdict, reason, best)
+        self.unacknowledged["halt"] = set(self.peers) - self.lost
+        if not self.unacknowledged["halt"]:
+            return [self._finish(self.halt)]
+        return [Broadcast(tuple(sorted(self.unacknowledged["halt"])), self.halt)]
+
+    def on_halt(self, sender: PartyName, body: Halt) -> list[Effect]:
+        self.halt = body
+        return [Send(sender, Halted()), self._finish(body)]
+
+    def _finish(self, halt: Halt) -> Finish:
+        return Finish(halt.verdict, halt.reason)
+
+    def patrol(self) -> list[Effect]:
+        """Say again what was not acknowledged."""
+        effects: list[Effect] = []
+        if self.halt is not None:
+            self.halt_tries += 1
+            if self.halt_tries > HALT_TRIES:
+                return [self._finish(self.halt)]
+            return [Broadcast(tuple(sorted(self.unacknowledged["halt"])), self.halt)]
+        if self.unacknowledged["roster"]:
+            body = Roster(self.epoch, self.roster, self.chair)
+            effects.append(Broadcast(tuple(sorted(self.unacknowledged["roster"])), body))
+        if self.unacknowledged["begin"]:
+            effects.append(Broadcast(tuple(sorted(self.unacknowledged["begin"])), Begin(self.eta, self.batch)))
+        return effects
+
+    # -- going on later ------------------------------------------------------------------------------------------
+
+    _PLAIN = ("epoch", "chair", "eta", "batch", "begun", "halt_tries")
+
+    def snapshot(self) -> dict[str, Any]:
+        halt = self.halt
+        return {
+            **{name: getattr(self, name) for name in self._PLAIN},
+            "roster": list(self.roster),
+            "lost": sorted(self.lost),
+            "unacknowledged": {what: sorted(names) for what, names in self.unacknowledged.items()},
+            "halt": [halt.verdict, halt.reason, halt.best] if halt is not None else None,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for name in self._PLAIN:
+            setattr(self, name, state[name])
+        self.roster, self.lost = tuple(state["roster"]), set(state["lost"])
+        self.unacknowledged = {what: set(names) for what, names in state["unacknowledged"].items()}
+        self.halt = Halt(*state["halt"]) if state["halt"] is not None else None

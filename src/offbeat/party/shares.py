@@ -1,0 +1,98 @@
+"""Where a linear party's shares come from: its block as it is, its frozen copies, and a few scalars.
+
+A *point* is an integer: CURRENT is the block as it is now, s >= 0 the copy frozen for snapshot s, CONSTANTS and
+`scalars_of(s)` are short vectors of numbers that are summed over parties like any share. Scalars may be tiny (a
+squared gradient norm near the optimum), so each travels as two words: its value rounded to the fixed-point grid, and
+what the rounding left, enlarged.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from offbeat.errors import OutOfRange
+from offbeat.learning.blocks import Block
+from offbeat.party.masked_sum import CURRENT
+
+CONSTANTS = -2
+
+
+def scalars_of(snapshot: int) -> int:
+    return -3 - snapshot
+
+
+class BlockShares:
+    """The share source of a party with a linear block."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.points: dict[int, np.ndarray] = {}
+        self.scalars: dict[int, np.ndarray] = {}
+
+    def freeze(self, snapshot: int) -> None:
+        self.points[snapshot] = self.block.weights()
+
+    def keep_only(self, snapshots: set[int]) -> None:
+        self.points = {s: w for s, w in self.points.items() if s in snapshots}
+        kept = {scalars_of(s) for s in snapshots} | {CONSTANTS}
+        self.scalars = {point: values for point, values in self.scalars.items() if point in kept}
+
+    def offer(self, point: int, values: np.ndarray, scale: float) -> None:
+        """Make scalars available to be summed."""
+        self.scalars[point] = widen(values, scale)
+
+    def version(self) -> int:
+        return self.block.version
+
+    def knows(self, point: int) -> bool:
+        return point == CURRENT or point in self.points or point in self.scalars
+
+    def words(
+        self, start: int, stop: int, point: int, mask: np.ndarray | None, at: int, scale: float, limit: float
+    ) -> np.ndarray:
+        if point < CURRENT:
+            return _scalar_words(self.scalars[point][start:stop], mask, at, scale, limit)
+        weights = self.points[point] if point != CURRENT else None
+        if mask is None:
+            return self.block.encoded_share(start, stop, weights, scale, limit)
+        return self.block.masked_share(start, stop, weights, mask, at, scale, limit)
+
+    def nonzeros(self, start: int, stop: int, point: int) -> int:
+        return self.block.nonzeros(start, stop) if point >= CURRENT else 0
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "points": [[s, weights] for s, weights in self.points.items()],
+            "scalars": [[point, values] for point, values in self.scalars.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.points = dict(state["points"])
+        self.scalars = dict(state["scalars"])
+
+
+def widen(values: np.ndarray, scale: float) -> np.ndarray:
+    """Each value as (what the fixed-point grid holds, the remainder times the scale)."""
+    coarse = np.rint(values * scale) / scale
+    return np.concatenate((coarse, (values - coarse) * scale))
+
+
+def narrow(sums: np.ndarray, scale: float) -> np.ndarray:
+    """Sums of widened values back to sums of values."""
+    half = len(sums) // 2
+    return np.asarray(sums[:half] + sums[half:] / scale)
+
+
+def decode(words: np.ndarray, scale: float) -> np.ndarray:
+    return words.view(np.int64) / scale
+
+
+def _scalar_words(values: np.ndarray, mask: np.ndarray | None, at: int, scale: float, limit: float) -> np.ndarray:
+    if not np.all(np.abs(values) < limit):
+        raise OutOfRange(
+            f"A number to be summed over the parties is {np.abs(values).max():.3g}, outside the fixed-point range of "
+            f"+-{limit:.3g}. Scale the features down (standardise them), or lower the step size."
+        )
+    words = np.rint(values * scale).astype(np.int64).view(np.uint64)
+    return words if mask is None else words + mask[at : at + len(words)]

@@ -1,0 +1,147 @@
+"""Masks: uniform words modulo 2^64 that hide a share and vanish from the sum.
+
+A share o is sent as fixed point, rint(o * 2^f) modulo 2^64, plus a mask. For a mask drawn uniformly, the masked word
+is uniform and independent of o (a one-time pad), and the sum of the words is exact whatever the order of arrival.
+
+*Pairwise* masks (after "Practical Secure Aggregation for Privacy-Preserving Machine Learning", without its recovery
+phase): each pair of parties agrees on a secret with X25519; HKDF gives one AES-128 key per (run, roster epoch, pair,
+requester); word k of that key stream masks the requester's k-th asked sample. The lower of the two names adds it,
+the other subtracts it, so that all masks cancel in the requester's total. The requester and any coalition without
+the last two other parties learn that total and nothing finer.
+
+Words are handed out once. A repeated position is refused: two values under one mask would reveal their difference.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from offbeat.errors import MaskReuse
+
+FRACTION_BITS = 40
+CHUNK_WORDS = 4096
+GAPS_MAX = 256
+
+
+def scale_of(fraction_bits: int) -> float:
+    return float(2**fraction_bits)
+
+
+def range_limit(parties: int, fraction_bits: int = FRACTION_BITS) -> float:
+    """Shares must lie strictly inside: then no sum of `parties` of them can wrap around."""
+    return float(2.0 ** (63 - fraction_bits) / parties)
+
+
+class PairKeys:
+    """One party's X25519 key and what it agreed on with its peers."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._private = X25519PrivateKey.from_private_bytes(secret)
+        self.public = self._private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        self._shared: dict[str, bytes] = {}
+
+    def agree(self, peer: str, public: bytes) -> None:
+        self._shared[peer] = self._private.exchange(X25519PublicKey.from_public_bytes(public))
+
+    def knows(self, peer: str) -> bool:
+        return peer in self._shared
+
+    def stream_key(self, peer: str, context: bytes) -> bytes:
+        """The AES-128 key for one purpose; both sides of the pair derive the same."""
+        return HKDF(SHA256(), 16, salt=None, info=b"offbeat mask\0" + context).derive(self._shared[peer])
+
+
+class KeyStream:
+    """AES-128 in counter mode as an endless sequence of uint64 words that can be read from any position."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._at = 0
+        self._cipher = self._cipher_at(0)
+
+    def words(self, first: int, count: int) -> np.ndarray:
+        block = first // 2  # two words to a cipher block
+        if block * 2 != self._at:
+            self._cipher = self._cipher_at(block)
+        total = count + (first - block * 2)
+        total += total % 2
+        self._at = block * 2 + total
+        return np.frombuffer(self._cipher.update(bytes(8 * total)), np.uint64)[first - block * 2 :][:count]
+
+    def _cipher_at(self, block: int) -> CipherContext:
+        return Cipher(algorithms.AES128(self._key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
+
+
+class NetMask:
+    """What one party adds for one requester: the sum of its signed pair streams, each word handed out once."""
+
+    def __init__(self, plus: Iterable[bytes], minus: Iterable[bytes], chunk_words: int = CHUNK_WORDS) -> None:
+        self._plus = [KeyStream(key) for key in plus]
+        self._minus = [KeyStream(key) for key in minus]
+        self._chunk = chunk_words
+        self._base = 0
+        self._buffer = np.empty(0, np.uint64)
+        self.next = 0
+        self.gaps: list[tuple[int, int]] = []
+
+    def take(self, first: int, count: int) -> tuple[np.ndarray, int]:
+        """Words [first, first + count) as (array, position in it); raises MaskReuse if any was handed out before."""
+        if first == self.next:
+            self.next = first + count
+        else:
+            self._claim(first, first + count)
+        at = first - self._base
+        if at < 0:
+            return self._net(first, count), 0
+        if at + count > len(self._buffer):
+            self._refill(first, count)
+            at = first - self._base
+        return self._buffer, at
+
+    def snapshot(self) -> dict[str, object]:
+        return {"next": self.next, "gaps": [list(gap) for gap in self.gaps]}
+
+    def restore(self, state: dict[str, object]) -> None:
+        assert isinstance(state["next"], int) and isinstance(state["gaps"], list)
+        self.next = state["next"]
+        self.gaps = [(int(start), int(stop)) for start, stop in state["gaps"]]
+
+    def _claim(self, first: int, stop: int) -> None:
+        """Requests overtake each other: remember what was skipped, and let it be taken once."""
+        if first > self.next:
+            self.gaps.append((self.next, first))
+            self.next = stop
+            del self.gaps[: max(0, len(self.gaps) - GAPS_MAX)]  # the oldest skipped words are never used
+            return
+        for position, (start, end) in enumerate(self.gaps):
+            if start <= first and stop <= end:
+                rest = [(start, first), (stop, end)]
+                self.gaps[position : position + 1] = [gap for gap in rest if gap[0] < gap[1]]
+                return
+        raise MaskReuse(
+            f"mask words {first} to {stop} were asked for a second time (next unused word: {self.next}). "
+            "A request number was repeated with other contents; the request is refused."
+        )
+
+    def _refill(self, first: int, count: int) -> None:
+        end = self._base + len(self._buffer)
+        if first > end or not len(self._buffer):
+            self._base, end = first, first
+            self._buffer = np.empty(0, np.uint64)
+        fresh = self._net(end, max(self._chunk, first + count - end))
+        kept = self._buffer[first - self._base :] if first < end else np.empty(0, np.uint64)
+        self._base = first
+        self._buffer = np.concatenate((kept, fresh)) if len(kept) else fresh
+
+    def _net(self, first: int, count: int) -> np.ndarray:
+        net = np.zeros(count, np.uint64)
+        for stream in self._plus:
+            net += stream.words(first, count)
+        for stream in self._minus:
+            net -= stream.words(first, count)
+        return net
