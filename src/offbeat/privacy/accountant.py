@@ -135,6 +135,25 @@ def calibrate_multiplier(
     return math.exp(root)
 
 
+def calibrate_pure(
+    at_epsilon: float, at_delta: float, releases: int, sampling_rate: float = 1.0, adjacency: Adjacency = "replace-one"
+) -> float:
+    """The largest epsilon of one pure release (to one part in a thousand, rounded down) of which `releases` fit."""
+    _check_calibration(at_epsilon, at_delta, releases, sampling_rate)
+
+    def excess(log_pure: float) -> float:
+        return epsilon({PureRelease(math.exp(log_pure), sampling_rate): releases}, at_delta, adjacency) - at_epsilon
+
+    low = math.log(at_epsilon / releases)  # plain composition always fits
+    high = low
+    while excess(high) <= 0:
+        low, high = high, high + 0.7
+    root = float(brentq(excess, low, high, xtol=5e-4))
+    while excess(root) > 0:
+        root -= 5e-4
+    return math.exp(root)
+
+
 def _first_guess(at_epsilon: float, at_delta: float, releases: int, rate: float, adjacency: Adjacency) -> float:
     """Central-limit value: only a place to begin the search."""
     shift = 2.0 if adjacency == "replace-one" else 1.0

@@ -49,6 +49,11 @@ class Ledger:
             raise BudgetSpent(self._refusal(release))
         self.spent[release] = self.spent.get(release, 0) + times
 
+    def catch_up(self, release: Release, times: int) -> None:
+        """Count releases that are known to have been made, whatever the budget says: a peer remembers more of them
+        than we do."""
+        self.spent[release] = self.spent.get(release, 0) + times
+
     def affords(self, release: Release, times: int = 1) -> bool:
         """Whether `times` more of these stay within the budget."""
         if self.budget is None:
@@ -99,6 +104,15 @@ class Ledger:
             adjacency = self.budget.adjacency if adjacency is None else adjacency
         assert delta is not None and adjacency is not None
         return accountant.epsilon(self.spent, delta, adjacency)
+
+    def statement(self) -> dict[str, Any]:
+        """What the run record says: spent and allowed, under both adjacencies."""
+        stated: dict[str, Any] = {"releases": self.releases, "spent": self.snapshot()["spent"]}
+        if self.budget is not None:
+            stated |= {"budget_epsilon": self.budget.epsilon, "delta": self.budget.delta}
+            stated |= {"adjacency": self.budget.adjacency, "epsilon": self.epsilon()}
+            stated |= {f"epsilon ({name})": self.epsilon(adjacency=name) for name in accountant.ADJACENCIES}
+        return stated
 
     @property
     def releases(self) -> int:

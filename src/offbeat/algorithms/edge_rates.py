@@ -1,0 +1,256 @@
+"""How far the cloud steps along a gradient, and how far the edges clip: the rules of section 5.2.
+
+| symbol    | here             | meaning                                                        |
+|-----------|------------------|----------------------------------------------------------------|
+| L         | smoothness       | Lipschitz constant of the gradient                             |
+| sigma     | deviation        | deviation of one row's gradient                                |
+| R         | radius           | bound on the distance to the optimum                           |
+| f(x1)-f*  | gap              | bound on what there is to gain                                 |
+| tau_max   | lag_max          | largest lag that is accepted                                   |
+| b         | batch            | rows of one gradient                                           |
+| Delta S   | 2 clip / batch   | sensitivity of an average of rows clipped at `clip` each       |
+| Delta_b   | variance         | deviation^2 / batch + E|noise|^2                               |
+| theta     | shrink           | by how much a stage lowers the clip                            |
+
+A rule holds the little state it needs; `snapshot` and `restore` carry it over a crash. All constants must be public
+or paid for: a schedule computed from private rows would reveal them (see `Constants.from_public`).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from offbeat.learning.horizontal import LinearModel
+from offbeat.privacy.clipping import AdaptiveClip
+from offbeat.privacy.mechanism import NOT_COUNTED
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the rules need to know about the problem."""
+
+    smoothness: float
+    deviation: float
+    radius: float
+    gap: float
+    lag_max: int
+    batch: float
+
+    @classmethod
+    def from_public(
+        cls, model: LinearModel, *, norm_max: float, strength: float, lag_max: int, batch: float
+    ) -> "Constants":
+        """Estimates that look at no row: `norm_max` bounds |(row, 1)| (rows scaled to norm 1 have sqrt 2).
+
+        L from the loss's curvature; sigma from the bound on one row's gradient; R from strength/2 |x*|^2 <= f(0);
+        the gap from f* >= 0.
+        """
+        deviation = model.gradient_norm_max(norm_max)
+        if not math.isfinite(deviation):
+            deviation = 2 * math.sqrt(model.classes) * norm_max
+        return cls(
+            smoothness=model.smoothness(norm_max, strength),
+            deviation=deviation,
+            radius=math.sqrt(2 * model.start_loss / strength),
+            gap=model.start_loss,
+            lag_max=lag_max,
+            batch=batch,
+        )
+
+
+class Rate(Protocol):
+    """The cloud's rule: a step size for each update, a clip for each model that goes out."""
+
+    clip: float
+    stage: int
+
+    def step(self, update: int) -> float:
+        """The step size of update number `update`, counted from 1."""
+        ...
+
+    def applied(self, fraction_within: float) -> None:
+        """An update was applied; its edge said what fraction of rows was within the clip, or NOT_COUNTED."""
+        ...
+
+    def noise(self, per_clip: float) -> None:
+        """The noisiest edge's E|noise|^2 for a clip of one has changed."""
+        ...
+
+    def snapshot(self) -> dict[str, float]: ...
+
+    def restore(self, state: Mapping[str, float]) -> None: ...
+
+
+@dataclass
+class SteadyRate:
+    """One step size and, unless `adaptive` moves it, one clip."""
+
+    size: float
+    clip: float = math.inf
+    adaptive: AdaptiveClip | None = None
+    stage: int = 0
+
+    def __post_init__(self) -> None:
+        if self.adaptive is not None:
+            self.clip = self.adaptive.start
+
+    def step(self, update: int) -> float:
+        return self.size
+
+    def applied(self, fraction_within: float) -> None:
+        if self.adaptive is not None and fraction_within != NOT_COUNTED:
+            self.clip = self.adaptive.next(self.clip, fraction_within)
+
+    def noise(self, per_clip: float) -> None:
+        """The rate does not depend on it."""
+
+    def snapshot(self) -> dict[str, float]:
+        return {"clip": self.clip}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        self.clip = state["clip"]
+
+
+@dataclass
+class CentralRate:
+    """CSGD: 1/gamma = L + sqrt(t+1) sigma/(R sqrt b)."""
+
+    constants: Constants
+    clip: float = math.inf
+    stage: int = 0
+
+    def step(self, update: int) -> float:
+        return 1 / (self._first() + math.sqrt(update + 1) * _sampling(self.constants))
+
+    def _first(self) -> float:
+        return self.constants.smoothness
+
+    def applied(self, fraction_within: float) -> None:
+        """Nothing moves."""
+
+    def noise(self, per_clip: float) -> None:
+        """There is none."""
+
+    def snapshot(self) -> dict[str, float]:
+        return {}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Nothing was kept."""
+
+
+@dataclass
+class AsyncRate(CentralRate):
+    """ASGD: 1/gamma = L (tau_max+1)^2 + sqrt(t+1) sigma/(R sqrt b)."""
+
+    def _first(self) -> float:
+        return self.constants.smoothness * (self.constants.lag_max + 1) ** 2
+
+
+@dataclass
+class NoisyRate:
+    """AUDP: 1/gamma = L (tau_max+1) + sqrt(Delta_b+1) sqrt t; `log_free` has L ((tau_max+1)^2 + 1) in front."""
+
+    constants: Constants
+    clip: float
+    log_free: bool = False
+    per_clip: float = 0.0
+    stage: int = 0
+
+    def step(self, update: int) -> float:
+        late = self.constants.lag_max + 1
+        first = self.constants.smoothness * (late**2 + 1 if self.log_free else late)
+        return 1 / (first + math.sqrt(self.variance + 1) * math.sqrt(update))
+
+    @property
+    def variance(self) -> float:
+        return self.constants.deviation**2 / self.constants.batch + self.per_clip * self.clip**2
+
+    def applied(self, fraction_within: float) -> None:
+        """Nothing moves."""
+
+    def noise(self, per_clip: float) -> None:
+        self.per_clip = per_clip
+
+    def snapshot(self) -> dict[str, float]:
+        return {"per_clip": self.per_clip}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        self.per_clip = state["per_clip"]
+
+
+@dataclass
+class StagedRate:
+    """MAPA: stages of constant step 1/(2 P L (tau_max+1)); at the end of each the clip shrinks by theta.
+
+        P   = max{1, 8 Delta_b / ((tau_max+1) batch^2 DeltaS^2 theta^2)},    batch^2 DeltaS^2 = 4 clip^2
+        T_s = 4 P^2 L (tau_max+1)^2 gap / Delta_b, rounded up, at least 1
+
+    The clip never goes below `floor`: under the typical norm of one row's gradient clipping is a bias, not a saving.
+    With `deviation_within_clip` sigma is min(deviation, clip), which per-row clipping gives for nothing.
+    """
+
+    constants: Constants
+    clip: float
+    shrink: float = 0.5
+    floor: float = 0.0
+    deviation_within_clip: bool = True
+    per_clip: float = 0.0
+    stage: int = 0
+    left: int = field(default=-1)
+
+    def step(self, update: int) -> float:
+        return 1 / (2 * self.caution * self.constants.smoothness * (self.constants.lag_max + 1))
+
+    @property
+    def variance(self) -> float:
+        deviation = self.constants.deviation
+        if self.deviation_within_clip:
+            deviation = min(deviation, self.clip)
+        return deviation**2 / self.constants.batch + self.per_clip * self.clip**2
+
+    @property
+    def caution(self) -> float:
+        """P."""
+        late = self.constants.lag_max + 1
+        return max(1.0, 2 * self.variance / (late * self.clip**2 * self.shrink**2))
+
+    @property
+    def length(self) -> int:
+        """T_s of the present stage."""
+        late = self.constants.lag_max + 1
+        updates = 4 * self.caution**2 * self.constants.smoothness * late**2 * self.constants.gap / self.variance
+        return max(1, math.ceil(updates))
+
+    def applied(self, fraction_within: float) -> None:
+        if self.left < 0:
+            self.left = self.length
+        self.left -= 1
+        if self.left <= 0 and self.clip > self.floor:
+            self.clip = max(self.shrink * self.clip, self.floor)
+            self.stage += 1
+            self.left = self.length
+
+    def noise(self, per_clip: float) -> None:
+        self.per_clip = per_clip
+        if self.left >= 0:
+            self.left = min(self.left, self.length)
+
+    def snapshot(self) -> dict[str, float]:
+        return {"clip": self.clip, "stage": self.stage, "left": self.left, "per_clip": self.per_clip}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        self.clip, self.per_clip = state["clip"], state["per_clip"]
+        self.stage, self.left = int(state["stage"]), int(state["left"])
+
+
+def first_clip(deviation: float, failure: float) -> float:
+    """Eq. 12 solved, as a clip: DeltaS = 2 sigma / (b sqrt(1 - sqrt(1-delta))) and clip = b DeltaS / 2.
+
+    A guess at a large enough beginning, nothing more: the theorem behind it does not give delta-privacy.
+    """
+    return deviation / math.sqrt(1 - math.sqrt(1 - failure))
+
+
+def _sampling(constants: Constants) -> float:
+    return constants.deviation / (constants.radius * math.sqrt(constants.batch))

@@ -1,0 +1,118 @@
+"""The rules of section 5.2 in numbers, and the stages of the published defaults."""
+
+import math
+
+import pytest
+
+from offbeat.algorithms.edge_rates import (
+    AsyncRate,
+    CentralRate,
+    Constants,
+    NoisyRate,
+    StagedRate,
+    SteadyRate,
+    first_clip,
+)
+from offbeat.learning.horizontal import LinearModel
+from offbeat.privacy.clipping import AdaptiveClip
+
+PRINTED = Constants(smoothness=10, deviation=30, radius=2, gap=2.3, lag_max=5, batch=12)
+
+
+def staged(epsilon=0.1, **kwargs):
+    rate = StagedRate(PRINTED, first_clip(30, 1e-3), deviation_within_clip=False, **kwargs)
+    rate.noise(2 * (2 / (12 * epsilon)) ** 2)
+    return rate
+
+
+def test_first_clip_solves_equation_12():
+    sensitivity = 2 * first_clip(30, 1e-3) / 12
+    assert sensitivity == pytest.approx(223.58, abs=0.01)
+    assert (1 - 4 * 30**2 / (12 * sensitivity) ** 2) ** 2 == pytest.approx(1 - 1e-3)
+    assert 2 * first_clip(30, 1e-5) / 12 == pytest.approx(2236, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    "stage,sensitivity,gamma,length",
+    [
+        (3, 27.9, 1.12e-3, 2),
+        (5, 6.99, 1.12e-3, 19),
+        (7, 1.75, 1.00e-3, 335),
+        (8, 0.87, 7.5e-4, 1777),
+        (9, 0.44, 3.8e-4, 14136),
+        (10, 0.22, 1.3e-4, 168995),
+    ],
+)
+def test_stages_with_the_printed_defaults(stage, sensitivity, gamma, length):
+    rate = staged()
+    rate.clip *= 0.5**stage
+    assert 2 * rate.clip / 12 == pytest.approx(sensitivity, rel=0.01)
+    assert rate.step(1) == pytest.approx(gamma, rel=0.03)
+    assert rate.length == length
+
+
+def test_stages_follow_one_another_and_last_at_least_one_update():
+    rate, lengths, at = staged(), [], 0
+    for update in range(1, 120):
+        stage = rate.stage
+        rate.applied(-1)
+        if rate.stage != stage:
+            lengths.append(update - at)
+            at = update
+    assert lengths == [1, 1, 1, 2, 5, 19, 77]
+
+
+@pytest.mark.parametrize("epsilon,raw", [(1.0, 0.074), (0.5, 0.296)])
+def test_caution_is_at_least_one(epsilon, raw):
+    rate = staged(epsilon)
+    assert 2 * rate.variance / (6 * rate.clip**2 * 0.25) == pytest.approx(raw, abs=2e-3)
+    assert rate.caution == 1.0
+
+
+def test_floor_stops_the_shrinking():
+    rate = staged(floor=500.0)
+    for _ in range(50):
+        rate.applied(-1)
+    assert rate.clip == 500.0 and rate.stage == 2
+
+
+def test_other_rates():
+    assert CentralRate(PRINTED).step(3) == pytest.approx(1 / (10 + 2 * 30 / (2 * math.sqrt(12))))
+    assert AsyncRate(PRINTED).step(3) == pytest.approx(1 / (360 + 2 * 30 / (2 * math.sqrt(12))))
+    noisy = NoisyRate(PRINTED, clip=3.0)
+    noisy.noise(0.5)
+    variance = 900 / 12 + 4.5
+    assert noisy.step(4) == pytest.approx(1 / (60 + 2 * math.sqrt(variance + 1)))
+    noisy.log_free = True
+    assert noisy.step(4) == pytest.approx(1 / (370 + 2 * math.sqrt(variance + 1)))
+
+
+def test_steady_rate_with_an_adaptive_clip():
+    rate = SteadyRate(0.1, adaptive=AdaptiveClip(start=2.0, quantile=0.5, rate=1.0))
+    rate.applied(1.0)
+    assert rate.clip == pytest.approx(2.0 * math.exp(-0.5))
+    rate.applied(-1.0)
+    assert rate.clip == pytest.approx(2.0 * math.exp(-0.5))
+
+
+@pytest.mark.parametrize(
+    "make", [staged, lambda: SteadyRate(0.1, adaptive=AdaptiveClip()), lambda: NoisyRate(PRINTED, 1.0)]
+)
+def test_state_survives(make):
+    rate, again = make(), make()
+    rate.noise(0.25)
+    for _ in range(7):
+        rate.applied(0.9)
+    again.restore(rate.snapshot())
+    assert again == rate
+
+
+def test_constants_from_public_bounds():
+    constants = Constants.from_public(
+        LinearModel("logistic", 784), norm_max=math.sqrt(2), strength=1e-4, lag_max=5, batch=12
+    )
+    assert constants.smoothness == pytest.approx(0.5 + 1e-4)
+    assert constants.radius == pytest.approx(117.7, abs=0.1)
+    assert constants.gap == pytest.approx(math.log(2))
+    squared = Constants.from_public(LinearModel("squared-hinge", 4, 9), norm_max=1, strength=1, lag_max=1, batch=1)
+    assert squared.deviation == pytest.approx(6.0)

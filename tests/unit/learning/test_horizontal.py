@@ -1,0 +1,125 @@
+"""The compiled clipped sum against per-row gradients built one by one."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offbeat.errors import BadData, BadJob
+from offbeat.learning.horizontal import LinearModel, edge_data
+from offbeat.privacy.clipping import clipped_sum
+
+MODELS = [("logistic", 2), ("hinge", 4), ("squared-hinge", 4), ("softmax", 4)]
+
+
+def problem(loss, classes, seed=0, rows=30, features=5, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    data = edge_data(rng.standard_normal((rows, features)).astype(dtype), rng.integers(0, classes, rows))
+    model = LinearModel(loss, features, classes)
+    return model, data, rng.standard_normal(model.dimension)
+
+
+def row_gradient(model, parameters, data, row):
+    """Numerically, from the loss of that one row."""
+    one = edge_data(data.features[row : row + 1], data.labels[row : row + 1])
+    gradient = np.empty(parameters.size)
+    for j in range(parameters.size):
+        step = np.zeros(parameters.size)
+        step[j] = 1e-6
+        gradient[j] = (model.loss(parameters + step, one) - model.loss(parameters - step, one)) / 2e-6
+    return gradient
+
+
+@pytest.mark.parametrize("loss,classes", MODELS)
+@pytest.mark.parametrize("clip", [0.3, 2.0, math.inf])
+def test_clipped_sum_equals_the_obvious_one(loss, classes, clip):
+    model, data, parameters = problem(loss, classes)
+    rows = np.array([0, 3, 3, 7, 29])
+    gradients = np.array([row_gradient(model, parameters, data, row) for row in rows])
+    found, below = model.clipped_sum(parameters, data, rows, clip)
+    expected = gradients.sum(axis=0) if clip == math.inf else clipped_sum(gradients, clip)
+    assert np.allclose(found, expected, atol=1e-5)
+    assert below == (np.linalg.norm(gradients, axis=1) <= clip).sum()
+
+
+@given(seed=st.integers(0, 1000), clip=st.floats(0.01, 5.0), scale=st.floats(0.0, 50.0))
+@settings(max_examples=50, deadline=None)
+def test_one_row_never_contributes_more_than_the_clip(seed, clip, scale):
+    model, data, parameters = problem("squared-hinge", 3, seed)
+    total, _ = model.clipped_sum(scale * parameters, data, np.array([seed % 30]), clip)
+    assert np.linalg.norm(total) <= clip * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("loss,classes", MODELS)
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 1e308])
+def test_a_poisoned_model_releases_nothing_unbounded(loss, classes, poison):
+    model, data, parameters = problem(loss, classes)
+    parameters[0] = poison
+    total, _ = model.clipped_sum(parameters, data, np.arange(30), 1.0)
+    assert np.isfinite(total).all() and np.linalg.norm(total) <= 30.0 + 1e-9
+
+
+def test_single_precision_rows_agree():
+    model, data, parameters = problem("softmax", 4)
+    single = edge_data(data.features.astype(np.float32), data.labels)
+    one, _ = model.clipped_sum(parameters, data, np.arange(30), 1.0)
+    two, _ = model.clipped_sum(parameters, single, np.arange(30), 1.0)
+    assert single.features.dtype == np.float32
+    assert np.allclose(one, two, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss,classes", MODELS)
+def test_start_loss_and_bounds(loss, classes):
+    model, data, _ = problem(loss, classes)
+    assert model.loss(model.start(), data) == pytest.approx(model.start_loss)
+    norm_max = float(data.norms.max())
+    bound = model.gradient_norm_max(norm_max)
+    if math.isfinite(bound):
+        rng = np.random.default_rng(1)
+        for _ in range(20):
+            parameters = 10 * rng.standard_normal(model.dimension)
+            for row in range(data.rows):
+                total, _ = model.clipped_sum(parameters, data, np.array([row]), math.inf)
+                assert np.linalg.norm(total) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("loss,classes", [m for m in MODELS if m[0] != "hinge"])
+def test_smoothness_bounds_the_change_of_the_gradient(loss, classes):
+    model, data, parameters = problem(loss, classes)
+    rng = np.random.default_rng(2)
+    bound = model.smoothness(float(data.norms.max()), 0.0)
+    everything = np.arange(data.rows)
+    for _ in range(20):
+        step = rng.standard_normal(model.dimension)
+        one, _ = model.clipped_sum(parameters, data, everything, math.inf)
+        two, _ = model.clipped_sum(parameters + step, data, everything, math.inf)
+        assert np.linalg.norm(two - one) / data.rows <= bound * np.linalg.norm(step)
+
+
+def test_accuracy_counts_agreement():
+    model = LinearModel("logistic", 1)
+    data = edge_data(np.array([[1.0], [-1.0], [2.0], [-2.0]]), np.array([1, 0, 0, 0]))
+    assert model.accuracy(np.array([1.0, 0.0]), data) == 0.75
+
+
+@pytest.mark.parametrize(
+    "features,labels",
+    [
+        (np.ones((3, 2)), np.ones(2)),
+        (np.array([[np.nan, 1.0]]), np.zeros(1)),
+        (np.ones((2, 2)), np.array([0.5, 1.0])),
+        (np.ones((2, 2)), np.array([-1, 1])),
+    ],
+)
+def test_bad_rows_are_named(features, labels):
+    with pytest.raises(BadData):
+        edge_data(features, labels)
+
+
+def test_bad_models_are_named():
+    with pytest.raises(BadJob, match="hinge"):
+        LinearModel("hing", 3)
+    with pytest.raises(BadJob, match="two classes"):
+        LinearModel("logistic", 3, 5)
