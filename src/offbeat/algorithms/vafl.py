@@ -387,6 +387,7 @@ class Client:
         self.filled = self.filling_to = 0
         self.asked: tuple[int, Array] | None = None
         self.resuming = False
+        self.halt: Halt | None = None
         self.under_way: set[int] = set()  # requests that are being answered
         self.pending: dict[int, _Pending] = {}
         self.passes: dict[int, Forward] = {}
@@ -493,7 +494,7 @@ class Client:
 
     def _activate(self) -> list[Effect]:
         effects: list[Effect] = []
-        while self.phase == "training" and len(self.pending) + self.forward_jobs < self.options.in_flight:
+        while self.phase == "training" and self.halt is None and len(self.pending) + self.forward_jobs < self.options.in_flight:
             rows = self._choose_rows()
             if not len(rows):
                 return effects + self._rest()
@@ -529,7 +530,7 @@ class Client:
     def _upload(self, rows: Array, *, wanted: bool, asked: int, job: bool = False) -> list[Effect]:
         """The rows of an activation were counted when they were chosen, others are now; the bytes do not change."""
         self.forward_jobs -= job
-        if self.phase == "done":
+        if self.phase == "done" or self.halt is not None:
             return []
         if asked >= 0:
             self.asked = None
@@ -590,6 +591,8 @@ class Client:
         trained, self.memory = self.options.optimiser.apply(self.weights.trained, gradient, self.memory)
         self.weights = Weights(self.options.penalty.proximal(trained, self.options.optimiser.step), self.weights.kept)
         self.version += 1
+        if self.halt is not None:
+            return self._close() if not self.pending else []
         if self.options.variant == "vafl-sync":
             return self._answer_ask()
         return [] if self.name in self.options.rates else self._activate()
@@ -679,13 +682,18 @@ class Client:
         return [Send(self.server, body)]
 
     def _on_halt(self, body: Halt) -> list[Effect]:
-        if self.phase == "done":
-            return [Send(self.server, Goodbye())]
+        """The last answers are still applied; what is unanswered is dropped."""
+        self.halt = body
+        self.pending = {n: p for n, p in self.pending.items() if p.derivative is not None}
+        return self._close() if not self.pending else []
+
+    def _close(self) -> list[Effect]:
+        assert self.halt is not None
         self.phase = "done"
         effects: list[Effect] = [Observe("updates", self.version), Observe("retried", self.retried)]
         if self.ledger is not None:
             effects.append(Observe("privacy", self.ledger.statement()))
-        return effects + [Send(self.server, Goodbye()), Finish(body.verdict, body.reason)]
+        return effects + [Send(self.server, Goodbye()), Finish(self.halt.verdict, self.halt.reason)]
 
     # time, work, and sending again
 
@@ -1375,7 +1383,7 @@ def build(
     `secret_noise` draws from the operating system; without it noise comes from the seed, which is for experiments
     only (`noise_warning`).
     """
-    targets = _checked(features, targets, embeddings, head)
+    targets = _checked(features, targets, embeddings, head, options.private is not None)
     names = tuple(features)
 
     def source(name: PartyName, purpose: str) -> NoiseSource:
@@ -1409,13 +1417,20 @@ def build(
 
 
 def _checked(
-    features: Mapping[PartyName, Any], targets: Array, embeddings: Mapping[PartyName, Embedding], head: Head
+    features: Mapping[PartyName, Any],
+    targets: Array,
+    embeddings: Mapping[PartyName, Embedding],
+    head: Head,
+    private: bool,
 ) -> Array:
     targets = np.asarray(targets, dtype=np.float64)
     targets = targets[:, None] if targets.ndim == 1 else targets
     missing = [name for name in features if name not in embeddings]
     if missing:
         raise BadJob(f"Every client needs an embedding; {', '.join(missing)} have none.")
+    if private:
+        for name in features:
+            embeddings[name].check_row_gradients()
     for name, rows in features.items():
         if rows.shape[0] != len(targets):
             raise BadData(

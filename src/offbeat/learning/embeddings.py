@@ -83,6 +83,10 @@ class Embedding(Protocol):
         """Every row's gradient scaled down to the norm `bound`, then summed."""
         ...
 
+    def check_row_gradients(self) -> None:
+        """Raise BadJob where `clipped_sum` would have no meaning."""
+        ...
+
     def infer(self, weights: Weights, features: Any, rows: Array) -> Array:
         """The undisturbed embedding, as it is for prediction."""
         ...
@@ -179,6 +183,9 @@ class LinearEmbedding:
         pulled = through_clip(trace.raw, trace.clip, derivative)
         norms = np.linalg.norm(pulled, axis=1) * np.sqrt(_squared_norms(trace.x) + (1.0 if self.bias else 0.0))
         return self._weighted(trace, pulled * _shrink(norms, bound)[:, None], 1.0)
+
+    def check_row_gradients(self) -> None:
+        pass
 
     def infer(self, weights: Weights, features: Any, rows: Array) -> Array:
         return self._raw(weights, features[rows])

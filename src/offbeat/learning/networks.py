@@ -1,0 +1,428 @@
+"""Embeddings and heads as PyTorch networks (the `deep` extra). Nothing else in the package imports torch.
+
+Any `nn.Module` is an embedding:
+
+    class Mine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(20, 64), Perturb(0.1), nn.ReLU(), nn.Linear(64, 16))
+        def forward(self, x):
+            return self.net(x)
+    embedding = TorchEmbedding(Mine(), example=(20,))
+
+The module is only a description: its weights travel in `Weights` and are replaced, never overwritten, so the graph of
+an upload in flight stays valid while the weights move on. `Perturb` layers put the paper's uniform noise before an
+activation; noise on the last layer is added by the client. Batch-norm statistics and other buffers are kept, saved
+and restored beside the weights.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from math import prod, sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.errors import BadJob, NotInstalled
+from offbeat.learning.embeddings import LOSSES, Disturbance, Forward, HeadPass, Tensors, Weights
+from offbeat.learning.losses import unknown_name
+
+try:
+    import torch
+    from torch import nn
+    from torch.func import functional_call, grad, vmap
+except ImportError as problem:
+    raise NotInstalled("Networks need PyTorch, which is not installed: pip install 'offbeat[deep]'.") from problem
+
+Array = NDArray[Any]
+FINALS = {"identity": nn.Identity(), "relu": nn.ReLU(), "tanh": nn.Tanh()}
+COMBINATIONS = ("concat", "sum")
+
+
+class Perturb(nn.Module):  # type: ignore[misc]
+    """Adds uniform noise of standard deviation c, fresh for every number, during noisy passes only (Eq. 20b)."""
+
+    def __init__(self, c: float) -> None:
+        super().__init__()
+        self.c = c
+        self.generator: Any = None
+
+    def forward(self, x: Any) -> Any:
+        if self.generator is None or self.c == 0:
+            return x
+        drawn = torch.rand(x.shape, generator=self.generator, device=x.device, dtype=x.dtype)
+        return x + (2.0 * drawn - 1.0) * (sqrt(3.0) * self.c)
+
+
+# -- embeddings -----------------------------------------------------------------------------------------------------
+
+
+class _Trace(NamedTuple):
+    """What a gradient needs: the graph for the mean, the inputs for one gradient a row."""
+
+    trained: Tensors
+    kept: Tensors
+    output: Any
+    x: Any
+    disturbance: Disturbance
+
+
+class TorchEmbedding:
+    """An embedding from any module that maps a batch (b, *example) to (b, width). One object for each party.
+
+    `final` is the paper's last activation, behind the last layer's noise. `device` is this party's own.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        example: Sequence[int],
+        *,
+        final: str = "identity",
+        device: str = "cpu",
+        dtype: Any = np.float32,
+    ) -> None:
+        if final not in FINALS:
+            raise BadJob(unknown_name("final activation", final, list(FINALS)))
+        self.final = FINALS[final]
+        self.device = checked_device(device)
+        self.dtype = dtype
+        self._kind = _kind_of(dtype)
+        self.module = copy.deepcopy(module).to(self.device, self._kind)
+        self.example = tuple(example)
+        self._perturbed = [layer for layer in self.module.modules() if isinstance(layer, Perturb)]
+        self.width, self.work = _measure(self.module, self.example, self._kind, self.device)
+
+    def place(self, features: Any) -> Any:
+        dense = features.toarray() if hasattr(features, "toarray") else np.asarray(features)
+        return torch.as_tensor(dense, dtype=self._kind).reshape(len(dense), *self.example).to(self.device)
+
+    def initial(self, rng: np.random.Generator) -> Weights:
+        """The module's own weights, as it was given."""
+        return weights_of(self.module)
+
+    def forward(self, weights: Weights, features: Any, rows: Array, disturbance: Disturbance) -> Forward:
+        x = features[torch.as_tensor(rows, device=self.device)]
+        trained = {name: value.detach().requires_grad_(True) for name, value in weights.trained.items()}
+        kept = {name: value.clone() for name, value in weights.kept.items()}
+        self._set_noise(disturbance.inner_seed)
+        self.module.train()
+        raw = functional_call(self.module, {**trained, **kept}, (x,))
+        self._set_noise(None)
+        noise = None if disturbance.noise is None else self._tensor(disturbance.noise)
+        output = self.final(
+            _clipped(raw, disturbance.clip) if noise is None else _clipped(raw, disturbance.clip) + noise
+        )
+        return Forward(output.detach().cpu().numpy(), _Trace(trained, kept, output, x, disturbance), kept)
+
+    def gradient(self, forward: Forward, derivative: Array) -> Tensors:
+        trace: _Trace = forward.trace
+        upstream = self._tensor(derivative) / len(derivative)
+        found = torch.autograd.grad(trace.output, list(trace.trained.values()), grad_outputs=upstream)
+        return dict(zip(trace.trained, found, strict=True))
+
+    def clipped_sum(self, forward: Forward, derivative: Array, bound: float) -> Tensors:
+        """One gradient for each row by `torch.func`, each scaled down to the bound, summed."""
+        each = self.row_gradients(forward, derivative)
+        squares = sum(value.flatten(1).square().sum(1) for value in each.values())
+        factors = (bound / torch.sqrt(squares).clamp_min(1e-30)).clamp_max(1.0)
+        return {name: torch.tensordot(factors, value, dims=1) for name, value in each.items()}
+
+    def row_gradients(self, forward: Forward, derivative: Array) -> Tensors:
+        trace: _Trace = forward.trace
+        upstream = self._tensor(derivative)
+        noise = torch.zeros_like(upstream) if trace.disturbance.noise is None else self._tensor(trace.disturbance.noise)
+
+        def pulled(trained: Tensors, x: Any, upstream: Any, noise: Any) -> Any:
+            raw = functional_call(self.module, {**trained, **trace.kept}, (x[None],))[0]
+            return (self.final(_clipped(raw, trace.disturbance.clip) + noise) * upstream).sum()
+
+        detached = {name: value.detach() for name, value in trace.trained.items()}
+        with torch.backends.mkldnn.flags(enabled=False):  # its recurrent kernel has no rule for many rows at once
+            each: Tensors = vmap(grad(pulled), in_dims=(None, 0, 0, 0))(detached, trace.x, upstream, noise)
+        return each
+
+    def infer(self, weights: Weights, features: Any, rows: Array) -> Array:
+        x = features[torch.as_tensor(rows, device=self.device)]
+        self.module.eval()
+        with torch.no_grad():
+            output = self.final(functional_call(self.module, {**weights.trained, **weights.kept}, (x,)))
+        return np.asarray(output.cpu().numpy())
+
+    def check_row_gradients(self) -> None:
+        """One gradient a row has no meaning where rows of a batch influence each other."""
+        kinds = [type(la).__name__ for la in self.module.modules() if isinstance(la, nn.modules.batchnorm._BatchNorm)]
+        if kinds:
+            raise BadJob(
+                f"Private mode needs one gradient for each row, and {kinds[0]} mixes the rows of a batch. Use GroupNorm "
+                "or LayerNorm in the embedding, or leave `private` out."
+            )
+
+    def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
+        return to_arrays(tensors)
+
+    def from_arrays(self, arrays: Mapping[str, Array]) -> Tensors:
+        return from_arrays(arrays, self.device)
+
+    def _tensor(self, values: Array) -> Any:
+        return torch.as_tensor(values, dtype=self._kind, device=self.device)
+
+    def _set_noise(self, seed: int | None) -> None:
+        for number, layer in enumerate(self._perturbed):
+            layer.generator = None if seed is None else torch.Generator(device=self.device)
+            if seed is not None:
+                layer.generator.manual_seed((seed + 1_000_003 * number) % 2**63)
+
+
+def _clipped(raw: Any, bound: float | None) -> Any:
+    """Vectors scaled down to the norm `bound` where they are longer."""
+    if bound is None:
+        return raw
+    norms = torch.linalg.vector_norm(raw, dim=-1, keepdim=True)
+    return raw * (bound / norms.clamp_min(bound))
+
+
+# -- heads ----------------------------------------------------------------------------------------------------------
+
+
+class TorchHead:
+    """A head from any module over the concatenation or the sum of the clients' embeddings, with `outputs` scores."""
+
+    def __init__(
+        self,
+        module: Any,
+        widths: Sequence[int],
+        outputs: int,
+        *,
+        loss_name: str = "softmax",
+        combine: str = "concat",
+        device: str = "cpu",
+        dtype: Any = np.float32,
+    ) -> None:
+        if loss_name not in LOSSES:
+            raise BadJob(unknown_name("loss", loss_name, list(LOSSES)))
+        if combine not in COMBINATIONS:
+            raise BadJob(unknown_name("way to combine embeddings", combine, list(COMBINATIONS)))
+        self.outputs, self.loss_name, self.combine = outputs, loss_name, combine
+        self.device = checked_device(device)
+        self._kind = _kind_of(dtype)
+        self.module = copy.deepcopy(module).to(self.device, self._kind)
+        inputs = sum(widths) if combine == "concat" else widths[0]
+        found, self.work = _measure(self.module, (inputs,), self._kind, self.device)
+        if found != outputs:
+            raise BadJob(f"The head's module gives {found} scores for {inputs} inputs; expected {outputs}.")
+
+    def initial(self, rng: np.random.Generator) -> Weights:
+        return weights_of(self.module)
+
+    def evaluate(
+        self, weights: Weights, embeddings: Sequence[Array], targets: Array, wanted: Sequence[int]
+    ) -> HeadPass:
+        inputs = [self._tensor(h) for h in embeddings]
+        for i in wanted:
+            inputs[i].requires_grad_(True)
+        trained = {name: value.detach().requires_grad_(True) for name, value in weights.trained.items()}
+        kept = {name: value.clone() for name, value in weights.kept.items()}
+        self.module.train()
+        losses = self._losses(functional_call(self.module, {**trained, **kept}, (self._join(inputs),)), targets)
+        sources = [*trained.values(), *(inputs[i] for i in wanted)]
+        found = torch.autograd.grad(losses.sum(), sources)
+        gradient = {name: value / len(targets) for name, value in zip(trained, found, strict=False)}
+        derivatives = [value.cpu().numpy() for value in found[len(trained) :]]
+        return HeadPass(float(losses.detach().mean()), dict(zip(wanted, derivatives, strict=True)), gradient, kept)
+
+    def scores(self, weights: Weights, embeddings: Sequence[Array]) -> Array:
+        z = self._predict(weights, embeddings)
+        if self.loss_name == "softmax":
+            z = torch.softmax(z, dim=1)
+        elif self.loss_name == "logistic":
+            z = torch.sigmoid(z)
+        return np.asarray(z.cpu().numpy())
+
+    def loss(self, weights: Weights, embeddings: Sequence[Array], targets: Array) -> float:
+        return float(self._losses(self._predict(weights, embeddings), targets).mean())
+
+    def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
+        return to_arrays(tensors)
+
+    def from_arrays(self, arrays: Mapping[str, Array]) -> Tensors:
+        return from_arrays(arrays, self.device)
+
+    def _predict(self, weights: Weights, embeddings: Sequence[Array]) -> Any:
+        self.module.eval()
+        with torch.no_grad():
+            joined = self._join([self._tensor(h) for h in embeddings])
+            return functional_call(self.module, {**weights.trained, **weights.kept}, (joined,))
+
+    def _join(self, inputs: Sequence[Any]) -> Any:
+        return torch.cat(list(inputs), dim=1) if self.combine == "concat" else sum(inputs)
+
+    def _losses(self, z: Any, targets: Array) -> Any:
+        """One loss for each row; see `AdditiveHead` for the three."""
+        t = self._tensor(targets)
+        if self.loss_name == "softmax":
+            return -(t * torch.log_softmax(z, dim=1)).sum(1)
+        if self.loss_name == "logistic":
+            return (nn.functional.softplus(z) - t * z).sum(1)
+        return 0.5 * (z - t).square().sum(1)
+
+    def _tensor(self, values: Array) -> Any:
+        return torch.as_tensor(values, dtype=self._kind, device=self.device)
+
+
+# -- ready-made networks --------------------------------------------------------------------------------------------
+
+
+def mlp(inputs: int, width: int, hidden: Sequence[int] = (64,), *, c: float = 0.0, seed: int = 0) -> Any:
+    """Fully connected: linear, (uniform noise of deviation c,) ReLU, ..., linear."""
+    with _seeded(seed):
+        layers: list[Any] = []
+        for size in hidden:
+            layers += [nn.Linear(inputs, size), Perturb(c), nn.ReLU()]
+            inputs = size
+        return nn.Sequential(*layers, nn.Linear(inputs, width))
+
+
+def cnn(
+    views: int,
+    side: int,
+    width: int = 512,
+    channels: int = 32,
+    *,
+    c: float = 0.0,
+    batch_norm: bool = False,
+    seed: int = 0,
+) -> Any:
+    """Seven layers for images of `views` channels: three pairs of 3x3 convolutions, each pair halved, and a linear."""
+    with _seeded(seed):
+        layers: list[Any] = []
+        inputs = views
+        for size in (channels, 2 * channels, 4 * channels):
+            for source in (inputs, size):
+                layers += [nn.Conv2d(source, size, 3, padding=1, bias=not batch_norm)]
+                layers += [nn.BatchNorm2d(size)] if batch_norm else []
+                layers += [Perturb(c), nn.ReLU()]
+            layers.append(nn.MaxPool2d(2))
+            inputs, side = size, side // 2
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(inputs * side * side, width))
+
+
+class LastState(nn.Module):  # type: ignore[misc]
+    """An LSTM over (batch, time, inputs), its last state, and one linear layer."""
+
+    def __init__(self, inputs: int, width: int, hidden: int, c: float) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(inputs, hidden, batch_first=True)
+        self.perturb = Perturb(c)
+        self.linear = nn.Linear(hidden, width)
+
+    def forward(self, x: Any) -> Any:
+        states, _ = self.recurrent(x)
+        return self.linear(self.perturb(states[:, -1]))
+
+
+def lstm(inputs: int, width: int, hidden: int = 32, *, c: float = 0.0, seed: int = 0) -> Any:
+    with _seeded(seed):
+        return LastState(inputs, width, hidden, c)
+
+
+class _seeded:
+    """Initial weights from a seed, leaving torch's global generator as it was."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.fork = torch.random.fork_rng(devices=[])
+
+    def __enter__(self) -> None:
+        self.fork.__enter__()
+        torch.manual_seed(self.seed)
+
+    def __exit__(self, *problem: Any) -> None:
+        self.fork.__exit__(*problem)
+
+
+# -- weights to disk and back ---------------------------------------------------------------------------------------
+
+
+def weights_of(module: Any) -> Weights:
+    trained = {name: value.detach().clone() for name, value in module.named_parameters()}
+    return Weights(trained, {name: value.detach().clone() for name, value in module.named_buffers()})
+
+
+def module_with(embedding: TorchEmbedding | TorchHead, weights: Weights) -> Any:
+    """An ordinary module of its own with these weights, to use outside."""
+    module = copy.deepcopy(embedding.module)
+    module.load_state_dict({**weights.trained, **weights.kept})
+    return module
+
+
+def to_arrays(tensors: Tensors) -> dict[str, Array]:
+    """Numpy copies, wherever the tensors lie."""
+    return {name: np.array(v.detach().cpu().numpy() if hasattr(v, "detach") else v) for name, v in tensors.items()}
+
+
+def from_arrays(arrays: Mapping[str, Array], device: str) -> Tensors:
+    return {name: torch.as_tensor(np.array(value), device=device) for name, value in arrays.items()}
+
+
+def save_weights(path: Path, weights: Weights) -> None:
+    """Weights and buffers as safetensors: no pickle."""
+    from safetensors.numpy import save_file
+
+    named = {f"trained.{n}": v for n, v in to_arrays(weights.trained).items()}
+    save_file({**named, **{f"kept.{n}": v for n, v in to_arrays(weights.kept).items()}}, path)
+
+
+def load_weights(path: Path, device: str = "cpu") -> Weights:
+    from safetensors.numpy import load_file
+
+    parts: dict[str, dict[str, Array]] = {"trained": {}, "kept": {}}
+    for name, value in load_file(path).items():
+        part, rest = name.split(".", 1)
+        parts[part][rest] = value
+    return Weights(from_arrays(parts["trained"], device), from_arrays(parts["kept"], device))
+
+
+# -- devices and sizes ----------------------------------------------------------------------------------------------
+
+
+def checked_device(device: str) -> str:
+    if device != "cpu" and not torch.cuda.is_available():
+        raise BadJob(f"device = {device!r} was asked for, and PyTorch sees no CUDA device here. Use device = 'cpu'.")
+    return device
+
+
+def _kind_of(dtype: Any) -> Any:
+    return torch.float64 if np.dtype(dtype) == np.float64 else torch.float32
+
+
+def _measure(module: Any, example: tuple[int, ...], kind: Any, device: str) -> tuple[int, int]:
+    """(width of the output, multiplications for one row), from one row of zeros."""
+    counted: list[int] = []
+    hooks = [layer.register_forward_hook(_counter(counted)) for layer in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            output = module(torch.zeros((1, *example), dtype=kind, device=device))
+    except RuntimeError as problem:
+        raise BadJob(f"The network does not accept rows of shape {example}: {problem}") from problem
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if output.ndim != 2:
+        raise BadJob(f"A network must map a batch to (rows, width); one row of {example} gave {tuple(output.shape)}.")
+    return int(output.shape[1]), sum(counted)
+
+
+def _counter(counted: list[int]) -> Any:
+    def count(layer: Any, inputs: Any, output: Any) -> None:
+        if isinstance(layer, nn.Linear):
+            counted.append(layer.in_features * layer.out_features)
+        elif isinstance(layer, nn.Conv2d):
+            counted.append(layer.weight.numel() * prod(output.shape[-2:]))
+        elif isinstance(layer, nn.LSTM):
+            counted.append(inputs[0].shape[1] * sum(p.numel() for n, p in layer.named_parameters() if "weight" in n))
+
+    return count
