@@ -13,9 +13,9 @@ OnLoss = Literal["wait", "continue", "stop"]
 class SessionOptions:
     """`on_loss` says what happens when a peer has not been heard for `loss_s` seconds:
 
-    wait        go on waiting, up to `wait_s` in all; then end with the verdict 'peer-lost'
+    wait        go on waiting, up to `wait_s` in all; then as with 'stop'
     continue    tell the party, which goes on without that peer and takes it back when it returns
-    stop        end with the verdict 'peer-lost' at once
+    stop        tell the party, which has `grace_s` to end by itself; then end it with the verdict 'peer-lost'
     """
 
     lanes: int = 1
@@ -24,6 +24,7 @@ class SessionOptions:
     silence_s: float = 5.0  # a stream on which nothing was heard for so long is replaced
     loss_s: float = 15.0
     wait_s: float = 600.0
+    grace_s: float = 10.0
     linger_s: float = 30.0  # a finished party stays so long for peers that have not got everything yet
     checkpoint_s: float = 30.0
     mark_events: int = 1000

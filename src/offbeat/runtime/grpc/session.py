@@ -109,6 +109,8 @@ class Session:
         self._results: dict[int, Future[Any]] = {}
         self._failure: OffbeatError | None = None
         self._stop_reason = ""
+        self._verdict_due: float | None = None
+        self._lost_reason = ""
         self._channels = {peer: self._new_channel(peer) for peer in self.peers}
         self._acknowledged = dict.fromkeys(self.peers, 0)
         self._dialers: list[Dialer] = []
@@ -346,10 +348,12 @@ class Session:
                 channel.abandon()
             if peer in self.lost and silence_s < options.silence_s and channel.up:
                 self.lost.discard(peer)
+                self._verdict_due = self._verdict_due if self.lost else None
                 self._handle([_Incoming(LogBack(peer), PeerBack(peer))])
             limit_s = options.wait_s if options.on_loss == "wait" else options.loss_s
             if peer not in self.lost and silence_s > limit_s:
                 self._on_lost(peer, f"was not heard for {silence_s:.0f} s{self._trouble(peer)}")
+        self._end_if_overdue()
         self._end_if_stalled()
 
     def _trouble(self, peer: PartyName) -> str:
@@ -361,17 +365,22 @@ class Session:
             self._on_lost(peer, f"ended early: {reason}")
 
     def _on_lost(self, peer: PartyName, what: str) -> None:
+        """Tell the party. Unless it is to continue, it has a moment to end by itself, keeping the best it has."""
         self.lost.add(peer)
-        if self.options.on_loss == "continue":
-            self._handle([_Incoming(LogLost(peer), PeerLost(peer))])
-        else:
-            self._drive.finished = Finish("peer-lost", f"'{peer}' {what}")
+        if self.options.on_loss != "continue" and self._verdict_due is None:
+            self._verdict_due = time.monotonic() + self.options.grace_s
+            self._lost_reason = f"'{peer}' {what}"
+        self._handle([_Incoming(LogLost(peer), PeerLost(peer))])
+
+    def _end_if_overdue(self) -> None:
+        if self._verdict_due is not None and time.monotonic() >= self._verdict_due and self._drive.finished is None:
+            self._drive.finished = Finish("peer-lost", self._lost_reason)
 
     def _end_if_stalled(self) -> None:
         """All peers have said goodbye, and nothing is left that could move this party."""
         idle = not (self._timers or self._results or self._drive.jobs) and self._inbox.empty()
         over = bool(self._channels) and all(channel.peer_verdict is not None for channel in self._channels.values())
-        if idle and over and self._drive.finished is None:
+        if idle and over and self._verdict_due is None and self._drive.finished is None:
             self._drive.finished = Finish("stalled", "all other parties have ended, and this one was still waiting")
 
     # -- keeping and ending ---------------------------------------------------------------------------------------

@@ -1,0 +1,213 @@
+"""The gRPC runtime with toy parties: everything arrives once and in order, whatever the link does."""
+
+import dataclasses
+import threading
+from pathlib import Path
+
+import pytest
+from loopback import QUICK, Loopback, run_all
+from toys import MESSAGES, Counter, counters, expected_folds
+
+from offbeat.errors import OffbeatError, PeerFailed
+from offbeat.message.codec import Codec
+from offbeat.runtime.contract import Outcome
+from offbeat.runtime.grpc.identity import Member, Roster, new_identity
+from offbeat.runtime.recovery import recover
+
+NAMES = ("ana", "bo", "cy")
+
+
+def assert_everything_once(parties: list[Counter], total: int) -> None:
+    expected = expected_folds(tuple(p.name for p in parties), total)
+    for party in parties:
+        assert party.folds == {name: fold for name, fold in expected.items() if name != party.name}
+
+
+def outcomes(ends: object) -> dict[str, Outcome]:
+    assert isinstance(ends, dict)
+    for name, end in ends.items():
+        assert isinstance(end, Outcome), f"{name}: {end!r}"
+    return ends
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_three_parties_reach_their_end(lanes: int) -> None:
+    # Several lanes may finish jobs out of order, and the fold depends on order: so jobs only with one lane.
+    world = Loopback(NAMES)
+    parties = counters(NAMES, 50, jobs=lanes == 1)
+    options = dataclasses.replace(QUICK, lanes=lanes)
+    ends = outcomes(run_all([world.session(p, MESSAGES, options=options) for p in parties]))
+    world.stop()
+    assert_everything_once(parties, 50)
+    assert {end.finished[name].verdict for name, end in ends.items()} == {"target"}
+    assert ends["ana"].tallies["ana"].sent["Count"][0] == 100
+
+
+def test_a_party_without_an_address_only_dials() -> None:
+    world = Loopback(NAMES, silent=("ana",))
+    parties = counters(NAMES, 20)
+    outcomes(run_all([world.session(p, MESSAGES) for p in parties]))
+    world.stop()
+    assert_everything_once(parties, 20)
+
+
+def test_two_parties_without_addresses_are_told_so() -> None:
+    world = Loopback(("ana", "bo"), silent=("ana", "bo"))
+    parties = counters(("ana", "bo"), 1)
+    ends = run_all([world.session(p, MESSAGES) for p in parties])
+    world.stop()
+    assert all("neither" in str(end) and "address" in str(end) for end in ends.values())
+
+
+def test_streams_cut_again_and_again_lose_nothing() -> None:
+    world = Loopback(NAMES)
+    parties = counters(NAMES, 300)
+    sessions = [world.session(p, MESSAGES) for p in parties]
+    cuts = 0
+
+    # Each party drops all its streams whenever it has handled another hundred events: cuts depend on progress alone.
+    for session in sessions:
+        original = session._timed
+
+        def timed(event, session=session, original=original):  # type: ignore[no-untyped-def]
+            nonlocal cuts
+            if session._drive.events % 100 == 99:
+                cuts += 1
+                for peer in session.peers:
+                    session.channel(peer).abandon()
+            return original(event)
+
+        session._timed = timed  # type: ignore[method-assign]
+    outcomes(run_all(sessions))
+    world.stop()
+    assert cuts > 20
+    assert_everything_once(parties, 300)
+    assert sum(session.channel(peer).link.resent for session in sessions for peer in session.peers) > 0
+
+
+def test_the_log_replays_to_the_same_bits(tmp_path: Path) -> None:
+    world = Loopback(NAMES)
+    options = dataclasses.replace(QUICK, mark_events=50)
+    sessions = [world.session(p, MESSAGES, folder=tmp_path, options=options) for p in counters(NAMES, 60)]
+    ends = outcomes(run_all(sessions))
+    world.stop()
+    for party in counters(NAMES, 60):
+        replayed = recover(party, Codec(MESSAGES), tmp_path, from_start=True)
+        assert replayed.drive.digest.hex() == ends[party.name].digest
+        assert replayed.marks >= 3
+        assert replayed.drive.finished == ends[party.name].finished[party.name]
+    with pytest.raises(PeerFailed, match="other effects than the run"):
+        recover(counters(NAMES, 60, seed=1)[0], Codec(MESSAGES), tmp_path, from_start=True)
+
+
+def test_a_log_goes_on_after_a_stop_at_any_record(tmp_path: Path) -> None:
+    """Stop Ana in the middle, tear the last record of her log, and start her again: nothing is lost or doubled."""
+    world = Loopback(NAMES)
+    ana, bo, cy = counters(NAMES, 200)
+    options = dataclasses.replace(QUICK, linger_s=0.0, checkpoint_s=0.1)
+    first = world.session(ana, MESSAGES, folder=tmp_path, options=options)
+    original = first._timed
+
+    def stopping(event):  # type: ignore[no-untyped-def]
+        if first._drive.events == 400:
+            raise OffbeatError("power cut")
+        return original(event)
+
+    first._timed = stopping  # type: ignore[method-assign]
+    # An ending says goodbye; a crash does not.
+    first._leave = lambda: [channel.close() for channel in first._channels.values()]  # type: ignore[method-assign,assignment]
+    others = [
+        world.session(p, MESSAGES, folder=tmp_path, options=dataclasses.replace(QUICK, loss_s=20.0)) for p in (bo, cy)
+    ]
+    ends: dict[str, object] = {}
+    threads = [threading.Thread(target=lambda s=s: ends.__setitem__(s.party.name, s.run())) for s in others]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(OffbeatError, match="power cut"):
+        first.run()
+    with (tmp_path / "events" / "ana.log").open("ab") as log:
+        log.write(b"\x40\0\0\0half a record")
+    again = counters(NAMES, 200)[0]
+    second = world.session(again, MESSAGES, folder=tmp_path)
+    second.run()
+    for thread in threads:
+        thread.join(30)
+    world.stop()
+    assert second.resumed_events >= 300
+    assert set(ends) == {"bo", "cy"}
+    assert_everything_once([again, bo, cy], 200)
+
+
+def test_a_peer_that_never_comes_ends_the_run_in_bounded_time() -> None:
+    world = Loopback(NAMES)
+    parties = counters(NAMES, 5)[:2]
+    options = dataclasses.replace(QUICK, on_loss="stop")
+    ends = outcomes(run_all([world.session(p, MESSAGES, options=options) for p in parties]))
+    world.stop()
+    for name, end in ends.items():
+        assert end.finished[name].verdict == "peer-lost"
+        assert "'cy' was not heard" in end.finished[name].reason
+
+
+def test_continue_tells_the_party_that_a_peer_is_lost() -> None:
+    world = Loopback(NAMES)
+    parties = counters(NAMES, 5)[:2]
+    options = dataclasses.replace(QUICK, on_loss="continue")
+    sessions = [world.session(p, MESSAGES, options=options) for p in parties]
+    for session in sessions:
+        session._watch = lambda at_s, name, value, session=session: session.stop("seen") if name == "lost" else None
+    ends = outcomes(run_all(sessions))
+    world.stop()
+    assert all(end.finished[name].verdict == "stopped" for name, end in ends.items())
+    assert all(party.lost == ["cy"] for party in parties)
+
+
+def test_rosters_that_differ_are_refused_readably() -> None:
+    world = Loopback(("ana", "bo"))
+    other = Roster((*world.roster.members, Member("eve", new_identity("eve").certificate_pem)))
+    ana, bo = counters(("ana", "bo"), 5)
+    options = dataclasses.replace(QUICK, on_loss="stop")
+    ends = run_all(
+        [
+            world.session(ana, MESSAGES, options=options),
+            world.session(bo, MESSAGES, roster=other, options=options, peers=("ana", "bo")),
+        ]
+    )
+    world.stop()
+    assert isinstance(ends["bo"], PeerFailed)
+    assert "rosters differ" in str(ends["bo"]) and "give both sides the same one" in str(ends["bo"])
+
+
+def test_different_jobs_are_refused_readably() -> None:
+    world = Loopback(("ana", "bo"))
+    ana, bo = counters(("ana", "bo"), 5)
+    options = dataclasses.replace(QUICK, on_loss="stop")
+    ends = run_all(
+        [
+            world.session(ana, MESSAGES, options=options, job_digest="aaaa"),
+            world.session(bo, MESSAGES, options=options, job_digest="bbbb"),
+        ]
+    )
+    world.stop()
+    assert isinstance(ends["bo"], PeerFailed) and "disagree about run 'run'" in str(ends["bo"])
+
+
+def test_a_failing_party_tells_its_peers_why() -> None:
+    world = Loopback(("ana", "bo"))
+    ana, bo = counters(("ana", "bo"), 500)
+    options = dataclasses.replace(QUICK, on_loss="stop")
+    broken, whole = world.session(ana, MESSAGES, options=options), world.session(bo, MESSAGES, options=options)
+    original = broken._timed
+
+    def failing(event):  # type: ignore[no-untyped-def]
+        if broken._drive.events == 100:
+            raise ValueError("the disk is full")
+        return original(event)
+
+    broken._timed = failing  # type: ignore[method-assign]
+    ends = run_all([broken, whole])
+    world.stop()
+    assert isinstance(ends["ana"], OffbeatError)
+    end = ends["bo"]
+    assert isinstance(end, Outcome) and end.finished["bo"].verdict == "peer-lost"
+    assert "the disk is full" in end.finished["bo"].reason
