@@ -1,7 +1,9 @@
 """Data sets by name: the real ones where they are found, the generated ones anywhere.
 
-    load_dataset    tables and sparse matrices, and pictures as tables: what vertical problems are cut from
-    load_images     pictures as arrays
+    load_dataset        tables and sparse matrices, and pictures as tables: what vertical problems are cut from
+    load_images         pictures as arrays
+    load_solids         solids on a grid of cubes
+    load_series         time series of four clients
     describe_datasets   what there is, and where
 
 A generated set may be shrunk in its name: `url-shaped@0.05` has a twentieth of the rows. Nothing is ever
@@ -15,12 +17,15 @@ from pathlib import Path
 import numpy as np
 
 from offbeat.data.dataset import DataSet
-from offbeat.data.image_sets import cifar10_subset, fashion_mnist, mnist, usps
+from offbeat.data.image_sets import Solids, cifar10_subset, fashion_mnist, mnist, modelnet10_voxel, usps
 from offbeat.data.images import Images
 from offbeat.data.names import NumberedColumns, did_you_mean
 from offbeat.data.places import STAND_INS, find_set
+from offbeat.data.series import Series
+from offbeat.data.series_sets import physionet2012_set_a
 from offbeat.data.shaped import SHAPES, shaped
 from offbeat.data.synthetic import credit_like, digits_like, known_logistic, known_ridge
+from offbeat.data.synthetic_embeddings import icu_like, solids_like
 from offbeat.data.table import Table
 from offbeat.data.tabular_sets import give_me_some_credit, parkinsons_telemonitoring, sgemm_gpu, uci_credit_card
 from offbeat.data.text_sets import RCV1_COLUMNS, news20_ngrams
@@ -76,6 +81,8 @@ def load_dataset(name: str, data_dir: DataDir = None, seed: int = 0) -> DataSet:
         return TABLES[name](data_dir, seed)
     if name in IMAGES:
         return images_as_dataset(load_images(name, data_dir))
+    if name in ("modelnet10_voxel", "solids-like", "physionet2012_set_a", "icu-like"):
+        raise BadData(f"{name!r} is no table: load it with load_solids or load_series, for methods with embeddings.")
     raise BadData(f"There is no data set {name!r}. {did_you_mean(name, dataset_names())}")
 
 
@@ -86,6 +93,26 @@ def load_images(name: str, data_dir: DataDir = None, seed: int = 0) -> Images:
     if name not in IMAGES:
         raise BadData(f"There is no set of pictures {name!r}. {did_you_mean(name, (*IMAGES, 'digits-like'))}")
     return IMAGES[name](data_dir)
+
+
+def load_solids(name: str, data_dir: DataDir = None, seed: int = 0) -> Solids:
+    """modelnet10_voxel, or the generated solids-like."""
+    if name == "solids-like":
+        return solids_like(seed=seed)
+    if name != "modelnet10_voxel":
+        raise BadData(f"There is no set of solids {name!r}. {did_you_mean(name, ('modelnet10_voxel', 'solids-like'))}")
+    return modelnet10_voxel(data_dir)
+
+
+def load_series(name: str, data_dir: DataDir = None, seed: int = 0) -> Series:
+    """physionet2012_set_a, or the generated icu-like; the seed chooses the test stays."""
+    if name == "icu-like":
+        return icu_like(seed=seed)
+    if name != "physionet2012_set_a":
+        raise BadData(
+            f"There is no set of time series {name!r}. {did_you_mean(name, ('physionet2012_set_a', 'icu-like'))}"
+        )
+    return physionet2012_set_a(data_dir, seed)
 
 
 def images_as_dataset(images: Images) -> DataSet:
@@ -154,6 +181,8 @@ def describe_datasets(data_dir: DataDir = None) -> list[Described]:
         task = "regression" if shape.positive is None else "classification"
         rows.append(Described(name, shape.rows, shape.columns, task, "generated", name.removesuffix("-shaped")))
     rows.append(Described("digits-like", 3_500, 784, "10 classes", "generated", _replaces("digits-like")))
+    rows.append(Described("solids-like", 500, 27_000, "5 classes", "generated", _replaces("solids-like")))
+    rows.append(Described("icu-like", 800, 9, "classification of time series", "generated", _replaces("icu-like")))
     rows.append(Described("known-logistic", 400, 24, "classification", "generated"))
     rows.append(Described("known-ridge", 400, 24, "regression", "generated", _replaces("known-ridge")))
     return rows

@@ -68,6 +68,8 @@ STAND_INS = {
     "mnist": "digits-like",
     "fashion_mnist": "digits-like",
     "usps": "digits-like",
+    "modelnet10_voxel": "solids-like",
+    "physionet2012_set_a": "icu-like",
     "sgemm_gpu": "known-ridge",
     "parkinsons_telemonitoring": "known-ridge",
 }
@@ -113,8 +115,8 @@ def _not_found(name: str, data_dir: str | Path | None) -> str:
     instead = STAND_INS.get(name)
     advice = f"Or use the generated stand-in {instead!r}." if instead else "There is no generated stand-in."
     return (
-        f"The data set {name!r} (files {', '.join(SHA256[name])}) was not found. Searched: {_searched(data_dir)}. Point "
-        f"--data or {VARIABLE} to a folder that holds {name}/. {advice}"
+        f"The data set {name!r} (files {', '.join(SHA256[name])}) was not found. Searched: {_searched(data_dir)}. "
+        f"Point --data or {VARIABLE} to a folder that holds {name}/. {advice}"
     )
 
 

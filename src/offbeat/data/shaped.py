@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from offbeat.data.dataset import DataSet
 from offbeat.data.matrix import Csr, Floats, row_norms, scale_rows
@@ -17,7 +18,8 @@ from offbeat.errors import BadData
 
 @dataclass(frozen=True)
 class Shape:
-    """`knee` is where the power law of column frequencies begins; `positive` the share of +1 labels."""
+    """`knee` is where the power law of column frequencies begins; `positive` the share of +1 labels; `informative` the
+    share of column pairs that lean with the label."""
 
     rows: int
     columns: int
@@ -25,15 +27,19 @@ class Shape:
     knee: float
     positive: float | None  # None: regression
     binary: bool = False
+    informative: float = 0.15
 
 
 SHAPES = {
     "rcv1-shaped": Shape(697_641, 47_236, 74, knee=60, positive=0.525),
     "news20-shaped": Shape(19_996, 1_355_191, 455, knee=100, positive=0.5),
-    "url-shaped": Shape(2_396_130, 3_231_961, 116, knee=60, positive=0.33, binary=True),
+    "url-shaped": Shape(2_396_130, 3_231_961, 116, knee=60, positive=0.33, binary=True, informative=0.5),
     "webspam-shaped": Shape(350_000, 16_609_143, 3_728, knee=3_000, positive=0.61),
     "e2006-shaped": Shape(19_395, 150_360, 1_241, knee=600, positive=None),
 }
+
+STRENGTH = 0.5  # how far an informative pair of columns leans
+FLIPPED = 0.02  # share of labels that are wrong
 
 
 def shaped(name: str, scale: float = 1.0, seed: int = 0) -> DataSet:
@@ -46,8 +52,8 @@ def shaped(name: str, scale: float = 1.0, seed: int = 0) -> DataSet:
     shape, rng = SHAPES[name], np.random.default_rng(seed)
     rows = max(50, round(shape.rows * scale))
     columns = max(20 * shape.row_nonzeros, round(shape.columns * np.sqrt(scale)))
-    features = _sparse_rows(shape, rows, columns, rng)
-    labels = _labels(features, shape, rng)
+    labels, leaning = _labels(shape, rows, rng)
+    features = _sparse_rows(shape, rows, columns, leaning, rng)
     table = Table(np.arange(rows, dtype=np.int64), NumberedColumns(range(columns)), features, labels, name)
     return DataSet(
         name=name,
@@ -59,14 +65,16 @@ def shaped(name: str, scale: float = 1.0, seed: int = 0) -> DataSet:
     )
 
 
-def _sparse_rows(shape: Shape, rows: int, columns: int, rng: np.random.Generator) -> Csr:
+def _sparse_rows(shape: Shape, rows: int, columns: int, leaning: Floats, rng: np.random.Generator) -> Csr:
     """Draw column ranks from a law falling as 1/(knee + rank), repeats merged; lengths vary as documents do."""
     knee = min(shape.knee, columns / 20)
     draws = _draws_for(shape.row_nonzeros, columns, knee)
     lengths = np.maximum(1, rng.lognormal(-0.125, 0.5, size=rows) * draws).astype(np.int64)
     indptr = np.concatenate(([0], np.cumsum(lengths)))
     drawn = rng.random(int(indptr[-1]), dtype=np.float32)
-    indices = np.minimum(knee * np.expm1(drawn * np.log1p(columns / knee)), columns - 1).astype(np.int32)
+    ranks = np.minimum(knee * np.expm1(drawn * np.log1p(columns / knee)), columns - 1).astype(np.int32)
+    known = _informative_pairs(shape.informative, columns // 2, rng)
+    indices = _leaned(ranks, known, np.repeat(leaning.astype(np.float32), lengths), rng)
     pattern = sp.csr_matrix((np.ones(indices.size), indices, indptr), shape=(rows, columns))
     pattern.sum_duplicates()
     weights = np.ones(pattern.nnz) if shape.binary else _weights(pattern, rng)
@@ -74,6 +82,20 @@ def _sparse_rows(shape: Shape, rows: int, columns: int, rng: np.random.Generator
     scaled = scale_rows(features, 1.0 / row_norms(features))
     assert not isinstance(scaled, np.ndarray)
     return scaled
+
+
+def _informative_pairs(share: float, pairs: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """How far each pair of neighbouring columns leans with the label, and which way; 0 for most."""
+    return np.where(rng.random(pairs) < share, STRENGTH * rng.choice([-1, 1], size=pairs), 0).astype(np.float32)
+
+
+def _leaned(
+    ranks: NDArray[np.int32], known: NDArray[np.float32], leaning: NDArray[np.float32], rng: np.random.Generator
+) -> NDArray[np.int32]:
+    """A row that leans one way takes an informative pair's first column more often than its second."""
+    pair = np.minimum(ranks // 2, known.size - 1)
+    first = rng.random(ranks.size, dtype=np.float32) < 0.5 + 0.5 * known[pair] * leaning
+    return np.asarray(2 * pair + ~first, dtype=np.int32)
 
 
 def _draws_for(wanted: int, columns: int, knee: float) -> float:
@@ -96,13 +118,10 @@ def _weights(pattern: Csr, rng: np.random.Generator) -> Floats:
     return np.asarray(np.log1p(pattern.data) * rarity[pattern.indices] * rng.uniform(0.7, 1.3, size=pattern.nnz))
 
 
-def _labels(features: Csr, shape: Shape, rng: np.random.Generator) -> Floats:
-    """A planted linear model whose weights fade with rarity, so that it can be learned from these rows."""
-    frequency = np.bincount(features.indices, minlength=features.shape[1])
-    model = rng.standard_normal(features.shape[1]) * np.sqrt(frequency / max(1, int(frequency.max())))
-    score = np.asarray(features @ model)
-    score = (score - score.mean()) / score.std()
+def _labels(shape: Shape, rows: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """(label, leaning): which way a row's columns lean decides its label, up to a little noise."""
     if shape.positive is None:
-        return np.asarray(-3.5 + 0.55 * score + 0.35 * rng.standard_normal(score.size))
-    noisy = score + 0.3 * rng.standard_normal(score.size)
-    return np.where(noisy > np.quantile(noisy, 1 - shape.positive), 1.0, -1.0)
+        leaning = rng.uniform(-1, 1, size=rows)
+        return -3.5 + 0.9 * leaning + 0.2 * rng.standard_normal(rows), leaning
+    leaning = np.where(rng.random(rows) < shape.positive, 1.0, -1.0)
+    return np.where(rng.random(rows) < FLIPPED, -leaning, leaning), leaning

@@ -136,7 +136,7 @@ def credit_like(n: int = 30_000, seed: int = 0) -> DataSet:
         table=table,
         task="classification",
         preparations=CREDIT_PREPARATIONS,
-        usual="standardised",
+        usual="01",
     )
 
 

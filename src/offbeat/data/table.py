@@ -149,7 +149,7 @@ def _numbers(series: "pd.Series[Any]", column: str, file: Path) -> Floats:
         row = int(np.argmax(wrong.to_numpy()))
         raise BadData(
             f"{file}, column {column!r}, row {row + 1}: expected a number, came {str(series.iloc[row])!r} "
-            f"({int(wrong.sum())} such cells). If the column holds categories, list it under one_hot; else leave it out."
+            f"({int(wrong.sum())} such cells). If these are categories, list it under one_hot, or leave it out."
         )
     return numbers.to_numpy(np.float64, na_value=np.nan)
 

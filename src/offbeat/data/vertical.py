@@ -174,10 +174,10 @@ def vertical_from_dataset(
                          prepared one by one, so their values are the same either way
     """
     data = load_dataset(name, data_dir, seed) if isinstance(name, str) else name
-    chosen = choose_preparation(data, preparation, rows)
+    called, chosen = choose_preparation(data, preparation, rows)
     kept = _limited(data, limit_rows, seed)
     test = _dataset_test_rows(data, kept, test_fraction, seed)
-    raw = _raw_from_dataset(data, kept, test)
+    raw = _raw_from_dataset(data, kept, test, called)
     rng = np.random.default_rng(seed)
     if split_after_one_hot:
         return _build_split_late(raw, data, chosen, parties, split, rng, labels_at)
@@ -189,16 +189,18 @@ def vertical_from_dataset(
     return _build(raw, labels_at, chosen, data.task, data.centre_labels)
 
 
-def choose_preparation(data: DataSet, wanted: str | Preparation | None, rows: Rows | None = None) -> Preparation:
+def choose_preparation(
+    data: DataSet, wanted: str | Preparation | None, rows: Rows | None = None
+) -> tuple[str, Preparation]:
     """A set's named preparation, or the caller's own; `rows` replaces its row scaling."""
     if isinstance(wanted, Preparation):
-        chosen = wanted
+        key, chosen = "given", wanted
     else:
         key = data.usual if wanted is None else wanted
         if key not in data.preparations:
             raise BadJob(f"{data.name} has no preparation {key!r}. {did_you_mean(key, data.preparations)}")
         chosen = data.preparations[key]
-    return chosen if rows is None else replace(chosen, rows=rows)
+    return key, chosen if rows is None else replace(chosen, rows=rows)
 
 
 # -- the common part -----------------------------------------------------------------------------------------------
@@ -384,7 +386,7 @@ def _dataset_test_rows(data: DataSet, kept: Integers, fraction: float | None, se
     return held_out(data.table.ids[kept], seed=seed, fraction=0.2 if fraction is None else fraction, rows=exact)
 
 
-def _raw_from_dataset(data: DataSet, kept: Integers, test: Flags) -> _Raw:
+def _raw_from_dataset(data: DataSet, kept: Integers, test: Flags, preparation: str) -> _Raw:
     everything = kept.size == len(data.table)
     if data.table.labels is None:
         raise BadData(f"The set {data.name!r} has no labels.")
@@ -396,7 +398,7 @@ def _raw_from_dataset(data: DataSet, kept: Integers, test: Flags) -> _Raw:
         ids=data.table.ids[kept],
         test=test,
         where=f"the label of {data.name}",
-        source=data.about + ("" if everything else f", {kept.size:,} of its rows"),
+        source=data.about + ("" if everything else f", {kept.size:,} of its rows") + f"; preparation {preparation!r}",
     )
 
 
