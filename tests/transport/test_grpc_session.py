@@ -154,12 +154,20 @@ def test_continue_tells_the_party_that_a_peer_is_lost() -> None:
     parties = counters(NAMES, 5)[:2]
     options = dataclasses.replace(QUICK, on_loss="continue")
     sessions = [world.session(p, MESSAGES, options=options) for p in parties]
+    seen: list[object] = []
+
+    def stop_when_both_know(at_s: float, name: str, value: object) -> None:
+        seen.extend([value] if name == "lost" else [])
+        if len(seen) == 2:
+            for session in sessions:
+                session.stop("both know")
+
     for session in sessions:
-        session._watch = lambda at_s, name, value, session=session: session.stop("seen") if name == "lost" else None
+        session._watch = stop_when_both_know
     ends = outcomes(run_all(sessions))
     world.stop()
     assert all(end.finished[name].verdict == "stopped" for name, end in ends.items())
-    assert all(party.lost == ["cy"] for party in parties)
+    assert seen == ["cy", "cy"]
 
 
 def test_rosters_that_differ_are_refused_readably() -> None:

@@ -408,7 +408,7 @@ class Session:
         deadline = time.monotonic() + (
             self.options.linger_s if self._failure is None else min(2.0, self.options.linger_s)
         )
-        present = [c for peer, c in self._channels.items() if peer not in self.lost]
+        present = [c for peer, c in self._channels.items() if peer not in self.lost or c.peer_verdict is not None]
         while time.monotonic() < deadline and not all(channel.over() for channel in present):
             self._forget_arrivals()
         for dialer in self._dialers:
