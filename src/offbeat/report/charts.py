@@ -1,0 +1,290 @@
+"""Charts as inline SVG: lines, lag histograms and time bars.
+
+A chart is an image with a name and a description for those who do not see it. Its colours are classes (`s0` to
+`s7`) that the page's style sheet gives a light and a dark tone. Line charts carry a mark per look, which the page's
+script turns into a read-out under the pointer or the arrow keys.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from offbeat.metrics.curves import Axis, Quantity
+from offbeat.metrics.staleness import bucket_label
+from offbeat.report import numbers
+from offbeat.report.html import Markup, tag
+from offbeat.report.layout import Scale, linear_scale, log_scale, thin
+from offbeat.report.palette import SERIES
+
+POINTS_DRAWN = 160
+
+_WIDTH, _HEIGHT = 380, 250
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 366.0, 26.0, 206.0
+
+_AXES: dict[Axis, tuple[str, tuple[tuple[float, str], ...]]] = {
+    "time_s": ("time", ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))),
+    "passes": ("passes", ((1.0, ""),)),
+    "bytes": ("bytes sent", ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))),
+}
+
+QUANTITIES: dict[Quantity, str] = {
+    "suboptimality": "sub-optimality",
+    "gap": "certified bound",
+    "objective": "objective",
+    "gradient_norm": "gradient norm",
+    "test_metric": "test metric",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line: its name, its (x, y) points and the colour it has on every chart of the page."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    tone: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What an axis is called and by how much its values are divided before they are written."""
+
+    name: str
+    divisor: float
+    symbol: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} ({self.symbol})" if self.symbol else self.name
+
+    def text(self, value: float) -> str:
+        return f"{value / self.divisor:.4g} {self.symbol}".strip()
+
+
+def axis_unit(axis: Axis, largest: float) -> Unit:
+    """The unit in which an axis reaching to `largest` has the fewest digits."""
+    name, units = _AXES[axis]
+    fitting = [(divisor, symbol) for divisor, symbol in units if largest >= 2 * divisor]
+    divisor, symbol = fitting[-1] if fitting else units[0]
+    return Unit(name, divisor, symbol)
+
+
+def line_chart(series: Sequence[Series], axis: Axis, quantity: str, log: bool, level: float | None = None) -> Markup:
+    """Some quantity against time, passes or bytes; `level` draws a target across."""
+    drawn = [_cut(line, log) for line in series]
+    xs = [x for line in drawn for x, _ in line.points]
+    ys = [y for line in drawn for _, y in line.points] + ([] if level is None else [level])
+    unit = axis_unit(axis, max(xs, default=1.0))
+    across = linear_scale(xs, _LEFT, _RIGHT, from_zero=True)
+    upwards = log_scale(ys, _BOTTOM, _TOP) if log else linear_scale(ys, _BOTTOM, _TOP)
+    return tag(
+        "svg",
+        tag("title", f"{quantity} against {unit.name}"),
+        tag("desc", _described(drawn, unit)),
+        _grid(across, upwards, unit, quantity),
+        _level(level, upwards),
+        *(_line(line, across, upwards, unit) for line in drawn),
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        class_="chart lines",
+        role="img",
+        tabindex="0",
+    )
+
+
+def _cut(line: Series, log: bool) -> Series:
+    """What can be drawn: on a logarithmic axis positive values only, and no more points than the eye can use."""
+    return Series(line.name, thin([(x, y) for x, y in line.points if not log or y > 0], POINTS_DRAWN), line.tone)
+
+
+def _described(series: Sequence[Series], unit: Unit) -> str:
+    return " ".join(
+        f"{line.name}: from {numbers.short(line.points[0][1], 3)} at {unit.text(line.points[0][0])} "
+        f"to {numbers.short(line.points[-1][1], 3)} at {unit.text(line.points[-1][0])}."
+        for line in series
+        if line.points
+    )
+
+
+def _grid(across: Scale, upwards: Scale, unit: Unit, quantity: str) -> Markup:
+    parts = [tag("text", quantity + (", log scale" if upwards.log else ""), x=8.0, y=13.0, class_="name")]
+    for value in upwards.ticks():
+        y = upwards.at(value)
+        parts.append(tag("line", x1=_LEFT, x2=_RIGHT, y1=y, y2=y, class_="rule"))
+        parts.append(tag("text", tick_text(value, upwards.log), x=_LEFT - 6, y=y + 4, class_="tick end"))
+    in_units = Scale(across.low / unit.divisor, across.high / unit.divisor, across.start, across.end)
+    for value in in_units.ticks():
+        x = in_units.at(value)
+        parts.append(tag("line", x1=x, x2=x, y1=_BOTTOM, y2=_BOTTOM + 4, class_="axis"))
+        parts.append(tag("text", f"{value:g}", x=x, y=_BOTTOM + 17, class_="tick middle"))
+    parts.append(tag("line", x1=_LEFT, x2=_RIGHT, y1=_BOTTOM, y2=_BOTTOM, class_="axis"))
+    parts.append(tag("text", unit.label, x=_RIGHT, y=_BOTTOM + 36, class_="name end"))
+    return tag("g", *parts, aria_hidden="true")
+
+
+def _level(value: float | None, upwards: Scale) -> Markup:
+    if value is None:
+        return Markup("")
+    y = upwards.at(value)
+    return tag(
+        "g",
+        tag("line", x1=_LEFT, x2=_RIGHT, y1=y, y2=y, class_="level"),
+        tag("text", "target", x=_LEFT + 4, y=y - 4, class_="tick"),
+    )
+
+
+def tick_text(value: float, log: bool) -> str:
+    """A tick's value; powers of ten as 10⁻⁴ on a logarithmic axis."""
+    if not log:
+        return f"{value:g}"
+    power = f"{value:e}".partition("e")[2]
+    return "10" + str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _line(line: Series, across: Scale, upwards: Scale, unit: Unit) -> Markup:
+    tone = line.tone % len(SERIES)
+    places = [(across.at(x), upwards.at(y)) for x, y in line.points]
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places) if places else ""
+    marks = [
+        tag("circle", cx=px, cy=py, r=3.2, data_label=f"{line.name} {numbers.short(y, 3)} at {unit.text(x)}")
+        for (px, py), (x, y) in zip(places, line.points, strict=True)
+    ]
+    return tag("g", tag("path", d=path, class_="line"), tag("g", *marks, class_="marks"), class_=f"s{tone}")
+
+
+def legend(names: Sequence[tuple[str, int]]) -> Markup:
+    """Names beside a sample of their stroke, shared by all charts of a row."""
+    return tag(
+        "ul",
+        *(tag("li", _stroke_sample(tone), name) for name, tone in names),
+        class_="legend",
+    )
+
+
+def _stroke_sample(tone: int) -> Markup:
+    stroke = tag("line", x1=1, x2=29, y1=5, y2=5, class_="line")
+    return tag(
+        "svg",
+        tag("g", stroke, class_=f"s{tone % len(SERIES)}"),
+        viewBox="0 0 30 10",
+        class_="swatch",
+        aria_hidden="true",
+    )
+
+
+# -- bars: one row per party --------------------------------------------------------------------------------------
+
+_BAR_WIDTH, _BAR_LEFT, _BAR_RIGHT = 560, 118.0, 470.0
+TIME_PARTS = ("compute", "communicate", "wait")
+
+
+def time_bars(rows: Sequence[tuple[str, tuple[float, float, float], str]], longest: float = 0.0) -> Markup:
+    """(party, (compute, communicate, wait), note at the end of its bar), as in AFSGD-VP's Figure 7.
+
+    Charts that share `longest` share their scale.
+    """
+    longest = longest or max((sum(split) for _, split, _ in rows), default=0.0)
+    across = Scale(0.0, longest or 1.0, _BAR_LEFT, _BAR_RIGHT)
+    height = 30.0
+    bars = [_time_bar(row, 8 + index * height, across) for index, row in enumerate(rows)]
+    return _bar_chart(
+        "Compute, communicate and wait by party",
+        "; ".join(f"{name}: {_split_text(split)}" for name, split, _ in rows),
+        bars,
+        8 + height * len(rows) + 4,
+    )
+
+
+def _split_text(split: tuple[float, float, float]) -> str:
+    return ", ".join(f"{part} {numbers.seconds(value)}" for part, value in zip(TIME_PARTS, split, strict=True))
+
+
+def _time_bar(row: tuple[str, tuple[float, float, float], str], y: float, across: Scale) -> Markup:
+    name, split, note = row
+    pieces, start = [], 0.0
+    for part, value in zip(TIME_PARTS, split, strict=True):
+        left, right = across.at(start), across.at(start + value)
+        start += value
+        if right - left < 0.3:
+            continue
+        hint = tag("title", f"{name}: {part} {numbers.seconds(value)}")
+        pieces.append(tag("rect", hint, x=left, y=y, width=right - left, height=20, class_=f"part {part}"))
+        if right - left > 52:
+            pieces.append(
+                tag("text", numbers.seconds(value), x=(left + right) / 2, y=y + 14, class_=f"inside middle {part}")
+            )
+    label = tag("text", clipped(name), x=_BAR_LEFT - 8, y=y + 14, class_="row end")
+    return tag("g", label, *pieces, tag("text", note, x=across.at(start) + 8, y=y + 14, class_="tick"))
+
+
+def lag_rows(rows: Sequence[tuple[str, Sequence[int], str]]) -> Markup:
+    """(party, counts by bucket, note): each party's lags as a row of columns, in shares of its own updates."""
+    buckets = max((len(counts) for _, counts, _ in rows), default=1) or 1
+    width = (_BAR_RIGHT - _BAR_LEFT) / buckets
+    height = 46.0
+    drawn = [_lag_row(row, 10 + index * height, width) for index, row in enumerate(rows)]
+    bottom = 10 + height * len(rows)
+    ticks = [
+        tag("text", bucket_label(bucket), x=_BAR_LEFT + (bucket + 0.5) * width, y=bottom + 8, class_="tick middle")
+        for bucket in range(buckets)
+    ]
+    name = tag("text", "lag, in versions", x=_BAR_RIGHT, y=bottom + 26, class_="name end")
+    described = "; ".join(f"{name}: {note}" for name, _, note in rows)
+    return _bar_chart("Lag by party", described, [*drawn, *ticks, name], bottom + 34)
+
+
+def _lag_row(row: tuple[str, Sequence[int], str], y: float, width: float) -> Markup:
+    name, counts, note = row
+    total, tallest, base = sum(counts), max(counts, default=0), y + 36
+    columns = [
+        tag(
+            "rect",
+            tag(
+                "title",
+                f"{name}: lag {bucket_label(bucket)}, {numbers.percent(number, total)} of {numbers.count(total)}",
+            ),
+            x=_BAR_LEFT + bucket * width + 2,
+            y=base - 32 * number / tallest,
+            width=width - 4,
+            height=32 * number / tallest,
+            class_="part compute",
+        )
+        for bucket, number in enumerate(counts)
+        if number
+    ]
+    rule = tag("line", x1=_BAR_LEFT, x2=_BAR_RIGHT, y1=base, y2=base, class_="axis")
+    label = tag("text", clipped(name), x=_BAR_LEFT - 8, y=base - 4, class_="row end")
+    return tag("g", label, *columns, rule, tag("text", note, x=_BAR_RIGHT + 8, y=base - 4, class_="tick"))
+
+
+def _bar_chart(title: str, described: str, parts: Sequence[Markup], height: float) -> Markup:
+    return tag(
+        "svg",
+        tag("title", title),
+        tag("desc", described),
+        *parts,
+        viewBox=f"0 0 {_BAR_WIDTH} {height:.0f}",
+        class_="chart bars",
+        role="img",
+    )
+
+
+def part_legend() -> Markup:
+    boxes = [
+        tag("li", tag("svg", tag("rect", x=1, y=1, width=12, height=10, class_=f"part {part}"), viewBox="0 0 14 12",
+                      class_="swatch box", aria_hidden="true"), part)
+        for part in TIME_PARTS
+    ]  # fmt: skip
+    return tag("ul", *boxes, class_="legend")
+
+
+def clipped(name: str, letters: int = 15) -> str:
+    """A name that fits beside a bar; the whole name stands in the table."""
+    return name if len(name) <= letters else name[: letters - 1] + "…"
+
+
+Draw = Callable[[Axis], Markup]
+
+
+def against_everything(draw: Draw) -> Markup:
+    """The same chart against time, passes and bytes, side by side."""
+    axes: tuple[Axis, ...] = ("time_s", "passes", "bytes")
+    return tag("div", *(tag("figure", draw(axis)) for axis in axes), class_="three")

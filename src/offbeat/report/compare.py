@@ -1,0 +1,232 @@
+"""Several runs side by side, on the same axes: a table of text, a figure, and a page for browsers.
+
+What cannot be compared fairly is said before the numbers: different data, different clocks, looks taken at different
+rates.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from offbeat.metrics.curves import Quantity, looks_per_pass, points, to_target
+from offbeat.metrics.record import RunRecord
+from offbeat.report import numbers, wording
+from offbeat.report.charts import (
+    QUANTITIES,
+    Series,
+    against_everything,
+    axis_unit,
+    legend,
+    line_chart,
+    part_legend,
+    time_bars,
+)
+from offbeat.report.figures import Curve, Panel, draw_panels
+from offbeat.report.html import Markup, document, section, table, tag
+from offbeat.report.page import header, split_rows
+
+Records = Mapping[str, RunRecord]
+
+_RATE_TOLERANCE = 1.5
+_RUNS_AS_COLUMNS = 5
+_PREFERRED: tuple[Quantity, ...] = ("suboptimality", "objective", "gap", "test_metric")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Runs by name, and the target (of sub-optimality, or of the quantity all runs measured) that they race to."""
+
+    records: Records
+    target: float | None = None
+
+    @property
+    def quantity(self) -> Quantity | None:
+        """The first of the quantities worth comparing that every run measured."""
+        for quantity in _PREFERRED:
+            if self.records and all(points(record.curve, "time_s", quantity) for record in self.records.values()):
+                return quantity
+        return None
+
+    @property
+    def log(self) -> bool:
+        return self.quantity in ("suboptimality", "gap")
+
+    def time_to_target(self, name: str) -> float | None:
+        if self.target is None or self.quantity is None:
+            return None
+        return to_target(self.records[name].curve, self.target, self.quantity)
+
+    def caveats(self) -> list[str]:
+        """Sentences on everything that makes these runs unequal beyond what they are meant to compare."""
+        runs = list(self.records.values())
+        found = []
+        if len({(run.data.source, run.data.rows) for run in runs}) > 1:
+            found.append("These runs did not use the same data: their objectives cannot be compared.")
+        if len({run.clock for run in runs}) > 1:
+            found.append("Some times are virtual and some are of a wall clock: they cannot be compared.")
+        rates = [rate for rate in (looks_per_pass(run.curve) for run in runs) if rate]
+        if rates and max(rates) > _RATE_TOLERANCE * min(rates):
+            found.append(
+                f"These runs were not looked at equally often ({min(rates):.2g} to {max(rates):.2g} looks a pass): "
+                "times to a target favour the one looked at more."
+            )
+        return found
+
+
+# -- text ---------------------------------------------------------------------------------------------------------
+
+
+def comparison(runs: Comparison) -> Group:
+    """The table, with its caveats above it, as something rich can print: a few runs as columns, many as rows."""
+    head, rows = _cells(runs)
+    body = _as_columns(head, rows) if len(rows) <= _RUNS_AS_COLUMNS else _as_rows(head, rows)
+    return Group(*(Text(f"! {caveat}", style="yellow") for caveat in runs.caveats()), body)
+
+
+def _as_columns(head: list[str], rows: list[list[str]]) -> Table:
+    body = _empty_table()
+    body.add_column(head[0])
+    for row in rows:
+        body.add_column(Text(row[0]), justify="right", overflow="fold")
+    for index, name in enumerate(head[1:], 1):
+        body.add_row(name, *(Text(row[index]) for row in rows))
+    return body
+
+
+def _as_rows(head: list[str], rows: list[list[str]]) -> Table:
+    body = _empty_table()
+    for index, name in enumerate(head):
+        body.add_column(name, justify="right" if index > 2 else "left", no_wrap=index > 0, overflow="fold", min_width=6)
+    for row in rows:
+        body.add_row(*(Text(cell) for cell in row))
+    return body
+
+
+def _empty_table() -> Table:
+    return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 1))
+
+
+def comparison_text(runs: Comparison, width: int = 120) -> str:
+    console = Console(file=StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(comparison(runs))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def _cells(runs: Comparison) -> tuple[list[str], list[list[str]]]:
+    metrics = list(dict.fromkeys(name for record in runs.records.values() for name in record.metrics))
+    target = [f"time to {numbers.short(runs.target)}"] if runs.target is not None else []
+    head = ["run", "method", "verdict", "objective", "bound", *map(wording.metric_name, metrics), "passes", "time",
+            *target, "sent", "lag mean", "lag max"]  # fmt: skip
+    return head, [_row(runs, name, metrics) for name in runs.records]
+
+
+def _row(runs: Comparison, name: str, metrics: list[str]) -> list[str]:
+    record = runs.records[name]
+    parties = record.parties.values()
+    applied = sum(party.updates for party in parties)
+    lag = sum(party.lag_mean * party.updates for party in parties) / applied if applied else 0.0
+    reached = [numbers.seconds(runs.time_to_target(name))] if runs.target is not None else []
+    return [
+        name,
+        record.algorithm,
+        record.verdict,
+        numbers.short(record.objective, 6),
+        numbers.short(record.certificate.duality_gap, 2),
+        *(numbers.short(record.metrics.get(metric)) for metric in metrics),
+        numbers.short(record.passes, 3),
+        numbers.seconds(record.seconds),
+        *reached,
+        numbers.size(record.bytes_sent),
+        f"{lag:.2f}",
+        numbers.count(max((party.lag_max for party in parties), default=0)),
+    ]
+
+
+# -- page ---------------------------------------------------------------------------------------------------------
+
+
+def comparison_page(runs: Comparison, title: str = "Runs compared", lead: str = "") -> str:
+    """Several curves on one axis, the table, and where each run's time went."""
+    head, rows = _cells(runs)
+    warnings = tag("ul", *(tag("li", caveat) for caveat in runs.caveats()), class_="warnings")
+    return document(
+        title,
+        header(
+            title, tag("p", lead, class_="lead") if lead else Markup(""), warnings if runs.caveats() else Markup("")
+        ),
+        tag(
+            "main",
+            section("runs", "Runs", table(head, rows, "One row per run", numeric=range(3, len(head)))),
+            section("progress", "Progress", _curves(runs)),
+            section("time", "Where the time went", part_legend(), _splits(runs)),
+        ),
+    )
+
+
+def write_comparison(runs: Comparison, path: str | Path, title: str = "Runs compared", lead: str = "") -> Path:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(comparison_page(runs, title, lead), encoding="utf-8")
+    return path
+
+
+def _curves(runs: Comparison) -> Markup:
+    quantity = runs.quantity
+    if quantity is None:
+        return tag("p", "There is no quantity that all of these runs measured.", class_="quiet")
+    return tag(
+        "div",
+        legend([(name, tone) for tone, name in enumerate(runs.records)]),
+        against_everything(
+            lambda axis: line_chart(
+                [
+                    Series(name, points(record.curve, axis, quantity), tone)
+                    for tone, (name, record) in enumerate(runs.records.items())
+                ],
+                axis,
+                QUANTITIES[quantity],
+                runs.log,
+                level=runs.target,
+            )
+        ),
+    )
+
+
+def _splits(runs: Comparison) -> Markup:
+    """Bars of all runs, two in a row, on one scale."""
+    longest = max((sum(split) for run in runs.records.values() for _, split, _ in split_rows(run)), default=1.0)
+    figures = [
+        tag("figure", tag("figcaption", name), time_bars(split_rows(record), longest))
+        for name, record in runs.records.items()
+    ]
+    return tag("div", *figures, class_="two")
+
+
+# -- figure -------------------------------------------------------------------------------------------------------
+
+
+def comparison_figure(runs: Comparison, path: str | Path, title: str = "") -> tuple[Path, Path] | None:
+    """The same three panels as PNG and SVG; None when the runs share nothing that could be drawn."""
+    quantity = runs.quantity
+    if quantity is None:
+        return None
+    panels = []
+    for axis in ("time_s", "passes", "bytes"):
+        drawn = {name: points(record.curve, axis, quantity) for name, record in runs.records.items()}
+        unit = axis_unit(axis, max(x for line in drawn.values() for x, _ in line))
+        curves = [
+            Curve(name, [(x / unit.divisor, y) for x, y in line], tone)
+            for tone, (name, line) in enumerate(drawn.items())
+        ]
+        level = ("target", runs.target) if runs.target is not None else None
+        panels.append(
+            Panel(f"against {unit.name}", unit.label, QUANTITIES[quantity], curves, log_y=runs.log, level=level)
+        )
+    return draw_panels(panels, path, columns=3, title=title)

@@ -1,0 +1,131 @@
+"""Markup that cannot be broken by what it shows.
+
+`tag` builds an element. A child or attribute that is a plain string is escaped; only what `tag` itself returned is
+taken as markup. So a party named `<script>` is a party with an odd name and nothing more.
+"""
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+
+from offbeat.report import palette
+
+_EMPTY_TAGS = frozenset({"meta", "link", "br", "input"})
+
+
+class Markup(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+Child = str | Markup | Iterable[str]
+
+
+def escape(text: str) -> Markup:
+    return text if isinstance(text, Markup) else Markup(html.escape(text))
+
+
+def join(children: Iterable[Child]) -> Markup:
+    """Several children after one another."""
+    return Markup("".join(escape(child) if isinstance(child, str) else join(child) for child in children))
+
+
+def tag(name: str, /, *children: Child, **attributes: str | float | bool | None) -> Markup:
+    """One element. Attribute names lose a trailing underscore and turn the others into hyphens; None and False are
+    left out."""
+    given = ((key, value) for key, value in attributes.items() if value is not None and value is not False)
+    words = [name, *(_attribute(key, value) for key, value in given)]
+    opening = f"<{' '.join(words)}>"
+    if name in _EMPTY_TAGS:
+        return Markup(opening)
+    return Markup(f"{opening}{join(children)}</{name}>")
+
+
+def _attribute(name: str, value: str | float | bool | None) -> str:
+    name = name.rstrip("_").replace("_", "-")
+    if value is True:
+        return name
+    text = f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+    return f'{name}="{html.escape(text)}"'
+
+
+def data_block(identifier: str, value: object) -> Markup:
+    """Values for the page's script, as JSON that cannot end its own element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    safe = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return Markup(f'<script type="application/json" id="{html.escape(identifier)}">{safe}</script>')
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Child]], caption: str, numeric: Sequence[int] = ()) -> Markup:
+    """A table with a caption for screen readers; `numeric` columns are set to the right."""
+    columns = [
+        tag("th", name, scope="col", class_="n" if index in numeric else None) for index, name in enumerate(head)
+    ]
+    body = [tag("tr", *(_cell(index, cell, index in numeric) for index, cell in enumerate(row))) for row in rows]
+    return tag(
+        "div",
+        tag("table", tag("caption", caption), tag("thead", tag("tr", *columns)), tag("tbody", *body)),
+        class_="scroll",
+        tabindex="0",
+        role="region",
+        aria_label=caption,
+    )
+
+
+def _cell(index: int, cell: Child, numeric: bool) -> Markup:
+    if index == 0:
+        return tag("th", cell, scope="row")
+    return tag("td", cell, class_="n" if numeric else None)
+
+
+def section(identifier: str, title: str, *children: Child) -> Markup:
+    return tag(
+        "section",
+        tag("h2", title, id=f"{identifier}-title"),
+        *children,
+        id=identifier,
+        aria_labelledby=f"{identifier}-title",
+    )
+
+
+def folded(title: str, *children: Child, open_: bool = False) -> Markup:
+    return tag("details", tag("summary", title), *children, open=open_)
+
+
+def folded_json(title: str, value: object) -> Markup:
+    return folded(title, tag("pre", tag("code", json.dumps(value, indent=2, ensure_ascii=False)), tabindex="0"))
+
+
+def document(title: str, *body: Child) -> Markup:
+    """A whole page that needs nothing but itself: its own style and script are allowed by their hashes, nothing else
+    may be loaded or run."""
+    style = palette.css_variables() + _asset("page.css")
+    script = _asset("page.js")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("link", rel="icon", href="data:,"),
+        Markup(f"<style>{style}</style>"),
+    )
+    page = tag("html", head, tag("body", *body, Markup(f"<script>{script}</script>")), lang="en")
+    return Markup("<!doctype html>\n" + page + "\n")
+
+
+def _asset(name: str) -> str:
+    return files("offbeat.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

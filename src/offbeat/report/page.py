@@ -1,0 +1,269 @@
+"""One run as a self-contained page for browsers: nothing is fetched, everything is escaped, it prints.
+
+It opens with the verdict and what was disclosed, like the page of text, and adds what text cannot show: curves, lags,
+where the time went, and the messages themselves.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from offbeat.metrics.curves import Quantity, points
+from offbeat.metrics.record import LONG_LISTS, PartyRecord, RunRecord
+from offbeat.report import numbers, wording
+from offbeat.report.charts import (
+    QUANTITIES,
+    Series,
+    against_everything,
+    lag_rows,
+    legend,
+    line_chart,
+    part_legend,
+    time_bars,
+)
+from offbeat.report.html import Markup, document, folded, folded_json, section, table, tag
+from offbeat.report.timeline import timeline_view
+
+REPORT_FILE = "report.html"
+PARTIES_DRAWN = 16
+
+
+def write_report(record: RunRecord, folder: str | Path) -> Path:
+    """Write report.html into a run folder."""
+    path = Path(folder) / REPORT_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(report_page(record, run=Path(folder).name), encoding="utf-8")
+    return path
+
+
+def report_page(record: RunRecord, run: str = "") -> str:
+    """The page of one run."""
+    return document(
+        f"{record.algorithm}: {wording.verdict(record)[0]}",
+        header(wording.title(record), _verdict_line(record), _warnings(record)),
+        tag(
+            "main",
+            _key_figures(record),
+            tag("p", wording.certificate(record), class_="lead"),
+            section("disclosed", "What was disclosed, and to whom", _reveals(record)),
+            section("progress", "Progress", progress_of_one(record)),
+            section("parties", "Parties", _party_charts(record), _party_table(record)),
+            section("messages", "Messages", timeline_view(record)),
+            section("traffic", "Bytes by kind", _traffic(record)),
+            section("record", "Record", _origin(record, run), _json_blocks(record)),
+        ),
+    )
+
+
+def header(title: str, *children: Markup) -> Markup:
+    """The top of every page: the project's name, a title and a switch between light and dark."""
+    return tag(
+        "header",
+        tag(
+            "p",
+            tag("span", "Offbeat", class_="mark"),
+            tag("button", "light / dark", type="button", id="theme", class_="plain"),
+            class_="top",
+        ),
+        tag("h1", title),
+        *children,
+    )
+
+
+def _verdict_line(record: RunRecord) -> Markup:
+    words, mood = wording.verdict(record)
+    return tag("p", tag("strong", words, class_=f"badge {mood}"), " ", record.reason, class_="verdict")
+
+
+def _key_figures(record: RunRecord) -> Markup:
+    return tag(
+        "dl",
+        *(tag("div", tag("dt", name), tag("dd", value)) for name, value in wording.key_figures(record)),
+        class_="figures",
+    )
+
+
+def _warnings(record: RunRecord) -> Markup:
+    if not record.warnings:
+        return tag("p", "No warnings.", class_="quiet")
+    return tag("ul", *(tag("li", warning) for warning in record.warnings), class_="warnings", aria_label="Warnings")
+
+
+def _reveals(record: RunRecord) -> Markup:
+    if not record.reveals:
+        return tag("p", wording.nothing_disclosed())
+    rows = [
+        (reveal.message, numbers.count(reveal.count), numbers.size(reveal.bytes), reveal.reveals)
+        for reveal in record.reveals
+    ]
+    return table(
+        ("Message", "Sent", "Bytes", "Reveals"), rows, "What each kind of message tells to whom", numeric=(1, 2)
+    )
+
+
+# -- curves -------------------------------------------------------------------------------------------------------
+
+
+def progress_of_one(record: RunRecord) -> Markup:
+    """The best view first: distance to the optimum with its bound, else the objective; the rest folded away."""
+    views = [
+        _view(record, ("suboptimality", "gap"), log=True),
+        _view(record, ("objective",), log=False),
+        _view(record, ("test_metric",), log=False),
+        _view(record, ("gradient_norm",), log=True),
+    ]
+    drawn = [view for view in views if view]
+    if not drawn:
+        return tag("p", "This run recorded no curve.", class_="quiet")
+    if not _measured(record, "suboptimality") and _measured(record, "objective"):
+        first, rest = _view(record, ("objective",), log=False), [view for view in (views[0], *views[2:]) if view]
+    else:
+        first, rest = drawn[0], drawn[1:]
+    return tag("div", first, folded("More curves", *rest) if rest else "")
+
+
+def _measured(record: RunRecord, quantity: Quantity) -> bool:
+    return bool(points(record.curve, "time_s", quantity))
+
+
+def _view(record: RunRecord, quantities: Sequence[Quantity], log: bool) -> Markup:
+    shown = [quantity for quantity in quantities if _measured(record, quantity)]
+    if not shown:
+        return Markup("")
+    title = " and ".join(QUANTITIES[quantity] for quantity in shown)
+
+    return tag(
+        "div",
+        legend([(QUANTITIES[quantity], tone) for tone, quantity in enumerate(shown)]) if len(shown) > 1 else "",
+        against_everything(
+            lambda axis: line_chart(
+                [Series(QUANTITIES[name], points(record.curve, axis, name), tone) for tone, name in enumerate(shown)],
+                axis,
+                title,
+                log,
+            )
+        ),
+    )
+
+
+# -- parties ------------------------------------------------------------------------------------------------------
+
+
+def drawn_parties(record: RunRecord) -> dict[str, PartyRecord]:
+    """All parties, or those that worked longest when there are too many to draw."""
+    if len(record.parties) <= PARTIES_DRAWN:
+        return record.parties
+    longest = sorted(record.parties, key=lambda name: -record.parties[name].compute_s)[:PARTIES_DRAWN]
+    return {name: party for name, party in record.parties.items() if name in longest}
+
+
+def split_rows(record: RunRecord) -> list[tuple[str, tuple[float, float, float], str]]:
+    return [
+        (name, (party.compute_s, party.communicate_s, party.wait_s), f"{numbers.count(party.updates)} updates")
+        for name, party in drawn_parties(record).items()
+    ]
+
+
+def _party_charts(record: RunRecord) -> Markup:
+    lags = [
+        (name, party.lag_histogram, f"{party.lag_mean:.1f}, max {party.lag_max}")
+        for name, party in drawn_parties(record).items()
+    ]
+    hidden = len(record.parties) - len(lags)
+    note = f"Drawn: the {len(lags)} parties that computed longest; {hidden} more are in the table." if hidden else ""
+    return tag(
+        "div",
+        tag(
+            "div",
+            tag("figure", tag("figcaption", "Where the time went"), part_legend(), time_bars(split_rows(record))),
+            tag("figure", tag("figcaption", "Lag when an update was applied, and its mean"), lag_rows(lags)),
+            class_="two",
+        ),
+        tag("p", note, class_="quiet") if note else "",
+    )
+
+
+def _party_table(record: RunRecord) -> Markup:
+    head = (
+        "Party",
+        "Updates",
+        "Lag mean",
+        "Lag max",
+        "Sent",
+        "Compute",
+        "Communicate",
+        "Wait",
+        "Dropped",
+        "Retried",
+        "Abandoned",
+    )
+    rows = [(name, *_party_cells(party)) for name, party in record.parties.items()]
+    body = table(head, rows, "What each party did", numeric=range(1, len(head)))
+    return body if len(rows) <= 40 else folded(f"All {len(rows)} parties", body)
+
+
+def _party_cells(party: PartyRecord) -> tuple[str, ...]:
+    return (
+        numbers.count(party.updates),
+        f"{party.lag_mean:.2f}",
+        numbers.count(party.lag_max),
+        numbers.size(party.bytes_sent),
+        numbers.seconds(party.compute_s),
+        numbers.seconds(party.communicate_s),
+        numbers.seconds(party.wait_s),
+        numbers.count(party.dropped),
+        numbers.count(party.retried),
+        numbers.count(party.abandoned),
+    )
+
+
+# -- traffic and origin -------------------------------------------------------------------------------------------
+
+
+def _traffic(record: RunRecord) -> Markup:
+    total_bytes: dict[str, int] = {}
+    total_messages: dict[str, int] = {}
+    for party in record.parties.values():
+        for kind, number in party.bytes_by_kind.items():
+            total_bytes[kind] = total_bytes.get(kind, 0) + number
+        for kind, number in party.messages_by_kind.items():
+            total_messages[kind] = total_messages.get(kind, 0) + number
+    if not total_bytes:
+        return tag("p", "This run counted no bytes by kind.", class_="quiet")
+    everything = sum(total_bytes.values())
+    rows = [
+        (
+            kind,
+            numbers.count(total_messages.get(kind, 0)),
+            numbers.size(number),
+            numbers.percent(number, everything),
+            numbers.size(number / record.passes) if record.passes else numbers.UNKNOWN,
+        )
+        for kind, number in sorted(total_bytes.items(), key=lambda item: -item[1])
+    ]
+    head = ("Kind", "Messages", "Bytes", "Share", "Bytes per pass")
+    return table(head, rows, "Payload sent by all parties, by kind of message", numeric=range(1, 5))
+
+
+def _origin(record: RunRecord, run: str) -> Markup:
+    data = record.data
+    facts = [
+        ("Run", run),
+        ("Data", data.source),
+        ("Rows", f"{numbers.count(data.rows)} to train, {numbers.count(data.test_rows)} to test"),
+        ("Columns", ", ".join(f"{name} {numbers.count(number)}" for name, number in data.columns.items())),
+        ("Notes", "; ".join(data.notes)),
+        ("Seed and digest", f"{record.seed}, {record.digest}"),
+        ("Made with", ", ".join([f"offbeat {record.offbeat}", *(f"{k} {v}" for k, v in record.versions.items())])),
+        ("Machine", ", ".join(f"{name} {value}" for name, value in record.machine.items())),
+    ]
+    return tag("dl", *(tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text), class_="facts")
+
+
+def _json_blocks(record: RunRecord) -> Markup:
+    body = record.to_json_object()
+    del body["run"]
+    return tag(
+        "div",
+        folded_json("Options", body["options"]),
+        folded_json(f"record.json (without {' and '.join(LONG_LISTS)})", body),
+    )

@@ -1,0 +1,122 @@
+"""One run as one page of text.
+
+The order is the order of a careful reader's questions: did it work; what did it tell to whom, and what should worry
+me; how good is the result, provably; how good is it on unseen rows; who did how much.
+"""
+
+from io import StringIO
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from offbeat.metrics.record import PartyRecord, RunRecord
+from offbeat.report import numbers, wording
+
+PARTIES_LISTED = 24
+
+_STYLES = {"good": "bold green", "caution": "bold yellow", "bad": "bold red"}
+
+
+def summary(record: RunRecord, run: str | Path = "") -> Group:
+    """The page as something rich can print, on a terminal of any width."""
+    return Group(
+        _headline(record),
+        *_disclosed(record),
+        *_warnings(record),
+        _section("Certificate", Text(wording.certificate(record))),
+        _section("Result", _result(record)),
+        _section("Parties", _parties(record)),
+        *_losses(record),
+        *_origin(record, run),
+    )
+
+
+def summary_text(record: RunRecord, run: str | Path = "", width: int = 100) -> str:
+    """The page as plain text of a given width."""
+    console = Console(file=StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(summary(record, run))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def _section(name: str, body: RenderableType) -> Group:
+    return Group(Text(f"\n{name}", style="bold"), Padding(body, (0, 0, 0, 2)))
+
+
+def _headline(record: RunRecord) -> Text:
+    words, mood = wording.verdict(record)
+    return Text.assemble((words, _STYLES[mood]), "  ", (wording.title(record), "bold"), "\n", record.reason)
+
+
+def _disclosed(record: RunRecord) -> list[RenderableType]:
+    if not record.reveals:
+        return [_section("Disclosed", Text(wording.nothing_disclosed()))]
+    table = _table("message", "sent", "bytes", "reveals")
+    for reveal in record.reveals:
+        table.add_row(
+            Text(reveal.message), numbers.count(reveal.count), numbers.size(reveal.bytes), Text(reveal.reveals)
+        )
+    return [_section("Disclosed, and to whom", table)]
+
+
+def _warnings(record: RunRecord) -> list[RenderableType]:
+    if not record.warnings:
+        return []
+    lines = Table.grid(padding=(0, 1))
+    for warning in record.warnings:
+        lines.add_row(Text("!", style="bold yellow"), Text(warning))
+    return [_section("Warnings", lines)]
+
+
+def _result(record: RunRecord) -> Table:
+    grid = Table.grid(padding=(0, 3))
+    for name, value in wording.key_figures(record):
+        grid.add_row(Text(name), Text(value, style="bold"))
+    return grid
+
+
+def _parties(record: RunRecord) -> RenderableType:
+    table = _table("party", "updates", "lag mean", "lag max", "sent", "compute", "communicate", "wait")
+    for name, party in list(record.parties.items())[:PARTIES_LISTED]:
+        table.add_row(Text(name), *_party_cells(party))
+    hidden = len(record.parties) - PARTIES_LISTED
+    return Group(table, Text(f"and {hidden} more, in record.json")) if hidden > 0 else table
+
+
+def _party_cells(party: PartyRecord) -> tuple[str, ...]:
+    return (
+        numbers.count(party.updates),
+        f"{party.lag_mean:.2f}",
+        numbers.count(party.lag_max),
+        numbers.size(party.bytes_sent),
+        numbers.seconds(party.compute_s),
+        numbers.seconds(party.communicate_s),
+        numbers.seconds(party.wait_s),
+    )
+
+
+def _losses(record: RunRecord) -> list[RenderableType]:
+    sentences = wording.losses(record)
+    return [Padding(Text("; ".join(sentences[:PARTIES_LISTED]) + "."), (0, 0, 0, 2))] if sentences else []
+
+
+def _origin(record: RunRecord, run: str | Path) -> list[RenderableType]:
+    data = record.data
+    size = f"{numbers.count(data.rows)} rows to train, {numbers.count(data.test_rows)} to test."
+    lines = [f"{data.source} {size}" if data.source else size, *data.notes, f"Digest {record.digest}."]
+    if str(run):
+        lines.append(f"Kept in {run}.")
+    return [_section("Data and run", Text("\n".join(lines)))]
+
+
+def _table(first: str, *columns: str) -> Table:
+    """A light table: the first column and a column of sentences to the left, numbers to the right."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 1))
+    table.add_column(first, overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="left" if name == "reveals" else "right", no_wrap=name != "reveals")
+    return table

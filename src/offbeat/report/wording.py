@@ -1,0 +1,93 @@
+"""The sentences that the page of text and the page for browsers share, so that they cannot disagree."""
+
+from typing import Literal
+
+from offbeat.metrics.record import RunRecord
+from offbeat.report import numbers
+
+Mood = Literal["good", "caution", "bad"]
+
+_VERDICTS: dict[str, tuple[str, Mood]] = {
+    "target": ("Reached the target", "good"),
+    "passes": ("Used all its passes", "caution"),
+    "stopped": ("Stopped on request", "caution"),
+    "budget": ("Stopped at the privacy budget", "caution"),
+    "diverged": ("Diverged", "bad"),
+    "peer-lost": ("Lost a party", "bad"),
+    "range": ("A share left the fixed-point range", "bad"),
+}
+
+_METRICS = {
+    "test_auc": "Test AUC",
+    "test_accuracy": "Test accuracy",
+    "test_rmse": "Test RMSE",
+    "train_auc": "Training AUC",
+    "train_accuracy": "Training accuracy",
+    "train_rmse": "Training RMSE",
+}
+
+
+def verdict(record: RunRecord) -> tuple[str, Mood]:
+    """A headline for the run's verdict and how it should be felt; a word that is not known stands for itself."""
+    return _VERDICTS.get(record.verdict, (record.verdict.capitalize() or "Ended", "caution"))
+
+
+def title(record: RunRecord) -> str:
+    return f"{record.algorithm} with {len(record.parties)} parties, {record.runtime}, seed {record.seed}"
+
+
+def certificate(record: RunRecord) -> str:
+    """What the run proves about its own result. A bound is called one."""
+    gap, norm = record.certificate.duality_gap, record.certificate.gradient_norm
+    if gap is not None:
+        known = f" Against a known optimum it is within {numbers.short(record.suboptimality, 2)}."
+        return (
+            f"The objective is within {numbers.short(gap, 2)} of the best possible: an upper bound, computed by secure "
+            f"sums without pooling data; the true distance is usually smaller."
+            + (known if record.suboptimality is not None else "")
+        )
+    if norm is not None:
+        return (
+            f"The gradient's norm is {numbers.short(norm, 2)}. This problem has no bound on the distance to the best "
+            f"objective (a nonconvex penalty, or none)."
+        )
+    return "No certificate was computed: nothing is proved about the distance to the best objective."
+
+
+def metric_name(name: str) -> str:
+    return _METRICS.get(name, name.replace("_", " "))
+
+
+def clock_note(record: RunRecord) -> str:
+    return "virtual time" if record.clock == "virtual" else "wall-clock time"
+
+
+def key_figures(record: RunRecord) -> list[tuple[str, str]]:
+    """(name, value) pairs: the result in one line."""
+    figures = [("Objective", numbers.short(record.objective, 6))]
+    if record.certificate.duality_gap is not None:
+        figures.append(("At most above the best", numbers.short(record.certificate.duality_gap, 2)))
+    elif record.certificate.gradient_norm is not None:
+        figures.append(("Gradient norm", numbers.short(record.certificate.gradient_norm, 2)))
+    figures += [(metric_name(name), numbers.short(value)) for name, value in record.metrics.items()]
+    figures += [
+        ("Passes", numbers.short(record.passes, 3)),
+        (clock_note(record).capitalize(), numbers.seconds(record.seconds)),
+        ("Sent by all", numbers.size(record.bytes_sent)),
+    ]
+    return figures
+
+
+def nothing_disclosed() -> str:
+    return "The record lists no messages, so it cannot say what was disclosed."
+
+
+def losses(record: RunRecord) -> list[str]:
+    """One sentence for each party that dropped, retried or abandoned something."""
+    sentences = []
+    for name, party in record.parties.items():
+        counted = (("dropped", party.dropped), ("retried", party.retried), ("abandoned", party.abandoned))
+        parts = [f"{word} {numbers.count(number)}" for word, number in counted if number]
+        if parts:
+            sentences.append(f"{name} {', '.join(parts)}")
+    return sentences
