@@ -12,7 +12,7 @@ from offbeat.learning.blocks import make_block
 from offbeat.learning.directions import Direction, Saga, Sgd, Svrg
 from offbeat.learning.kernels import BLOCK, INT, READ, REAL, WRITE, compiled, given
 from offbeat.learning.losses import Loss, derivative_of
-from offbeat.learning.penalties import L2, NONCONVEX, Penalty, penalty_slope
+from offbeat.learning.penalties import L2, NONCONVEX, Penalty, after_nonconvex, penalty_slope
 from offbeat.learning.sampling import BlockSampler
 from offbeat.learning.sparse import PENALTY_OWED_MOST, SCALE_LEAST, SHIFT_MOST
 from offbeat.learning.sparse_kernels import COLUMNS, OFFSETS, PAIRS_OUT, fold, unfold
@@ -111,11 +111,11 @@ class DenseRowSolver:
 
 
 @compiled(
-    types.void, OFFSETS, COLUMNS, READ, READ, ORDER, INT, INT, INT, REAL, REAL, REAL, INT, WRITE, PAIRS_OUT, WRITE,
+    types.void, OFFSETS, COLUMNS, READ, READ, ORDER, INT, INT, INT, REAL, REAL, REAL, WRITE, PAIRS_OUT, WRITE,
     fastmath=False,
 )  # fmt: skip
 def sparse_rows(  # type: ignore[no-untyped-def]
-    offsets, columns, values, y, order, steps, method, loss, eta, shrinkage, owing, penalty, table, pairs, scalars
+    offsets, columns, values, y, order, steps, method, loss, eta, shrinkage, owing, table, pairs, scalars
 ):
     """One step for each row in this order, with w = s v + c mu and the nonconvex penalty's debt in `scalars`."""
     accumulate = 1.0 / (len(offsets) - 1) if method == SAGA else 0.0
@@ -123,25 +123,33 @@ def sparse_rows(  # type: ignore[no-untyped-def]
     for k in range(len(order)):
         i = order[k]
         column, x = columns[offsets[i] : offsets[i + 1]], values[offsets[i] : offsets[i + 1]]
-        by_v = 0.0
-        by_mu = 0.0
-        for t in range(len(column)):
-            j = column[t]
-            by_v += x[t] * pairs[j, 0]
-            by_mu += x[t] * pairs[j, 1]
-        theta = derivative_of(loss, s * by_v + c * by_mu, y[i])
+        z = 0.0
+        if owed == 0.0:
+            by_mu = 0.0
+            for t in range(len(column)):
+                j = column[t]
+                z += x[t] * pairs[j, 0]
+                by_mu += x[t] * pairs[j, 1]
+            z = s * z + c * by_mu
+        else:
+            for t in range(len(column)):
+                j = column[t]
+                z += x[t] * after_nonconvex(s * pairs[j, 0] + c * pairs[j, 1], owed)
+        theta = derivative_of(loss, z, y[i])
         r = theta - table[i]
         if method == SAGA:
             table[i] = theta
         size = eta / (1.0 + eta * shrinkage * (steps + k)) if method == SGD else eta
-        owed += size * owing
-        if owed + size * owing > PENALTY_OWED_MOST:
-            fold(pairs, s, c, owed, penalty)
+        debt = size * owing
+        if owed + 2.0 * debt > PENALTY_OWED_MOST:
+            fold(pairs, s, c, owed, debt)
             s, c, owed = 1.0, 0.0, 0.0
+        else:
+            owed += debt
         s *= 1.0 - size * shrinkage
         c = (1.0 - size * shrinkage) * c - size
         if s < SCALE_LEAST or c < -SHIFT_MOST:
-            fold(pairs, s, c, owed, penalty)
+            fold(pairs, s, c, owed, 0.0)
             s, c, owed = 1.0, 0.0, 0.0
         to_v = r * (size + accumulate * c) / s
         to_mu = r * accumulate
@@ -177,7 +185,7 @@ class SparseRowSolver:
         csr = scipy.sparse.csr_matrix(X, dtype=np.float64)
         self._csr = (csr.indptr.astype(np.int64), csr.indices.astype(np.uint32), np.ascontiguousarray(csr.data))
         self._y = np.ascontiguousarray(y, dtype=np.float64)
-        self._loss, self._penalty = loss.code, penalty.code
+        self._loss = loss.code
         self._shrinkage = strength if penalty is L2 else 0.0
         self._owing = strength if penalty is NONCONVEX else 0.0
         self._method = CODES[method]
@@ -195,14 +203,14 @@ class SparseRowSolver:
             self._scalars[:] = 1.0, 0.0, 0.0
         sparse_rows(
             *self._csr, self._y, order, self._steps, self._method, self._loss, eta, self._shrinkage, self._owing,
-            self._penalty, self._table, self._pairs, self._scalars,
+            self._table, self._pairs, self._scalars,
         )  # fmt: skip
         self._steps += len(order)
         return time.process_time() - began
 
     def weights(self) -> Floats:
         w = np.empty(len(self._pairs))
-        unfold(self._pairs, self._scalars[0], self._scalars[1], self._scalars[2], self._penalty, w)
+        unfold(self._pairs, self._scalars[0], self._scalars[1], self._scalars[2], w)
         return w
 
 

@@ -105,7 +105,7 @@ class DenseBlock:
         return loss_curvature * largest, loss_curvature * row_norm
 
     def gather(self, start: int, stop: int) -> Gathered:
-        return None, self._w.copy()
+        return None, self._at(start, stop, None).copy()
 
     def share_job(self, start: int, stop: int, gathered: Gathered) -> Callable[[], Floats]:
         _, weights = gathered

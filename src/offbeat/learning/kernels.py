@@ -11,7 +11,9 @@ Three rules keep these loops fast and safe:
   compiled signature and without compiling again in the middle of a run.
 """
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -23,6 +25,7 @@ from offbeat.learning.penalties import penalty_slope
 from offbeat.learning.ranges import WORD_BOUND
 
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+COMPILED_TOGETHER = ("losses.py", "penalties.py", "ranges.py", "kernels.py", "sparse.py", "sparse_kernels.py")
 INT = types.int64
 REAL = types.float64
 COUNT = types.int64
@@ -45,9 +48,28 @@ WORDS_OUT = taken(types.uint64)
 BLOCK = given(REAL, 2)
 
 
+def _stamp() -> str:
+    """A digest of the sources that are compiled into one another.
+
+    Numba's cache looks at the file of the function alone, and would go on using an old derivative after losses.py
+    changed; with the digest in the function's name it cannot.
+    """
+    folder = Path(__file__).parent
+    sources = [(folder / name).read_bytes() for name in COMPILED_TOGETHER]
+    return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
+
+
+STAMP = _stamp()
+
+
 def compiled(result: Any, *arguments: Any, fastmath: Any = FASTMATH) -> Callable[[Callable[..., Any]], Any]:
     """Compile for exactly these types, cached on disk, releasing the interpreter lock."""
-    return numba.njit(result(*arguments), nogil=True, cache=True, fastmath=fastmath)  # type: ignore[no-any-return]
+
+    def compile_now(function: Callable[..., Any]) -> Any:
+        function.__qualname__ = f"{function.__name__}_{STAMP}"
+        return numba.njit(result(*arguments), nogil=True, cache=True, fastmath=fastmath)(function)
+
+    return compile_now
 
 
 # -- fixed point ------------------------------------------------------------------------------------------------------

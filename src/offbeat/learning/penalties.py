@@ -72,3 +72,14 @@ def penalty_slope(code: int, w: float) -> float:
     if code == 1:
         return w / ((1.0 + w * w) * (1.0 + w * w))
     return 0.0
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def after_nonconvex(w: float, owed: float) -> float:
+    """Where the nonconvex penalty, `owed` = eta * strength summed over several steps, would have brought this weight.
+
+    One Newton step on u + owed g'(u) = w. A weight at rest under a constant slope, which moved on by owed g'(u) while
+    the penalty was not paid, is thereby read back as u itself, up to third derivatives.
+    """
+    q = 1.0 / (1.0 + w * w)
+    return w - owed * w * q * q / (1.0 + owed * (1.0 - 3.0 * w * w) * q * q * q)

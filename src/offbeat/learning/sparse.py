@@ -1,8 +1,8 @@
 """A block of mostly zeros: CSR rows, and weights kept lazily so that a step costs its non-zeros and no more.
 
 How w = s v + c mu makes that possible is told at the head of `sparse_kernels`. The nonconvex penalty has no such closed
-form: what it owes is applied to all columns at once every r steps, r * eta * strength <= 1/4 (every step, exactly,
-where a single one passes that), and to every copy of the weights that is handed out.
+form: what it is owed is paid on all columns at once every r steps, r * eta * strength <= 1/4 (at every step, exactly,
+where two would pass that). Until then each weight that is read is read as if it had been paid, to second order.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,10 +45,8 @@ class SparseBlock:
         check_finite(self._values)
         self.nonzeros_total = len(self._values)
         self.version = 0
-        self._penalty = penalty.code
-        self._strength = strength
-        self._shrinks = penalty is L2
-        self._owes = penalty is NONCONVEX and strength > 0.0
+        self._shrinkage = strength if penalty is L2 else 0.0
+        self._owing = strength if penalty is NONCONVEX else 0.0
         self._pairs = np.zeros((self.width, 2))
         self._s = 1.0
         self._c = 0.0
@@ -64,7 +62,9 @@ class SparseBlock:
         self._check_point(start, stop, point)
         z = np.empty(stop - start)
         if point is None:
-            kernels.lazy_share(self._offsets, self._columns, self._values, start, self._pairs, self._s, self._c, z)
+            kernels.lazy_share(
+                self._offsets, self._columns, self._values, start, self._pairs, self._s, self._c, self._owed, z
+            )
         else:
             kernels.plain_share(self._offsets, self._columns, self._values, start, point, z)
         return z
@@ -79,7 +79,7 @@ class SparseBlock:
         out = np.empty(count, np.uint64)
         csr = (self._offsets, self._columns, self._values, start)
         if point is None:
-            inside = kernels.lazy_masked(*csr, self._pairs, self._s, self._c, mask, at, scale, limit, out)
+            inside = kernels.lazy_masked(*csr, self._pairs, self._s, self._c, self._owed, mask, at, scale, limit, out)
         else:
             inside = kernels.plain_masked(*csr, point, mask, at, scale, limit, out)
         if inside != count:
@@ -118,11 +118,12 @@ class SparseBlock:
 
     def _advance(self, batch_rows: int, eta: float, accumulate: float) -> float:
         """Move the two scalars by one step; how much of g the touched v must give up."""
-        if self._owes:
-            self._owed += eta
-            if (self._owed + eta) * self._strength > PENALTY_OWED_MOST:
-                self._fold()
-        shrink = 1.0 - eta * self._strength if self._shrinks else 1.0
+        debt = eta * self._owing
+        if self._owed + 2.0 * debt > PENALTY_OWED_MOST:
+            self._fold(now=debt)
+        else:
+            self._owed += debt
+        shrink = 1.0 - eta * self._shrinkage
         self._s *= shrink
         self._c = shrink * self._c - eta
         if self._s < SCALE_LEAST or self._c < -SHIFT_MOST:
@@ -130,15 +131,15 @@ class SparseBlock:
         self.version += 1
         return (eta / batch_rows + accumulate * self._c) / self._s
 
-    def _fold(self) -> None:
-        kernels.fold(self._pairs, self._s, self._c, self._owed * self._strength, self._penalty)
+    def _fold(self, now: float = 0.0) -> None:
+        kernels.fold(self._pairs, self._s, self._c, self._owed, now)
         self._s, self._c, self._owed = 1.0, 0.0, 0.0
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def weights(self) -> Floats:
         w = np.empty(self.width)
-        kernels.unfold(self._pairs, self._s, self._c, self._owed * self._strength, self._penalty, w)
+        kernels.unfold(self._pairs, self._s, self._c, self._owed, w)
         return w
 
     def set_weights(self, weights: Floats) -> None:
@@ -177,12 +178,10 @@ class SparseBlock:
         self._check_point(start, stop, None)
         first, last = int(self._offsets[start]), int(self._offsets[stop])
         if self.width <= last - first:
-            w = np.empty(self.width)
-            kernels.unfold(self._pairs, self._s, self._c, 0.0, self._penalty, w)
-            return None, w
+            return None, self.weights()
         columns = self._columns[first:last]
         w = np.empty(last - first)
-        kernels.gather_each(columns, self._pairs, self._s, self._c, w)
+        kernels.gather_each(columns, self._pairs, self._s, self._c, self._owed, w)
         return columns, w
 
     def share_job(self, start: int, stop: int, gathered: Gathered) -> Callable[[], Floats]:

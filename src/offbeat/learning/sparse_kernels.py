@@ -29,7 +29,9 @@ from offbeat.learning.kernels import (
     given,
     taken,
 )
-from offbeat.learning.penalties import penalty_slope
+from offbeat.learning.penalties import NONCONVEX, after_nonconvex, penalty_slope
+
+NONCONVEX_CODE = NONCONVEX.code
 
 OFFSETS = given(types.int64)
 COLUMNS = given(types.uint32)
@@ -40,17 +42,23 @@ PAIRS_OUT = taken(REAL, 2)
 
 
 @numba.njit(inline="always")
-def _lazy_products(offsets, columns, values, start, pairs, s, c, z):  # type: ignore[no-untyped-def]
+def _lazy_products(offsets, columns, values, start, pairs, s, c, owed, z):  # type: ignore[no-untyped-def]
     for i in range(len(z)):
         first, last = offsets[start + i], offsets[start + i + 1]
         column, x = columns[first:last], values[first:last]
         by_v = 0.0
         by_mu = 0.0
-        for k in range(len(column)):
-            j = column[k]
-            by_v += x[k] * pairs[j, 0]
-            by_mu += x[k] * pairs[j, 1]
-        z[i] = s * by_v + c * by_mu
+        if owed == 0.0:
+            for k in range(len(column)):
+                j = column[k]
+                by_v += x[k] * pairs[j, 0]
+                by_mu += x[k] * pairs[j, 1]
+            z[i] = s * by_v + c * by_mu
+        else:
+            for k in range(len(column)):
+                j = column[k]
+                by_v += x[k] * after_nonconvex(s * pairs[j, 0] + c * pairs[j, 1], owed)
+            z[i] = by_v
 
 
 @numba.njit(inline="always")
@@ -64,9 +72,9 @@ def _plain_products(offsets, columns, values, start, w, z):  # type: ignore[no-u
         z[i] = total
 
 
-@compiled(types.void, OFFSETS, COLUMNS, READ, INT, PAIRS, REAL, REAL, WRITE, fastmath=False)
-def lazy_share(offsets, columns, values, start, pairs, s, c, z):  # type: ignore[no-untyped-def]
-    _lazy_products(offsets, columns, values, start, pairs, s, c, z)
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, PAIRS, REAL, REAL, REAL, WRITE, fastmath=False)
+def lazy_share(offsets, columns, values, start, pairs, s, c, owed, z):  # type: ignore[no-untyped-def]
+    _lazy_products(offsets, columns, values, start, pairs, s, c, owed, z)
 
 
 @compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, WRITE, fastmath=False)
@@ -74,10 +82,12 @@ def plain_share(offsets, columns, values, start, w, z):  # type: ignore[no-untyp
     _plain_products(offsets, columns, values, start, w, z)
 
 
-@compiled(COUNT, OFFSETS, COLUMNS, READ, INT, PAIRS, REAL, REAL, WORDS, INT, REAL, REAL, WORDS_OUT, fastmath=False)
-def lazy_masked(offsets, columns, values, start, pairs, s, c, mask, at, scale, limit, out):  # type: ignore[no-untyped-def]
+@compiled(
+    COUNT, OFFSETS, COLUMNS, READ, INT, PAIRS, REAL, REAL, REAL, WORDS, INT, REAL, REAL, WORDS_OUT, fastmath=False
+)
+def lazy_masked(offsets, columns, values, start, pairs, s, c, owed, mask, at, scale, limit, out):  # type: ignore[no-untyped-def]
     z = np.empty(len(out))
-    _lazy_products(offsets, columns, values, start, pairs, s, c, z)
+    _lazy_products(offsets, columns, values, start, pairs, s, c, owed, z)
     return encode_masked(z, scale, limit, mask, at, out)
 
 
@@ -160,12 +170,12 @@ def compact_gradient(offsets, columns, values, start, residual, slots, touched, 
     return count
 
 
-@compiled(types.void, COLUMNS, PAIRS, REAL, REAL, WRITE, fastmath=False)
-def gather_each(columns, pairs, s, c, out):  # type: ignore[no-untyped-def]
+@compiled(types.void, COLUMNS, PAIRS, REAL, REAL, REAL, WRITE, fastmath=False)
+def gather_each(columns, pairs, s, c, owed, out):  # type: ignore[no-untyped-def]
     """The weight behind each of these non-zeros."""
     for k in range(len(columns)):
         j = columns[k]
-        out[k] = s * pairs[j, 0] + c * pairs[j, 1]
+        out[k] = after_nonconvex(s * pairs[j, 0] + c * pairs[j, 1], owed)
 
 
 @compiled(types.void, OFFSETS, READ, INT, READ, WRITE)
@@ -181,17 +191,16 @@ def gathered_share(offsets, values, start, weights, z):  # type: ignore[no-untyp
         z[i] = total
 
 
-@compiled(types.void, PAIRS, REAL, REAL, REAL, INT, WRITE)
-def unfold(pairs, s, c, drift, penalty, w):  # type: ignore[no-untyped-def]
-    """w = s v + c mu, less the penalty still owed."""
+@compiled(types.void, PAIRS, REAL, REAL, REAL, WRITE)
+def unfold(pairs, s, c, owed, w):  # type: ignore[no-untyped-def]
+    """w = s v + c mu, after what the nonconvex penalty is owed."""
     for j in range(len(w)):
-        value = s * pairs[j, 0] + c * pairs[j, 1]
-        w[j] = value - drift * penalty_slope(penalty, value)
+        w[j] = after_nonconvex(s * pairs[j, 0] + c * pairs[j, 1], owed)
 
 
-@compiled(types.void, PAIRS_OUT, REAL, REAL, REAL, INT)
-def fold(pairs, s, c, drift, penalty):  # type: ignore[no-untyped-def]
-    """v = s v + c mu, less the penalty still owed; the scalars then are 1 and 0."""
+@compiled(types.void, PAIRS_OUT, REAL, REAL, REAL, REAL)
+def fold(pairs, s, c, owed, now):  # type: ignore[no-untyped-def]
+    """v = w, so that the scalars become 1 and 0 and nothing is owed; then one exact step `now` of the penalty."""
     for j in range(len(pairs)):
-        value = s * pairs[j, 0] + c * pairs[j, 1]
-        pairs[j, 0] = value - drift * penalty_slope(penalty, value)
+        value = after_nonconvex(s * pairs[j, 0] + c * pairs[j, 1], owed)
+        pairs[j, 0] = value - now * penalty_slope(NONCONVEX_CODE, value)

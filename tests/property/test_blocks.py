@@ -1,0 +1,157 @@
+"""Blocks under arbitrary data and step sequences: dense, sparse and a plain numpy block are one and the same."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offbeat.learning.blocks import make_block
+from offbeat.learning.directions import Saga, Sgd, Svrg, step
+from offbeat.learning.losses import LOSSES
+from offbeat.learning.penalties import L2, NONCONVEX, PENALTIES
+from offbeat.learning.sampling import BlockSampler
+
+SCALE = 2.0**40
+
+
+class PlainBlock:
+    """The formulas of `Block.step`, as they stand."""
+
+    def __init__(self, X, penalty, strength):
+        self.X, self.penalty, self.strength = X, penalty, strength
+        self.w, self.mu = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+
+    def step(self, start, stop, residual, eta, accumulate=0.0):
+        g = self.X[start:stop].T @ residual
+        self.w = self.w - eta * (g / (stop - start) + self.mu + self.strength * self.penalty.gradient(self.w))
+        self.mu = self.mu + accumulate * g
+
+
+def table(seed, rows, width, density):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((rows, width)) * (rng.random((rows, width)) < density)
+
+
+def directions(method, rows, seed):
+    if method == "sgd":
+        return [Sgd() for _ in range(3)]
+    start = np.random.default_rng(seed).uniform(-1, 1, rows) if method == "svrg" else np.zeros(rows)
+    return [(Svrg if method == "svrg" else Saga)(start) for _ in range(3)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 40),
+    width=st.integers(1, 12),
+    density=st.sampled_from([0.0, 0.2, 1.0]),
+    batch=st.integers(1, 9),
+    strength=st.sampled_from([0.0, 1e-3, 0.3]),
+    loss=st.sampled_from(LOSSES),
+    method=st.sampled_from(["sgd", "svrg", "saga"]),
+    penalty=st.sampled_from(PENALTIES),
+)
+def test_dense_sparse_and_plain_agree(seed, rows, width, density, batch, strength, loss, method, penalty):
+    X = table(seed, rows, width, density)
+    y = np.random.default_rng(seed).choice([-1.0, 1.0], rows)
+    eta = 0.4 / (loss.curvature * max(1.0, float(np.sum(X**2, axis=1).max())))
+    if penalty is NONCONVEX and strength:
+        strength = 0.13 / eta  # every step pays at once: exactly the dense step
+    plain = PlainBlock(X, penalty, strength)
+    dense = make_block(X, penalty=penalty, strength=strength)
+    sparse = make_block(scipy.sparse.csr_matrix(X), penalty=penalty, strength=strength)
+    rules = directions(method, rows, seed)
+    if method == "svrg":
+        plain.mu = X.T @ rules[0].table / rows
+        dense.set_mean_gradient(plain.mu)
+        sparse.set_mean_gradient(plain.mu)
+    sampler = BlockSampler(rows, batch, np.random.default_rng(seed))
+    for _ in range(40):
+        start, stop = sampler.next()
+        theta = loss.derivative(X[start:stop] @ plain.w, y[start:stop])
+        step(plain, rules[0], start, stop, theta, eta)
+        step(dense, rules[1], start, stop, theta, eta)
+        step(sparse, rules[2], start, stop, theta, eta)
+    size = max(1.0, float(np.abs(plain.w).max()))
+    for block in (dense, sparse):
+        np.testing.assert_allclose(block.weights(), plain.w, atol=1e-11 * size)
+        np.testing.assert_allclose(block.mean_gradient(), plain.mu, atol=1e-11 * size)
+        np.testing.assert_allclose(block.share(0, rows), X @ plain.w, atol=1e-10 * size)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), strength=st.sampled_from([0.0, 1e-4, 0.05]), eta=st.sampled_from([0.05, 0.5]))
+def test_lazy_equals_dense(seed, strength, eta):
+    """A coordinate untouched for 10^3 steps arrives where single steps would have brought it."""
+    rng = np.random.default_rng(seed)
+    X = np.zeros((2, 3))
+    X[0, 0] = X[1, 1] = 1.0
+    block = make_block(scipy.sparse.csr_matrix(X), penalty=L2, strength=strength)
+    w, mu = rng.standard_normal(3), rng.standard_normal(3)
+    block.set_weights(w)
+    block.set_mean_gradient(mu)
+    for r in rng.standard_normal(1000):
+        block.step(0, 1, np.array([r]), eta)
+        w = w - eta * (r * X[0] + mu + strength * w)
+    np.testing.assert_allclose(block.weights(), w, rtol=1e-10, atol=1e-10)
+
+
+def test_many_steps_fold_before_the_scalars_lose_their_digits():
+    """eta strength = 0.4: the scale falls under 1e-8 every 36 steps; eta = 1e5: the shift passes 1e6 every 10."""
+    X = np.eye(4)
+    for strength, eta, steps in ((0.4, 1.0, 2000), (0.0, 1e5, 100)):
+        block = make_block(scipy.sparse.csr_matrix(X), penalty=L2, strength=strength)
+        plain = PlainBlock(X, L2, strength)
+        plain.mu = np.array([1e-3, -2e-3, 0.0, 1.0])
+        block.set_mean_gradient(plain.mu)
+        rng = np.random.default_rng(0)
+        for _ in range(steps):
+            i = int(rng.integers(4))
+            residual = rng.standard_normal(1)
+            block.step(i, i + 1, residual, eta, 0.01)
+            plain.step(i, i + 1, residual, eta, 0.01)
+        np.testing.assert_allclose(block.weights(), plain.w, rtol=1e-10)
+
+
+@pytest.mark.parametrize("eta", [0.02, 0.2, 0.24])
+def test_nonconvex_penalty_paid_every_few_steps(eta):
+    """Paid after 25, 2 or 2 steps: near the dense trajectory all the way, and at rest in the same place."""
+    X = table(0, 60, 20, 0.3)
+    y = np.random.default_rng(0).choice([-1.0, 1.0], 60)
+    dense = make_block(X, penalty=NONCONVEX, strength=0.5)
+    sparse = make_block(scipy.sparse.csr_matrix(X), penalty=NONCONVEX, strength=0.5)
+    rules = [Saga(np.zeros(60)), Saga(np.zeros(60))]
+    for block in (dense, sparse):
+        block.set_weights(np.linspace(-1.5, 1.5, 20))
+    sampler = BlockSampler(60, 8, np.random.default_rng(0))
+    apart = []
+    for _ in range(int(600 / eta)):
+        start, stop = sampler.next()
+        for block, rule in zip((dense, sparse), rules, strict=True):
+            theta = LOSSES[0].derivative(block.share(start, stop), y[start:stop])
+            step(block, rule, start, stop, theta, eta)
+        apart.append(float(np.linalg.norm(sparse.weights() - dense.weights())))
+    assert 0.0 < max(apart) < 0.02 * np.linalg.norm(np.linspace(-1.5, 1.5, 20))
+    assert apart[-1] < 0.005 * np.linalg.norm(dense.weights())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.floats(-(2.0**20) + 1, 2.0**20 - 1), min_size=1, max_size=30),
+    bits=st.integers(8, 42),
+    at=st.integers(0, 5),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_fixed_point_round_trip(values, bits, at, seed):
+    """Each word is within half a unit of the last place, and sums do not depend on order or masks."""
+    exact = np.array(values)
+    scale = 2.0**bits
+    mask = np.random.default_rng(seed).integers(0, 2**64, len(exact) + 6, dtype=np.uint64)
+    for X in (exact[:, None], scipy.sparse.csr_matrix(exact[:, None])):
+        block = make_block(X, penalty=L2, strength=0.1)
+        one = np.ones(1)
+        plain = block.encoded_share(0, len(exact), one, scale, 2.0**20)
+        masked = block.masked_share(0, len(exact), one, mask, at, scale, 2.0**20)
+        assert np.array_equal(masked - mask[at : at + len(exact)], plain)
+        assert np.all(np.abs(plain.view(np.int64) / scale - exact) <= 0.5 / scale)
