@@ -73,7 +73,9 @@ MESSAGES = (*member.MESSAGES, Product, RoundWanted)
 
 def direction_for(method: str, rows: int) -> Direction:
     """The gradient estimator over one block, before its first table."""
-    return {"sgd": Sgd(), "svrg": Svrg(np.zeros(rows)), "saga": Saga(np.zeros(rows))}[method]
+    if method == "sgd":
+        return Sgd()
+    return Svrg(np.zeros(rows)) if method == "svrg" else Saga(np.zeros(rows))
 
 
 class Stepper:
@@ -90,17 +92,22 @@ class Stepper:
             self.direction.adopt(self.member.survey.table)
             self.block.set_mean_gradient(self.member.survey.gradient)
 
-    def derivatives(self, start: int, stop: int, others: np.ndarray) -> np.ndarray:
-        """The loss's derivatives at the sum of the others' shares and the own share, taken now."""
+    def derivatives(self, start: int, stop: int, others: np.ndarray, own: np.ndarray | None = None) -> np.ndarray:
+        """The loss's derivatives at the sum of the others' shares and the own share, taken now where not given."""
         problem = self.member.problem
         assert problem.labels is not None
-        own = self.block.share(start, stop)
+        own = self.block.share(start, stop) if own is None else own
         _, theta = finish_product(others, own, problem.labels[start:stop], problem.loss, self.member.sums.scale)
         return theta
 
     def step(self, start: int, stop: int, theta: np.ndarray) -> None:
         residual = self.direction.residual(start, stop, theta)
         self.block.step(start, stop, residual, self.eta(), self.direction.accumulate)
+        self.samples += stop - start
+
+    def apply(self, start: int, stop: int, columns: np.ndarray | None, values: np.ndarray) -> None:
+        """The step from a gradient that a lane computed of residuals taken before."""
+        self.block.apply_gradient(columns, values, stop - start, self.eta(), self.direction.accumulate)
         self.samples += stop - start
 
     def eta(self) -> float:
@@ -138,14 +145,21 @@ class Worker:
         self.sampler = self._new_sampler()
         return self._ask() if self.member.options.method != "svrg" else []
 
+    @property
+    def steps(self) -> bool:
+        """Whether this worker holds labels; without them it answers, but its block never moves."""
+        return self.member.problem.labels is not None
+
     def surveyed(self) -> list[Effect]:
         self.stepper.adopt_survey()
         return [] if self.started or self.member.options.method != "svrg" else self._ask()
 
     def _ask(self) -> list[Effect]:
         """Keep so many products in flight."""
-        assert self.sampler is not None
         self.started = True
+        if not self.steps:
+            return []
+        assert self.sampler is not None
         under_way = sum(s.point == CURRENT for s in self.member.sums.open.values()) + self.member.pending.count("step")
         effects: list[Effect] = []
         for _ in range(self.member.options.in_flight - under_way):
@@ -189,7 +203,8 @@ class Worker:
 
     def passes(self) -> float:
         """The mean over the workers, as far as this one has heard of their versions."""
-        heard = [self.member.sums.seen.get(peer, 0) for peer in self.member.sums.peers]
+        stepping = [peer for peer in self.member.sums.peers if peer in self.member.conduct.active]
+        heard = [self.member.sums.seen.get(peer, 0) for peer in stepping]
         updates = self.member.block.version + sum(heard)
         return updates / (len(heard) + 1) * self.member.conduct.batch / self.member.problem.rows
 
@@ -381,7 +396,12 @@ def build(
         raise BadJob(f"Vertical learning needs two parties or more; got {len(roster)}.")
     make: Callable[[Member, int], Party] = RoundWorker if synchronous else Worker
     return [
-        make(_member(name, roster, active, blocks[name], problem, options, seed, run, secrets_seed), seed)
+        make(
+            _member(
+                name, roster, active, blocks[name], problem.for_party(name in active), options, seed, run, secrets_seed
+            ),
+            seed,
+        )
         for name in roster
         if only is None or name == only
     ]

@@ -19,7 +19,9 @@ difference f(w) - D(theta) equals |gradient|^2 / (2 * strength) (Fenchel's equal
 | squared-hinge | max(0, 1-yz)^2   | -2y max(0, 1-yz)        | 2         |
 | ls-svm        | (1-yz)^2         | -2y(1-yz)               | 2         |
 
-All but `squared` expect labels -1 and +1.
+All but `squared` expect labels -1 and +1. A fifth, `debiased-logistic`, is the logistic loss for labels that went
+through randomised response: value log(1+exp(z)) - t z and derivative 1/(1+exp(-z)) - t, where the target t is the
+de-biased answer (outside of [0, 1], with the true 0 or 1 as its mean). With t = 0 or 1 it is `logistic`.
 """
 
 import difflib
@@ -86,6 +88,18 @@ def _entropy(p: Floats) -> Floats:
     return -p * np.log(np.where(p > 0.0, p, 1.0))
 
 
+def _debiased(z: Floats, t: Floats) -> Floats:
+    return np.asarray(np.logaddexp(0.0, z) - t * z)
+
+
+def _debiased_derivative(z: Floats, t: Floats) -> Floats:
+    return np.asarray(_sigmoid(z) - t)
+
+
+def _debiased_dual(theta: Floats, t: Floats) -> Floats:
+    return _logistic_dual(theta + t, np.full(np.shape(t), -1.0))
+
+
 def _squared(z: Floats, y: Floats) -> Floats:
     return (z - y) ** 2
 
@@ -136,8 +150,12 @@ LOGISTIC = Loss("logistic", 0, 0.25, _logistic, _logistic_derivative, _logistic_
 SQUARED = Loss("squared", 1, 2.0, _squared, _squared_derivative, _constant_second, _squared_dual, binary=False)
 SQUARED_HINGE = Loss("squared-hinge", 2, 2.0, _hinge, _hinge_derivative, _hinge_second, _hinge_dual)
 LS_SVM = Loss("ls-svm", 3, 2.0, _margin, _margin_derivative, _constant_second, _margin_dual)
+DEBIASED_LOGISTIC = Loss(
+    "debiased-logistic", 4, 0.25, _debiased, _debiased_derivative, _logistic_second, _debiased_dual, binary=False
+)
 
 LOSSES = (LOGISTIC, SQUARED, SQUARED_HINGE, LS_SVM)
+"""What a user may name; the de-biased loss comes with `label_dp_epsilon` alone."""
 
 
 def loss_named(name: str) -> Loss:
@@ -167,4 +185,7 @@ def derivative_of(code: int, z: float, y: float) -> float:
     if code == 2:
         short = 1.0 - y * z
         return 0.0 if short <= 0.0 else -2.0 * y * short  # not max(0, short): that would swallow a NaN
+    if code == 4:
+        small = math.exp(-abs(z))
+        return (1.0 if z >= 0.0 else small) / (1.0 + small) - y
     return -2.0 * y * (1.0 - y * z)

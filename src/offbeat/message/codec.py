@@ -105,7 +105,7 @@ def _array_to_extension(value: Any) -> msgspec.msgpack.Ext:
     if code is None or value.ndim > _DIMENSIONS_MAX:
         raise TypeError(f"an array of {value.dtype} with {value.ndim} dimensions does not travel")
     head = struct.pack(f"<BB{value.ndim}I", code, value.ndim, *value.shape)
-    return msgspec.msgpack.Ext(_ARRAY, head + np.ascontiguousarray(value).data.cast("B"))
+    return msgspec.msgpack.Ext(_ARRAY, head + value.tobytes())
 
 
 def _extension_to_array(code: int, data: memoryview) -> np.ndarray:

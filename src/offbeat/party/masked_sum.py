@@ -339,6 +339,11 @@ class MaskedSum:
             del kept[next(iter(kept))]
         return list(sends)
 
+    def is_news(self, asker: PartyName, ask: ShareAsked) -> bool:
+        """Whether answering would take a fresh share, now."""
+        known = asker in self.answers and ask.first not in self.answers[asker]
+        return known and self.ready and ask.epoch == self.epoch and ask.first >= self.closed_below[asker]
+
     def _again(self, asker: PartyName, ask: ShareAsked, before: tuple[ShareAsked, list[Send]]) -> list[Effect]:
         old, sends = before
         if (old.start, old.stop, old.point) != (ask.start, ask.stop, ask.point):
@@ -360,7 +365,12 @@ class MaskedSum:
         mask, at = net.take(ask.first, count)
         words = self.source.words(ask.start, ask.stop, ask.point, mask, at, self.scale, self.limit)
         given = ShareGiven(ask.first, words, self.source.version(), self.epoch)
-        return [Send(asker, given, count, self.source.nonzeros(ask.start, ask.stop, ask.point))]
+        return [Send(asker, given, *self._half(count, self.source.nonzeros(ask.start, ask.stop, ask.point)))]
+
+    @staticmethod
+    def _half(samples: int, nonzeros: int) -> tuple[int, int]:
+        """A share is half of what a batch costs: the product, without the step."""
+        return -(-samples // 2), nonzeros // 2
 
     def _net_for(self, asker: PartyName) -> NetMask:
         others = [name for name in self.peers if name != asker]
@@ -447,7 +457,7 @@ class MaskedSum:
         if partial.missing:
             return []
         body = PartialGiven(asker, first, tree, partial.words, partial.versions, self.epoch)
-        partial.sent = Send(partial.parent, body, len(words), nonzeros)
+        partial.sent = Send(partial.parent, body, *self._half(len(words), nonzeros))
         return [partial.sent]
 
     def _forget_partials(self, asker: PartyName) -> None:

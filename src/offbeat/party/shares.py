@@ -29,6 +29,14 @@ class BlockShares:
         self.block = block
         self.points: dict[int, np.ndarray] = {}
         self.scalars: dict[int, np.ndarray] = {}
+        self._held: tuple[np.ndarray, int] | None = None
+
+    def hold(self, share: np.ndarray, version: int) -> None:
+        """Answer the next request at CURRENT with this share, which a lane computed at that version."""
+        self._held = share, version
+
+    def release(self) -> None:
+        self._held = None
 
     def freeze(self, snapshot: int) -> None:
         self.points[snapshot] = self.block.weights()
@@ -43,7 +51,7 @@ class BlockShares:
         self.scalars[point] = widen(values, scale)
 
     def version(self) -> int:
-        return self.block.version
+        return self.block.version if self._held is None else self._held[1]
 
     def knows(self, point: int) -> bool:
         return point == CURRENT or point in self.points or point in self.scalars
@@ -53,6 +61,8 @@ class BlockShares:
     ) -> np.ndarray:
         if point < CURRENT:
             return _scalar_words(self.scalars[point][start:stop], mask, at, scale, limit)
+        if self._held is not None:
+            return _scalar_words(self._held[0], mask, at, scale, limit)
         weights = self.points[point] if point != CURRENT else None
         if mask is None:
             return self.block.encoded_share(start, stop, weights, scale, limit)

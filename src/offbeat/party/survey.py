@@ -20,7 +20,7 @@ The certificate: with G_l = X_l^T theta / n + strength * penalty'(w_l), the squa
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,10 @@ class Problem:
     penalty: Penalty
     strength: float
     labels: np.ndarray | None  # None where this party has none
+
+    def for_party(self, holds_labels: bool) -> "Problem":
+        """The problem as a party with or without labels knows it."""
+        return self if holds_labels else replace(self, labels=None)
 
     def gap(self, gradient_norm_squared: float) -> float:
         certified = self.penalty.name == "l2" and self.strength > 0
