@@ -1,0 +1,135 @@
+"""Rules of this house that a reader could check by hand, checked by a machine."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+SOURCE = REPOSITORY / "src" / "offbeat"
+FILES = sorted(SOURCE.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
+NAMELESS = {"utils", "util", "common", "helpers", "helper", "misc", "tools", "stuff"}
+PICKLING = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+FUNCTION_LINES_MOST = 80
+LONG_FUNCTIONS: frozenset[str] = frozenset()  # "path:function"; keep it empty
+
+
+def shown(path, node=None):
+    return f"{path.relative_to(REPOSITORY)}" + (f":{node.lineno}" if node else "")
+
+
+def test_every_module_has_a_name_that_says_something():
+    assert [shown(path) for path in FILES if {path.stem, path.parent.name} & NAMELESS] == []
+
+
+def test_every_module_but_an_empty_one_says_what_it_is_for():
+    silent = [path for path, tree in TREES.items() if tree.body and not ast.get_docstring(tree)]
+    assert [shown(path) for path in silent] == []
+
+
+def message_types():
+    """Every class that is a Message by its base, or by its base's base, anywhere in the package."""
+    classes = [
+        (path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    ]
+    known, found = {"Message"}, []
+    while True:
+        new = [
+            (path, node)
+            for path, node in classes
+            if node.name not in known and known & {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+        ]
+        if not new:
+            return found
+        found += new
+        known |= {node.name for _, node in new}
+
+
+def test_every_message_says_what_it_reveals():
+    silent = [
+        f"{shown(path, node)} {node.name}"
+        for path, node in message_types()
+        if not re.search(r"^\s*Reveals: \S", ast.get_docstring(node) or "", re.MULTILINE)
+    ]
+    assert silent == [], "a message's docstring needs a line 'Reveals: what, to whom'"
+
+
+def imported_names(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name.split(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node, node.module.split(".")[0]
+
+
+def test_nothing_is_pickled():
+    found = [
+        shown(path, node) for path, tree in TREES.items() for node, name in imported_names(tree) if name in PICKLING
+    ]
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
+                found.append(shown(path, node.value))
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "torch.save"):
+                found.append(shown(path, node))
+    assert found == []
+
+
+def test_global_random_state_is_left_alone():
+    legacy = re.compile(
+        r"^(np|numpy)\.random\.(seed|rand|randn|randint|random|choice|shuffle|permutation|normal|uniform)$"
+    )
+    found = [
+        shown(path, node)
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and legacy.match(ast.unparse(node.func))
+    ]
+    assert found == []
+
+
+def test_no_exception_is_swallowed_unnamed():
+    bare = [
+        shown(path, node)
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler) and node.type is None
+    ]
+    assert bare == []
+
+
+def test_functions_fit_on_a_screen_or_two():
+    long = {
+        f"{shown(path)}:{node.name}": node.end_lineno - node.lineno + 1
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MOST
+    }
+    assert {name: lines for name, lines in long.items() if name not in LONG_FUNCTIONS} == {}
+    assert long.keys() >= LONG_FUNCTIONS, "a function on the list has become short: take it off"
+
+
+def test_nothing_is_left_for_later():
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    found = [
+        f"{shown(path)}:{number}"
+        for path in FILES
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert found == []
+
+
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "ARCHITECTURE.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", [path for path in PAGES if path.is_file()], ids=lambda path: path.name)
+def test_links_between_pages_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)", text)
+    local = [link.partition("#")[0] for link in links if not re.match(r"[a-z]+:", link)]
+    assert [link for link in local if link and not (page.parent / link).exists()] == []

@@ -1,0 +1,119 @@
+"""Imports go one way: a package knows only those before it in ORDER, and importing offbeat stays light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "src" / "offbeat"
+
+ORDER = (
+    "errors",  # what can go wrong
+    "randomness",  # named streams from one seed
+    "data",  # where rows, columns and labels come from
+    "learning",  # mathematics of one party; knows nothing of messages
+    "privacy",  # what may leave a party, and what it costs
+    "party",  # the contract and reusable pieces of party
+    "message",  # bodies to bytes and back
+    "algorithms",  # one file per paper, both sides in it
+    "runtime",  # interchangeable drivers of parties
+    "metrics",  # observations to numbers
+    "report",  # numbers to something a person reads
+    "testing",  # conformance kit
+)
+TOP = len(ORDER)  # everything else: experiment, job, estimators, reproduce, bench, cli and the package itself
+
+SLOW_IMPORTS = ("torch", "matplotlib", "dp_accounting", "grpc", "paho", "ray", "pandas", "uvicorn", "starlette")
+
+
+def modules():
+    """Every module's dotted name and file."""
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = ("offbeat", *path.relative_to(ROOT).with_suffix("").parts)
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+MODULES = dict(modules())
+
+
+def rank(name):
+    parts = name.split(".")
+    return ORDER.index(parts[1]) if len(parts) > 1 and parts[1] in ORDER else TOP
+
+
+def imported(name, path, tree=None):
+    """(line, module of ours) for each import anywhere below a tree, relative ones resolved."""
+    tree = tree or ast.parse(path.read_text(encoding="utf-8"))
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] == "offbeat")
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, package)
+            if base.split(".")[0] == "offbeat":
+                yield from ((node.lineno, _target(base, alias.name)) for alias in node.names)
+
+
+def _base(node, package):
+    if not node.level:
+        return node.module or ""
+    parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*parents, *([node.module] if node.module else [])])
+
+
+def _target(base, name):
+    return f"{base}.{name}" if f"{base}.{name}" in MODULES else base
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_imports_only_from_packages_before_its_own(name):
+    path = MODULES[name]
+    upward = [
+        f"{path.relative_to(ROOT.parents[1])}:{line} imports {target}"
+        for line, target in imported(name, path)
+        if rank(target) > rank(name)
+    ]
+    assert not upward, "\n".join(upward) + f"\nThe order is {' < '.join(ORDER)} < everything else."
+
+
+def test_every_package_of_the_order_exists():
+    assert [name for name in ORDER if f"offbeat.{name}" not in MODULES] == []
+
+
+def test_no_two_modules_need_each_other_to_be_imported():
+    needs = {name: {target for _, target in imported(name, path, _at_import(path))} for name, path in MODULES.items()}
+    done, path_so_far = set(), []
+
+    def visit(name):
+        assert name not in path_so_far, "a cycle of imports: " + " -> ".join([*path_so_far, name])
+        if name in done:
+            return
+        path_so_far.append(name)
+        for target in sorted(needs.get(name, ()) - {name}):
+            visit(target)
+        path_so_far.pop()
+        done.add(name)
+
+    for name in MODULES:
+        visit(name)
+
+
+def _at_import(path):
+    """The module without function bodies and without what only type checkers read."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kept = [node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))]
+    for node in [inner for top in kept for inner in ast.walk(top)]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = []
+    return ast.Module(body=kept, type_ignores=[])
+
+
+@pytest.mark.parametrize("entry", ["offbeat", "offbeat.report.page", "offbeat.report.summary", "offbeat.cli"])
+def test_importing_does_not_import_what_is_slow(entry):
+    if entry not in MODULES:
+        pytest.skip(f"{entry} does not exist yet")
+    script = f"import sys, {entry}; print(*sorted(set(sys.modules) & set({SLOW_IMPORTS!r})))"
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == [], f"importing {entry} brings in {printed.strip()}: import it where it is used"
