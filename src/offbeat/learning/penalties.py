@@ -81,5 +81,7 @@ def after_nonconvex(w: float, owed: float) -> float:
     One Newton step on u + owed g'(u) = w. A weight at rest under a constant slope, which moved on by owed g'(u) while
     the penalty was not paid, is thereby read back as u itself, up to third derivatives.
     """
+    if owed == 0.0:
+        return w
     q = 1.0 / (1.0 + w * w)
     return w - owed * w * q * q / (1.0 + owed * (1.0 - 3.0 * w * w) * q * q * q)
