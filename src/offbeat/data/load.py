@@ -109,9 +109,7 @@ def load_series(name: str, data_dir: DataDir = None, seed: int = 0) -> Series:
     if name == "icu-like":
         return icu_like(seed=seed)
     if name != "physionet2012_set_a":
-        raise BadData(
-            f"There is no set of time series {name!r}. {did_you_mean(name, ('physionet2012_set_a', 'icu-like'))}"
-        )
+        raise BadData(f"There are no time series {name!r}. {did_you_mean(name, ('physionet2012_set_a', 'icu-like'))}")
     return physionet2012_set_a(data_dir, seed)
 
 

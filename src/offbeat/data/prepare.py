@@ -1,30 +1,37 @@
 """Preparing one party's columns, from that party's training rows alone.
 
-Order: missing values → one-hot and quantile bins → counts (log1p or tf-idf) → standardisation → row scaling. All but
-the last work on one column at a time, so a party needs nobody else, and the result does not depend on how the other
-columns are shared out. The row scalings are
-
-    party-unit    each party scales its own part of every row to norm 1/sqrt(q): no row is longer than 1, and nothing
-                  is pooled (a part that is all zero stays zero)
-    pooled-unit   every whole row is scaled to norm 1, as in the published experiments. It needs the sum of the
-                  parties' squared norms for each row, which a real run would have to share: for comparisons only
-
-What is learned (levels, medians, means, ...) is kept in a `Fitted` value, and serves rows that come later.
+Order: missing values → one-hot and quantile bins → counts (log1p or tf-idf) → standardisation → row scaling
+(`row_scale.py`). All but the last work on one column at a time, so a party needs nobody else, and the result does not
+depend on how the other columns are shared out. What is learned (levels, medians, means, ...) is kept in a `Fitted`
+value and serves rows that come later.
 """
 
-import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal, get_args
 
 import numpy as np
-import scipy.sparse as sp
 
-from offbeat.data.matrix import Csr, Floats, Integers, Matrix, row_norms, scale_columns, scale_rows, squared_row_norms
+from offbeat.data.encode import (
+    Counts,
+    Levels,
+    bin_edges,
+    bin_names,
+    count_weights,
+    filled,
+    indicator_columns,
+    indicators,
+    inverse_document_frequency,
+    spell,
+)
+from offbeat.data.matrix import Csr, Floats, Integers, Matrix
 from offbeat.data.names import did_you_mean
+from offbeat.data.row_scale import Rows
+from offbeat.data.table import Table
 from offbeat.errors import BadData, BadJob
 
-Rows = Literal["as-is", "party-unit", "pooled-unit"]
+Missing = Literal["refuse", "median"]
+Standardise = Literal["none", "numeric", "all"]
 
 
 @dataclass(frozen=True)
@@ -33,17 +40,17 @@ class Preparation:
 
     one_hot       names of categorical columns: one 0/1 column per level seen in training; an unseen level is all zero
     bins          cut every other column at so many training quantiles and one-hot encode the bins; 0 for none
-    missing       `refuse` them, or fill with the column's training `median`
-    counts        leave as they are, or `log1p`, or `tf-idf` (idf = ln((1+n)/(1+df)) + 1 over the training rows)
+    missing       `refuse` them, or fill with the column's training `median` (a missing category is all zero)
+    counts        `as-is`, or `log1p`, or `tf-idf` (idf = ln((1+n)/(1+df)) + 1 over the training rows)
     standardise   `none`; `numeric` (z-scores, 0/1 columns of one-hot left alone); `all` (the 0/1 columns as well)
     rows          `as-is`, `party-unit`, `pooled-unit`
     """
 
     one_hot: tuple[str, ...] = ()
     bins: int = 0
-    missing: Literal["refuse", "median"] = "refuse"
-    counts: Literal["as-is", "log1p", "tf-idf"] = "as-is"
-    standardise: Literal["none", "numeric", "all"] = "none"
+    missing: Missing = "refuse"
+    counts: Counts = "as-is"
+    standardise: Standardise = "none"
     rows: Rows = "as-is"
 
     def sentence(self) -> str:
@@ -72,157 +79,201 @@ class Preparation:
 AS_IS = Preparation()
 
 
-@dataclass(frozen=True)
-class Levels:
-    """One raw column turned into 0/1 columns: `values` for a categorical one, `edges` for quantile bins."""
-
-    column: int
-    start: int
-    values: Floats
-    is_bins: bool = False
-
-    @property
-    def width(self) -> int:
-        return self.values.size + self.is_bins
+def check_preparation(preparation: Preparation) -> Preparation:
+    """The same preparation, if every option has a meaning; otherwise the nearest right word."""
+    words = {"missing": Missing, "counts": Counts, "standardise": Standardise, "rows": Rows}
+    for option in fields(preparation):
+        value = getattr(preparation, option.name)
+        if option.name in words and value not in get_args(words[option.name]):
+            known = did_you_mean(str(value), get_args(words[option.name]))
+            raise BadJob(f"Preparation: {option.name} = {value!r} has no meaning. {known}")
+    if preparation.bins < 0 or preparation.bins == 1:
+        raise BadJob(f"Preparation: bins must be 0 (none) or at least 2; came {preparation.bins}.")
+    if len(set(preparation.one_hot)) < len(preparation.one_hot):
+        raise BadJob(f"Preparation: a column is listed twice under one_hot: {list(preparation.one_hot)}.")
+    return preparation
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What one party learned from its training rows; `apply` gives its prepared block for any rows."""
+    """What one party learned from its training rows. `apply` gives its prepared columns for any rows, before row
+    scaling; `spelling` holds the texts behind the codes of text columns."""
 
     preparation: Preparation
-    width_raw: int
-    columns: Sequence[str]
+    raw_columns: Sequence[str] = field(repr=False)
+    columns: Sequence[str] = field(repr=False)
     plain: Integers = field(repr=False)
-    plain_start: Integers = field(repr=False)
+    plain_at: Integers = field(repr=False)
     fill: Floats = field(repr=False)
     levels: tuple[Levels, ...] = field(repr=False)
-    idf: Floats | None = field(repr=False)
-    centre: Floats | None = field(repr=False)
-    scale: Floats | None = field(repr=False)
+    spelling: Mapping[str, Sequence[str]] = field(repr=False)
+    idf: Floats | None = field(default=None, repr=False)
+    centre: Floats | None = field(default=None, repr=False)
+    scale: Floats | None = field(default=None, repr=False)
     constant: tuple[str, ...] = ()
 
     def apply(self, features: Matrix) -> Matrix:
-        """The prepared columns of these rows, before any row scaling."""
-        if features.shape[1] != self.width_raw:
-            raise BadData(f"This preparation was learned on {self.width_raw} columns; {features.shape[1]} came.")
+        """Prepared columns of these rows, whose raw columns are in the order they were learned in."""
+        if features.shape[1] != len(self.raw_columns):
+            raise BadData(f"This preparation was learned on {len(self.raw_columns)} columns; {features.shape[1]} came.")
         if not isinstance(features, np.ndarray):
-            return _count_weights(features, self.preparation, self.idf)
-        block = _count_weights(self._encode(features), self.preparation, self.idf)
-        assert isinstance(block, np.ndarray)
-        return block if self.centre is None or self.scale is None else (block - self.centre) * self.scale
+            return count_weights(features, self.preparation.counts, self.idf)
+        _refuse_missing(features, self.raw_columns, self.preparation)
+        block = count_weights(self.encoded(features), self.preparation.counts, self.idf)
+        if self.centre is None or self.scale is None:
+            return block
+        return (np.asarray(block) - self.centre) * self.scale
 
-    def _encode(self, features: Floats) -> Floats:
+    def apply_table(self, table: Table) -> Matrix:
+        """Prepared columns of a later table: its columns found by name, its text codes translated."""
+        return self.apply(self._recoded(table) if isinstance(table.features, np.ndarray) else table.features)
+
+    def encoded(self, features: Floats) -> Floats:
         if not self.levels:
-            return _filled(features, self.fill)
+            return filled(features, self.fill)
         block = np.zeros((features.shape[0], len(self.columns)))
-        block[:, self.plain_start] = _filled(features[:, self.plain], self.fill)
+        block[:, self.plain_at] = filled(features[:, self.plain], self.fill)
         for item in self.levels:
-            block[:, item.start : item.start + item.width] = _indicators(features[:, item.column], item)
+            block[:, item.span] = indicators(features[:, item.column], item)
         return block
 
+    def _recoded(self, table: Table) -> Floats:
+        place = {column: j for j, column in enumerate(table.columns)}
+        features = np.empty((len(table), len(self.raw_columns)))
+        for j, column in enumerate(self.raw_columns):
+            if column not in place:
+                raise BadData(f"{table.name} lacks the column {column!r}. {did_you_mean(column, place)}")
+            values = np.asarray(table.features)[:, place[column]]
+            features[:, j] = _translated(values, table.levels.get(column), self.spelling.get(column))
+        return features
 
-def fit(
+
+def _translated(codes: Floats, theirs: Sequence[str] | None, ours: Sequence[str] | None) -> Floats:
+    """Codes of a later table as ours; a level we never met becomes -1, which matches none."""
+    if theirs is None or ours is None:
+        return codes
+    known = {level: float(i) for i, level in enumerate(ours)}
+    table = np.array([known.get(level, -1.0) for level in theirs] + [np.nan])
+    return table[np.where(np.isnan(codes), len(theirs), codes).astype(np.int64)]
+
+
+# -- learning ------------------------------------------------------------------------------------------------------
+
+
+def fit_preparation(
     features: Matrix,
     columns: Sequence[str],
     preparation: Preparation,
-    level_names: Mapping[str, Sequence[str]] | None = None,
+    spelling: Mapping[str, Sequence[str]] | None = None,
 ) -> Fitted:
-    """Learn one party's preparation from its training rows. `level_names` spells the codes of text columns."""
+    """Learn one party's preparation from its training rows. `spelling` gives the texts behind codes."""
+    check_preparation(preparation)
+    texts = spelling or {}
     if not isinstance(features, np.ndarray):
         return _fit_sparse(features, columns, preparation)
-    _known_columns(columns, preparation.one_hot)
-    medians = _medians(features, columns, preparation)
-    encoded = _fit_levels(features, columns, preparation, level_names or {}, medians)
-    return _fit_scales(encoded, features)
+    _check_columns(columns, preparation, texts)
+    _refuse_missing(features, columns, preparation)
+    return _fit_scales(_fit_levels(features, columns, preparation, texts), features)
 
 
-def _known_columns(columns: Sequence[str], wanted: tuple[str, ...]) -> None:
-    if wanted and len(set(wanted)) < len(wanted):
-        raise BadJob(f"A column is listed twice under one_hot: {list(wanted)}.")
-    for name in wanted:
+def _check_columns(columns: Sequence[str], preparation: Preparation, texts: Mapping[str, Sequence[str]]) -> None:
+    for name in preparation.one_hot:
         if name not in columns:
-            raise BadJob(
-                f"one_hot names column {name!r}, which this party does not have. {did_you_mean(name, columns)}"
-            )
+            raise BadJob(f"one_hot names column {name!r}, which is not there. {did_you_mean(name, columns)}")
+    for name in texts:
+        if name in columns and name not in preparation.one_hot:
+            raise BadJob(f"Column {name!r} holds text; list it under one_hot, or leave it out.")
+
+
+def _refuse_missing(features: Floats, columns: Sequence[str], preparation: Preparation) -> None:
+    if preparation.missing != "refuse":
+        return
+    missing = np.isnan(features)
+    if missing.any():
+        row, column = (int(i) for i in np.argwhere(missing)[0])
+        raise BadData(
+            f"Column {columns[column]!r} has a missing value (row {row + 1} of the part looked at; {int(missing.sum())} in "
+            'all). Fill it in, or set missing = "median" to fill it with the median of the party\'s training rows.'
+        )
 
 
 def _medians(features: Floats, columns: Sequence[str], preparation: Preparation) -> Floats:
-    missing = np.isnan(features)
-    if not missing.any():
-        return np.zeros(features.shape[1]) if preparation.missing == "refuse" else np.median(features, axis=0)
     if preparation.missing == "refuse":
-        row, column = (int(i) for i in np.argwhere(missing)[0])
-        raise BadData(
-            f"Column {columns[column]!r} has a missing value (training row {row + 1} is the first). Fill it in, "
-            'or set missing = "median" to fill it with the median of the party\'s training rows.'
-        )
+        return np.zeros(features.shape[1])
+    missing = np.isnan(features)
     empty = missing.all(axis=0)
     if empty.any():
-        raise BadData(
-            f"Column {columns[int(np.argmax(empty))]!r} has no value at all in the training rows; leave it out."
-        )
-    return np.asarray(np.nanmedian(features, axis=0))
+        raise BadData(f"Column {columns[int(np.argmax(empty))]!r} has no value in the training rows; leave it out.")
+    return np.asarray(np.nanmedian(features, axis=0) if missing.any() else np.median(features, axis=0))
 
 
 def _fit_levels(
-    features: Floats,
-    columns: Sequence[str],
-    preparation: Preparation,
-    level_names: Mapping[str, Sequence[str]],
-    medians: Floats,
+    features: Floats, columns: Sequence[str], preparation: Preparation, texts: Mapping[str, Sequence[str]]
 ) -> Fitted:
+    medians = _medians(features, columns, preparation)
+    if not preparation.one_hot and not preparation.bins:
+        everything = np.arange(len(columns), dtype=np.int64)
+        return Fitted(preparation, columns, columns, everything, everything, medians, (), texts)
     names: list[str] = []
     plain: list[int] = []
-    plain_start: list[int] = []
+    plain_at: list[int] = []
     levels: list[Levels] = []
-    categorical = set(preparation.one_hot)
-    for j, column in enumerate(columns if categorical or preparation.bins else ()):
-        values = features[:, j]
-        if column in categorical:
-            found = np.unique(values[~np.isnan(values)])
-            levels.append(Levels(j, len(names), found))
-            names += [f"{column}={_spell(value, level_names.get(column))}" for value in found]
-        elif preparation.bins:
-            edges = _edges(_filled(values, medians[j]), preparation.bins)
-            levels.append(Levels(j, len(names), edges, is_bins=True))
-            names += _bin_names(column, edges)
-        else:
+    for j, column in enumerate(columns):
+        item, item_names = _column_levels(features[:, j], j, len(names), column, preparation, texts, float(medians[j]))
+        if item is None:
             plain.append(j)
-            plain_start.append(len(names))
-            names.append(column)
-    if not levels:
-        plain = plain_start = list(range(len(columns)))
+            plain_at.append(len(names))
+        else:
+            levels.append(item)
+        names += item_names
+    positions = np.array(plain, dtype=np.int64)
     return Fitted(
         preparation=preparation,
-        width_raw=len(columns),
-        columns=tuple(names) if levels else columns,
-        plain=np.array(plain, dtype=np.int64),
-        plain_start=np.array(plain_start, dtype=np.int64),
-        fill=medians[np.array(plain, dtype=np.int64)],
+        raw_columns=columns,
+        columns=tuple(names),
+        plain=positions,
+        plain_at=np.array(plain_at, dtype=np.int64),
+        fill=medians[positions],
         levels=tuple(levels),
-        idf=None,
-        centre=None,
-        scale=None,
+        spelling=texts,
     )
 
 
-def _fit_scales(encoded: Fitted, features: Floats) -> Fitted:
-    preparation = encoded.preparation
-    block = encoded._encode(features)
-    idf = _inverse_document_frequency(block) if preparation.counts == "tf-idf" else None
-    weighted = _count_weights(block, preparation, idf)
-    assert isinstance(weighted, np.ndarray)
+def _column_levels(
+    values: Floats,
+    column: int,
+    start: int,
+    name: str,
+    preparation: Preparation,
+    texts: Mapping[str, Sequence[str]],
+    median: float,
+) -> tuple[Levels | None, list[str]]:
+    if name in preparation.one_hot:
+        found = np.unique(values[~np.isnan(values)])
+        return Levels(column, start, found), [f"{name}={spell(value, texts.get(name))}" for value in found]
+    if preparation.bins:
+        edges = bin_edges(filled(values, median), preparation.bins)
+        return Levels(column, start, edges, is_bins=True), bin_names(name, edges)
+    return None, [name]
+
+
+def _fit_scales(fitted: Fitted, features: Floats) -> Fitted:
+    preparation = fitted.preparation
+    if preparation.counts != "tf-idf" and preparation.standardise == "none":
+        return fitted
+    block = fitted.encoded(features)
+    idf = inverse_document_frequency(block) if preparation.counts == "tf-idf" else None
     if preparation.standardise == "none":
-        return replace(encoded, idf=idf)
+        return replace(fitted, idf=idf)
+    weighted = np.asarray(count_weights(block, preparation.counts, idf))
     deviation = weighted.std(axis=0)
     still = deviation <= 1e-12 * np.maximum(1.0, np.abs(weighted).max(axis=0, initial=0.0))
     centre, scale = weighted.mean(axis=0), 1.0 / np.where(still, 1.0, deviation)
     if preparation.standardise == "numeric":
-        alone = _indicator_columns(encoded)
+        alone = indicator_columns(fitted.levels)
         centre[alone], scale[alone] = 0.0, 1.0
-    constant = tuple(encoded.columns[int(j)] for j in np.flatnonzero(still))
-    return replace(encoded, idf=idf, centre=centre, scale=scale, constant=constant)
+    constant = tuple(fitted.columns[int(j)] for j in np.flatnonzero(still))
+    return replace(fitted, idf=idf, centre=centre, scale=scale, constant=constant)
 
 
 def _fit_sparse(features: Csr, columns: Sequence[str], preparation: Preparation) -> Fitted:
@@ -232,106 +283,5 @@ def _fit_sparse(features: Csr, columns: Sequence[str], preparation: Preparation)
             f"the matrix). Came {preparation}. Use counts and rows only, or bring the columns as a dense table."
         )
     everything = np.arange(features.shape[1], dtype=np.int64)
-    return Fitted(
-        preparation=preparation,
-        width_raw=features.shape[1],
-        columns=columns,
-        plain=everything,
-        plain_start=everything,
-        fill=np.zeros(0),
-        levels=(),
-        idf=_inverse_document_frequency(features) if preparation.counts == "tf-idf" else None,
-        centre=None,
-        scale=None,
-    )
-
-
-# -- pieces --------------------------------------------------------------------------------------------------------
-
-
-def _filled(values: Floats, fill: Floats | float) -> Floats:
-    missing = np.isnan(values)
-    return np.where(missing, fill, values) if missing.any() else values
-
-
-def _indicators(values: Floats, item: Levels) -> Floats:
-    if not item.is_bins:
-        return np.asarray(values[:, None] == item.values[None, :], dtype=np.float64)
-    block = np.zeros((values.size, item.width))
-    known = ~np.isnan(values)
-    block[np.flatnonzero(known), np.searchsorted(item.values, values[known], side="right")] = 1.0
-    return block
-
-
-def _edges(values: Floats, bins: int) -> Floats:
-    """Lower edges of bins with about equally many rows. A value that alone fills a bin (many zeros, say) gets one to
-    itself, and what is left is shared out among the bins that are left."""
-    distinct, counts = np.unique(values, return_counts=True)
-    below = np.cumsum(counts)
-    edges: list[float] = []
-    done = 0
-    for left in range(bins, 1, -1):
-        last = int(np.searchsorted(below, done + (values.size - done) / left))
-        if last + 1 >= distinct.size:
-            break
-        done = int(below[last])
-        edges.append(float(distinct[last + 1]))
-    return np.array(edges)
-
-
-def _bin_names(column: str, edges: Floats) -> list[str]:
-    if not edges.size:
-        return [f"{column} any"]
-    inner = [f"{column} in [{a:g}, {b:g})" for a, b in itertools.pairwise(edges)]
-    return [f"{column} < {edges[0]:g}", *inner, f"{column} >= {edges[-1]:g}"]
-
-
-def _spell(value: float, names: Sequence[str] | None) -> str:
-    if names is not None:
-        return names[int(value)]
-    return str(int(value)) if float(value).is_integer() else f"{value:g}"
-
-
-def _indicator_columns(fitted: Fitted) -> Integers:
-    ranges = [np.arange(item.start, item.start + item.width) for item in fitted.levels]
-    return np.concatenate([np.empty(0, dtype=np.int64), *ranges])
-
-
-def _inverse_document_frequency(counts: Matrix) -> Floats:
-    rows, width = counts.shape
-    if isinstance(counts, np.ndarray):
-        frequency = np.count_nonzero(counts, axis=0)
-    else:
-        frequency = np.bincount(counts.indices[counts.data != 0], minlength=width)
-    return np.asarray(np.log((1.0 + rows) / (1.0 + frequency)) + 1.0)
-
-
-def _count_weights(counts: Matrix, preparation: Preparation, idf: Floats | None) -> Matrix:
-    if preparation.counts == "as-is":
-        return counts
-    if preparation.counts == "tf-idf":
-        assert idf is not None
-        return scale_columns(counts, idf)
-    if isinstance(counts, np.ndarray):
-        return np.log1p(counts)
-    return sp.csr_matrix((np.log1p(counts.data), counts.indices, counts.indptr), shape=counts.shape)
-
-
-# -- rows ----------------------------------------------------------------------------------------------------------
-
-
-def scale_party_rows(blocks: Mapping[str, Matrix], rows: Rows) -> dict[str, Matrix]:
-    """Row scaling as the module's table says; `party-unit` looks at one party's block at a time."""
-    if rows == "as-is" or not blocks:
-        return dict(blocks)
-    if rows == "party-unit":
-        length = 1.0 / np.sqrt(len(blocks))
-        return {name: scale_rows(block, length * _inverse(row_norms(block))) for name, block in blocks.items()}
-    if rows == "pooled-unit":
-        pooled = np.sqrt(np.sum([squared_row_norms(block) for block in blocks.values()], axis=0))
-        return {name: scale_rows(block, _inverse(pooled)) for name, block in blocks.items()}
-    raise BadJob(f"Unknown row scaling {rows!r}. {did_you_mean(rows, ('as-is', 'party-unit', 'pooled-unit'))}")
-
-
-def _inverse(norms: Floats) -> Floats:
-    return np.where(norms > 0, 1.0 / np.where(norms > 0, norms, 1.0), 0.0)
+    idf = inverse_document_frequency(features) if preparation.counts == "tf-idf" else None
+    return Fitted(preparation, columns, columns, everything, everything, np.zeros(0), (), {}, idf)

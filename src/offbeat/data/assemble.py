@@ -1,0 +1,225 @@
+"""Putting a vertical problem together: aligned raw rows in, every party's prepared blocks out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.data.labels import Task, encode_labels
+from offbeat.data.matrix import Flags, Floats, Matrix, cut_columns, stack_columns, take_rows
+from offbeat.data.names import did_you_mean, take_names
+from offbeat.data.prepare import AS_IS, Fitted, Preparation, fit_preparation
+from offbeat.data.row_scale import scale_party_rows
+from offbeat.data.split import HowColumns, Parties, split_columns
+from offbeat.errors import BadData, BadJob
+
+LabelsAt = Sequence[str] | Literal["all"] | None
+"""Party names, or `all`; None where the tables tell."""
+
+Preparations = Preparation | Mapping[str, Preparation]
+"""One for all parties (each takes what concerns its columns), or one by party."""
+
+
+@dataclass(frozen=True)
+class VerticalData:
+    """Row i of every block, `y_train[i]` and `ids_train[i]` belong to one sample; the same for the test rows.
+
+    y is -1/+1 for classification, the class position for multiclass, the value less `y_offset` for regression.
+    `digest` is the SHA-256 of the joined ids in their order, where tables were joined.
+    """
+
+    names: tuple[str, ...]
+    train: Mapping[str, Matrix] = field(repr=False)
+    test: Mapping[str, Matrix] = field(repr=False)
+    y_train: Floats = field(repr=False)
+    y_test: Floats = field(repr=False)
+    ids_train: NDArray[Any] = field(repr=False)
+    ids_test: NDArray[Any] = field(repr=False)
+    columns: Mapping[str, Sequence[str]] = field(repr=False)
+    labels_at: tuple[str, ...]
+    task: Task
+    classes: tuple[Any, ...] | None
+    source: str
+    notes: tuple[str, ...] = ()
+    fitted: Mapping[str, Fitted] = field(default_factory=dict, repr=False)
+    y_offset: float = 0.0
+    digest: str = ""
+
+    @property
+    def rows(self) -> int:
+        return int(self.y_train.size)
+
+    @property
+    def test_rows(self) -> int:
+        return int(self.y_test.size)
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """How many columns each party has."""
+        return {name: int(self.train[name].shape[1]) for name in self.names}
+
+    def pooled_train(self) -> Matrix:
+        """All columns side by side: for centralised references only."""
+        return stack_columns([self.train[name] for name in self.names])
+
+    def pooled_test(self) -> Matrix:
+        return stack_columns([self.test[name] for name in self.names])
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Aligned rows before preparation."""
+
+    blocks: Mapping[str, Matrix]
+    columns: Mapping[str, Sequence[str]]
+    level_names: Mapping[str, Mapping[str, Sequence[str]]]
+    labels: NDArray[Any]
+    ids: NDArray[Any]
+    test: Flags
+    where: str
+    source: str
+    notes: tuple[str, ...] = ()
+    digest: str = ""
+
+
+def build(
+    raw: Raw, labels_at: LabelsAt, preparation: Preparations, task: Task, centre_labels: bool = False
+) -> VerticalData:
+    by_party = _by_party(preparation, raw.columns)
+    train: dict[str, Matrix] = {}
+    test: dict[str, Matrix] = {}
+    fitted: dict[str, Fitted] = {}
+    for party, block in raw.blocks.items():
+        mine = take_rows(block, ~raw.test)
+        fitted[party] = fit_preparation(mine, raw.columns[party], by_party[party], raw.level_names.get(party))
+        train[party] = fitted[party].apply(mine)
+        test[party] = fitted[party].apply(take_rows(block, raw.test))
+    return _finish(raw, train, test, fitted, labels_at, by_party, task, centre_labels)
+
+
+def build_split_late(
+    raw: Raw,
+    data: DataSet,
+    preparation: Preparation,
+    parties: Parties,
+    split: HowColumns,
+    rng: np.random.Generator,
+    labels_at: LabelsAt,
+) -> VerticalData:
+    whole = build(raw, None, replace(preparation, rows="as-is"), data.task)
+    parts = split_columns(whole.columns["all"], parties, split, rng)
+    raw = replace(raw, notes=("The columns were shared out after encoding; each was prepared alone.",))
+    columns = {party: take_names(whole.columns["all"], positions) for party, positions in parts.items()}
+    train, test = cut_columns(whole.train["all"], parts), cut_columns(whole.test["all"], parts)
+    by_party = dict.fromkeys(parts, preparation)
+    built = _finish(raw, train, test, {}, labels_at, by_party, data.task, data.centre_labels, columns)
+    return replace(built, notes=(*whole.notes, *built.notes))
+
+
+def _finish(
+    raw: Raw,
+    train: dict[str, Matrix],
+    test: dict[str, Matrix],
+    fitted: dict[str, Fitted],
+    labels_at: LabelsAt,
+    by_party: Mapping[str, Preparation],
+    task: Task,
+    centre_labels: bool,
+    columns: Mapping[str, Sequence[str]] | None = None,
+) -> VerticalData:
+    y, classes = encode_labels(raw.labels, task, raw.where)
+    if classes is not None and np.unique(y[~raw.test]).size < len(classes):
+        raise BadData(
+            f"All training rows of {raw.where} have one class; choose another seed or a smaller test fraction."
+        )
+    offset = float(y[~raw.test].mean()) if centre_labels else 0.0
+    preparation = next(iter(by_party.values()))
+    names = tuple(train)
+    return VerticalData(
+        names=names,
+        train=scale_party_rows(train, preparation.rows),
+        test=scale_party_rows(test, preparation.rows),
+        y_train=y[~raw.test] - offset,
+        y_test=y[raw.test] - offset,
+        ids_train=raw.ids[~raw.test],
+        ids_test=raw.ids[raw.test],
+        columns=columns or {party: fitted[party].columns for party in names},
+        labels_at=_holders(labels_at, names),
+        task=task,
+        classes=classes,
+        source=f"{raw.source}; {_width(train):,} columns over {len(names)} parties; {_sentence(by_party)}.",
+        notes=(*raw.notes, *_constant_notes(fitted), *_offset_note(offset)),
+        fitted=fitted,
+        y_offset=offset,
+        digest=raw.digest,
+    )
+
+
+def _check_training_rows(y: Floats, classes: tuple[Any, ...] | None, raw: Raw) -> None:
+    if raw.test.all():
+        raise BadData("All rows are test rows; none is left for training.")
+    if classes is not None and np.unique(y[~raw.test]).size < len(classes):
+        raise BadData(
+            f"The training rows lack one of the {len(classes)} classes of {raw.where}. Choose another seed or a smaller "
+            "test fraction."
+        )
+
+
+def _by_party(preparation: Preparations, columns: Mapping[str, Sequence[str]]) -> dict[str, Preparation]:
+    if not isinstance(preparation, Preparation):
+        unknown = [party for party in preparation if party not in columns]
+        if unknown:
+            raise BadJob(
+                f"A preparation is given for {unknown[0]!r}, which is no party. {did_you_mean(unknown[0], columns)}"
+            )
+        chosen = {party: preparation.get(party, AS_IS) for party in columns}
+        if len({one.rows for one in chosen.values()}) > 1:
+            raise BadJob("All parties must scale their rows in the same way; the preparations differ in `rows`.")
+        return chosen
+    if not preparation.one_hot:
+        return dict.fromkeys(columns, preparation)
+    owned = {party: set(names) for party, names in columns.items()}
+    for name in preparation.one_hot:
+        if not any(name in mine for mine in owned.values()):
+            everything = [column for names in columns.values() for column in names]
+            raise BadJob(f"one_hot names column {name!r}, which no party has. {did_you_mean(name, everything)}")
+    return {
+        party: replace(preparation, one_hot=tuple(name for name in preparation.one_hot if name in mine))
+        for party, mine in owned.items()
+    }
+
+
+def _holders(labels_at: LabelsAt, names: tuple[str, ...]) -> tuple[str, ...]:
+    if labels_at is None or labels_at == "all":
+        return names
+    wanted = (labels_at,) if isinstance(labels_at, str) else tuple(labels_at)
+    for party in wanted:
+        if party not in names:
+            raise BadJob(f"Labels are to be at {party!r}, which is no party. {did_you_mean(party, names)}")
+    if not wanted:
+        raise BadJob("At least one party must hold the labels.")
+    return tuple(name for name in names if name in wanted)
+
+
+def _width(blocks: Mapping[str, Matrix]) -> int:
+    return sum(int(block.shape[1]) for block in blocks.values())
+
+
+def _sentence(by_party: Mapping[str, Preparation]) -> str:
+    return max((one.sentence() for one in by_party.values()), key=len)
+
+
+def _constant_notes(fitted: Mapping[str, Fitted]) -> list[str]:
+    notes = []
+    for party, one in fitted.items():
+        if one.constant:
+            shown = ", ".join(one.constant[:5]) + (", ..." if len(one.constant) > 5 else "")
+            owner = "" if party == "all" else f"{party}: "
+            notes.append(f"{owner}{len(one.constant)} columns are constant over the training rows ({shown}).")
+    return notes
+
+
+def _offset_note(offset: float) -> list[str]:
+    return [f"Labels were centred by their training mean {offset:.6g}."] if offset else []

@@ -1,0 +1,101 @@
+"""What can be done to one column, or to counts, once its parameters are known."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+
+from offbeat.data.matrix import Floats, Integers, Matrix, scale_columns
+
+Counts = Literal["as-is", "log1p", "tf-idf"]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """One raw column turned into 0/1 columns from `start` on: one per value in `values`; or, for bins, one below the
+    first of the `values` and one from each of them up to the next."""
+
+    column: int
+    start: int
+    values: Floats = field(repr=False)
+    is_bins: bool = False
+
+    @property
+    def width(self) -> int:
+        return self.values.size + self.is_bins
+
+    @property
+    def span(self) -> slice:
+        return slice(self.start, self.start + self.width)
+
+
+def indicators(values: Floats, item: Levels) -> Floats:
+    """0/1 columns; a missing or unseen value is 0 in all of them."""
+    if not item.is_bins:
+        return np.asarray(values[:, None] == item.values[None, :], dtype=np.float64)
+    block = np.zeros((values.size, item.width))
+    known = ~np.isnan(values)
+    block[np.flatnonzero(known), np.searchsorted(item.values, values[known], side="right")] = 1.0
+    return block
+
+
+def bin_edges(values: Floats, bins: int) -> Floats:
+    """Lower edges of bins with about equally many rows. A value that alone fills a bin (many zeros, say) gets one to
+    itself, and what is left is shared out among the bins that are left."""
+    distinct, counts = np.unique(values, return_counts=True)
+    below = np.cumsum(counts)
+    edges: list[float] = []
+    done = 0
+    for left in range(bins, 1, -1):
+        last = int(np.searchsorted(below, done + (values.size - done) / left))
+        if last + 1 >= distinct.size:
+            break
+        done = int(below[last])
+        edges.append(float(distinct[last + 1]))
+    return np.array(edges)
+
+
+def bin_names(column: str, edges: Floats) -> list[str]:
+    if not edges.size:
+        return [f"{column} any"]
+    inner = [f"{column} in [{a:g}, {b:g})" for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [f"{column} < {edges[0]:g}", *inner, f"{column} >= {edges[-1]:g}"]
+
+
+def spell(value: float, names: Sequence[str] | None) -> str:
+    """A level's name: its text where the column was text, otherwise its number."""
+    if names is not None:
+        return names[int(value)]
+    return str(int(value)) if float(value).is_integer() else f"{value:g}"
+
+
+def filled(values: Floats, fill: Floats | float) -> Floats:
+    missing = np.isnan(values)
+    return np.where(missing, fill, values) if missing.any() else values
+
+
+def indicator_columns(levels: tuple[Levels, ...]) -> Integers:
+    return np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(i.span.start, i.span.stop) for i in levels)])
+
+
+def inverse_document_frequency(counts: Matrix) -> Floats:
+    """ln((1 + rows) / (1 + rows that have it)) + 1, column by column."""
+    rows, width = counts.shape
+    if isinstance(counts, np.ndarray):
+        frequency = np.count_nonzero(counts, axis=0)
+    else:
+        frequency = np.bincount(counts.indices[counts.data != 0], minlength=width)
+    return np.asarray(np.log((1.0 + rows) / (1.0 + frequency)) + 1.0)
+
+
+def count_weights(counts: Matrix, how: Counts, idf: Floats | None) -> Matrix:
+    if how == "as-is":
+        return counts
+    if how == "tf-idf":
+        assert idf is not None
+        return scale_columns(counts, idf)
+    if isinstance(counts, np.ndarray):
+        return np.log1p(counts)
+    return sp.csr_matrix((np.log1p(counts.data), counts.indices, counts.indptr), shape=counts.shape)
