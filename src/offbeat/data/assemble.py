@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.data.dataset import DataSet
 from offbeat.data.labels import Task, encode_labels
 from offbeat.data.matrix import Flags, Floats, Matrix, cut_columns, stack_columns, take_rows
 from offbeat.data.names import did_you_mean, take_names
@@ -162,8 +163,8 @@ def _check_training_rows(y: Floats, classes: tuple[Any, ...] | None, raw: Raw) -
         raise BadData("All rows are test rows; none is left for training.")
     if classes is not None and np.unique(y[~raw.test]).size < len(classes):
         raise BadData(
-            f"The training rows lack one of the {len(classes)} classes of {raw.where}. Choose another seed or a smaller "
-            "test fraction."
+            f"The training rows lack one of the {len(classes)} classes of {raw.where}. Choose another seed or a "
+            "smaller test fraction."
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -60,7 +61,7 @@ def bin_edges(values: Floats, bins: int) -> Floats:
 def bin_names(column: str, edges: Floats) -> list[str]:
     if not edges.size:
         return [f"{column} any"]
-    inner = [f"{column} in [{a:g}, {b:g})" for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    inner = [f"{column} in [{a:g}, {b:g})" for a, b in pairwise(edges)]
     return [f"{column} < {edges[0]:g}", *inner, f"{column} >= {edges[-1]:g}"]
 
 

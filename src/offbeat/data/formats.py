@@ -1,9 +1,11 @@
 """File formats, compressed or not, as they come: a data frame, or arrays. Checking is the table's business."""
 
 import bz2
+import csv
 import gzip
 import io
 import lzma
+import warnings
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,12 +93,26 @@ def read_frame(file: Path) -> "pd.DataFrame | None":
 def _csv(content: io.BytesIO, file: Path, separator: str) -> "pd.DataFrame":
     import pandas as pd
 
+    _check_header(content, file, separator)
     try:
-        return pd.read_csv(content, sep=separator, dtype=str, skipinitialspace=True, index_col=False)
-    except pd.errors.EmptyDataError as error:
-        raise BadData(f"{file} is empty; a header line with column names was expected.") from error
-    except (pd.errors.ParserError, UnicodeDecodeError, ValueError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header would be cut
+            return pd.read_csv(
+                content, sep=separator, dtype=str, skipinitialspace=True, index_col=False, encoding="utf-8-sig"
+            )
+    except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError, ValueError) as error:
         raise BadData(f"{file} is not a table of separated values: {' '.join(str(error).split())}") from error
+
+
+def _check_header(content: io.BytesIO, file: Path, separator: str) -> None:
+    first = content.readline().decode("utf-8-sig", errors="replace").strip()
+    content.seek(0)
+    names = [name.strip() for name in next(csv.reader([first], delimiter=separator), [])]
+    if not first:
+        raise BadData(f"{file} is empty, or its first line is; a header line with column names was expected.")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise BadData(f"{file}: the header names column {twice[0]!r} {names.count(twice[0])} times; names must differ.")
 
 
 def _parquet(content: io.BytesIO, file: Path) -> "pd.DataFrame":

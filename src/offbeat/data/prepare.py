@@ -192,8 +192,8 @@ def _refuse_missing(features: Floats, columns: Sequence[str], preparation: Prepa
     if missing.any():
         row, column = (int(i) for i in np.argwhere(missing)[0])
         raise BadData(
-            f"Column {columns[column]!r} has a missing value (row {row + 1} of the part looked at; {int(missing.sum())} in "
-            'all). Fill it in, or set missing = "median" to fill it with the median of the party\'s training rows.'
+            f"Column {columns[column]!r} has a missing value (row {row + 1} of those looked at; {int(missing.sum())} "
+            'in all). Fill it in, or set missing = "median" to fill it with the median of the party\'s training rows.'
         )
 
 

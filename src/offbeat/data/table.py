@@ -72,18 +72,30 @@ def read_table(
 
 
 def table_from_arrays(
-    features: Any, ids: Any = None, labels: Any = None, columns: Sequence[str] | None = None, name: str = "table"
+    features: Any,
+    ids: Any = None,
+    labels: Any = None,
+    columns: Sequence[str] | None = None,
+    name: str = "table",
+    *,
+    text: Sequence[str] = (),
+    missing: Literal["refuse", "keep"] = "keep",
 ) -> Table:
-    """A table of what is in memory already: an array, a sparse matrix, or a data frame (whose index gives no ids)."""
-    if columns is None and hasattr(features, "columns"):
-        columns = tuple(str(column) for column in features.columns)
-    matrix = _numeric_matrix(features, name)
+    """A table of what is in memory already: an array, a sparse matrix, or a data frame (whose index gives no ids, and
+    whose columns named in `text` are categories)."""
+    levels: Mapping[str, tuple[str, ...]] = {}
+    if hasattr(features, "columns") and hasattr(features, "dtypes"):
+        frame = features.rename(columns=str)
+        coded = _from_frame(frame, Path(name), None, None, None, tuple(column for column in text if column in frame))
+        matrix, columns, levels = coded.features, columns or coded.columns, coded.levels
+    else:
+        matrix = _numeric_matrix(features, name)
     if matrix.ndim != 2:
         raise BadData(f"{name}: features must be rows by columns; came an array of shape {matrix.shape}.")
     names = columns if columns is not None else NumberedColumns(range(matrix.shape[1]))
     row_ids = np.arange(matrix.shape[0], dtype=np.int64) if ids is None else tidy_ids(np.asarray(ids), name)
-    table = Table(row_ids, names, matrix, None if labels is None else np.asarray(labels).ravel(), name)
-    return _checked(table, "keep", "refuse")
+    table = Table(row_ids, names, matrix, None if labels is None else np.asarray(labels).ravel(), name, levels)
+    return _checked(table, missing, "refuse")
 
 
 def _numeric_matrix(features: Any, name: str) -> Matrix:

@@ -6,7 +6,7 @@ Whatever is learned from data on the way (levels, medians, means) is learned by 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from offbeat.data.align import align
 from offbeat.data.assemble import LabelsAt, Preparations, Raw, VerticalData, build, build_split_late
 from offbeat.data.dataset import DataSet
-from offbeat.data.holdout import held_out
+from offbeat.data.holdout import held_out, id_text
 from offbeat.data.labels import Task
 from offbeat.data.load import load_dataset
 from offbeat.data.matrix import Flags, Integers, cut_columns, take_rows
@@ -45,10 +45,8 @@ def vertical_from_tables(
     joined = align(tables)
     labels, holders = _joined_labels(tables, joined.rows)
     test = _test_rows(joined.ids, test_fraction, seed, test_ids)
-    notes = (
-        *joined.notes,
-        f"{joined.ids.size} rows are common to all parties; digest of their order {joined.digest[:16]}.",
-    )
+    given = [party for party in labels_at or () if labels_at != "all" and party not in holders]
+    notes = (*joined.notes, *(f"{party} brought no labels and is given those of {holders[0]}." for party in given))
     raw = Raw(
         blocks={party: take_rows(table.features, joined.rows[party]) for party, table in tables.items()},
         columns={party: table.columns for party, table in tables.items()},
@@ -59,6 +57,7 @@ def vertical_from_tables(
         where=f"the label column of {tables[holders[0]].name}",
         source=source or f"{len(tables)} tables ({', '.join(t.name for t in tables.values())}) joined on their ids",
         notes=notes,
+        digest=joined.digest,
     )
     return build(raw, labels_at if labels_at is not None else holders, preparation, task)
 
@@ -79,25 +78,19 @@ def vertical_from_arrays(
     """Rows already in one order: arrays, sparse matrices or data frames by party, and the labels."""
     if not blocks:
         raise BadData("No party brought columns.")
-    tables = {party: table_from_arrays(block, name=f"party {party!r}") for party, block in blocks.items()}
+    tables = _tables_of_blocks(blocks, preparation)
     labels = _flat_labels(y)
-    sizes = {**{f"party {party!r}": len(table) for party, table in tables.items()}, "y": int(labels.size)}
-    if len(set(sizes.values())) > 1:
-        raise BadData(
-            f"All parties and y need the same number of rows; came {', '.join(f'{k}: {v}' for k, v in sizes.items())}."
-        )
     row_ids = np.arange(labels.size, dtype=np.int64) if ids is None else np.asarray(ids)
-    if row_ids.size != labels.size:
-        raise BadData(f"There are {labels.size} rows but {row_ids.size} ids.")
+    _check_sizes({**{party: len(table) for party, table in tables.items()}, "y": labels.size, "ids": row_ids.size})
     raw = Raw(
         blocks={party: table.features for party, table in tables.items()},
         columns={party: table.columns for party, table in tables.items()},
-        level_names={},
+        level_names={party: table.levels for party, table in tables.items()},
         labels=labels,
         ids=row_ids,
-        test=_mask(test_mask, labels.size)
-        if test_mask is not None
-        else held_out(row_ids, seed=seed, fraction=test_fraction),
+        test=held_out(row_ids, seed=seed, fraction=test_fraction)
+        if test_mask is None
+        else _mask(test_mask, labels.size),
         where="y",
         source=source,
     )
@@ -173,6 +166,21 @@ def _joined_labels(tables: Mapping[str, Table], rows: Mapping[str, Integers]) ->
     return labels, tuple(found)
 
 
+def _tables_of_blocks(blocks: Mapping[str, Any], preparation: Preparations) -> dict[str, Table]:
+    tables = {}
+    for party, block in blocks.items():
+        mine = preparation if isinstance(preparation, Preparation) else preparation.get(party, AS_IS)
+        missing: Literal["keep", "refuse"] = "keep" if mine.missing == "median" else "refuse"
+        tables[party] = table_from_arrays(block, name=f"party {party!r}", text=mine.one_hot, missing=missing)
+    return tables
+
+
+def _check_sizes(sizes: Mapping[str, int]) -> None:
+    if len(set(sizes.values())) > 1:
+        came = ", ".join(f"{what}: {size}" for what, size in sizes.items())
+        raise BadData(f"All parties, y and ids need the same number of rows; came {came}.")
+
+
 def _flat_labels(y: Any) -> NDArray[Any]:
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -189,7 +197,8 @@ def _flat_labels(y: Any) -> NDArray[Any]:
 def _test_rows(ids: NDArray[Any], fraction: float, seed: int, test_ids: Sequence[Any] | None) -> Flags:
     if test_ids is None:
         return held_out(ids, seed=seed, fraction=fraction)
-    return np.isin(ids.astype(str), np.asarray([str(value) for value in test_ids]))
+    wanted = {id_text(value) for value in test_ids}
+    return np.array([id_text(value) in wanted for value in ids.tolist()], dtype=np.bool_)
 
 
 def _mask(mask: Any, rows: int) -> Flags:
