@@ -1,0 +1,134 @@
+# Everything that is run here, by people and by machines. `make` alone lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+SEEDS ?= 200
+SEED ?=
+PROFILE ?=
+BENCH ?=
+EXTRAS := dev,deep,grpc,mqtt,psi,web
+TORCH := torch==2.13.0
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := PIP_ROOT_USER_ACTION=ignore $(PY) -m pip --disable-pip-version-check install --quiet
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest --import-mode=importlib
+CORE := $(VENV)/.core-installed
+FULL := $(VENV)/.everything-installed
+
+.PHONY: help
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+# -- the two commands to begin with ------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(CORE)  ## train on four parties, one of them slow, and see asynchronous against synchronous (about a minute)
+	@$(VENV)/bin/offbeat demo
+
+.PHONY: test
+test: $(FULL) packages  ## all checks and all tests that take seconds rather than minutes
+	@$(MAKE) --no-print-directory check
+	$(PYTEST) -m "not slow" -n 2 --dist worksteal $(wildcard tests/unit tests/property tests/reference tests/simulation)
+	$(PYTEST) -m "not slow" $(wildcard tests/transport tests/browser tests/examples)
+
+# -- setting up --------------------------------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(FULL)  ## a virtual environment with every extra and the development tools
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "offbeat needs Python 3.11 or newer; choose one with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@if ! $(PYTHON) -m venv $(VENV) >/dev/null 2>&1; then \
+	  rm -rf $(VENV); \
+	  $(call install_as_root,python3-venv); \
+	  $(PYTHON) -m venv $(VENV); \
+	fi
+
+$(CORE): pyproject.toml | $(PY)
+	@echo "Installing offbeat into $(VENV): a minute or two the first time." >&2
+	@$(PIP) -e .
+	@touch $@
+
+$(FULL): pyproject.toml | $(PY)
+	@echo "Installing offbeat with all extras and tools into $(VENV): a few minutes the first time." >&2
+	@$(PIP) "$(TORCH)" -e ".[$(EXTRAS)]"
+	@touch $(CORE) $@
+
+# A real broker and a real browser for the tests. Root gets them installed; others are told what is missing, and the
+# tests that need them say that they were skipped.
+.PHONY: packages
+packages:
+	@missing=""; \
+	command -v chromium >/dev/null || missing="$$missing chromium"; \
+	PATH="$$PATH:/usr/sbin" command -v mosquitto >/dev/null || missing="$$missing mosquitto"; \
+	if [ -n "$$missing" ]; then \
+	  if [ "$$(id -u)" = 0 ]; then $(call install_as_root,$$missing); \
+	  else echo "Not installed:$$missing. The tests that need them are skipped; root can: apt-get install$$missing" >&2; fi; \
+	fi
+
+define install_as_root
+{ if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+    echo "Please install $(1) first (on Debian, as root: apt-get install $(1))." >&2; exit 1; fi; \
+  echo "Installing $(1) with apt-get." >&2; \
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); } >/dev/null || \
+  { echo "apt-get could not install $(1)." >&2; exit 1; }; }
+endef
+
+# -- parts of the tests ------------------------------------------------------------------------------------------------
+
+.PHONY: check
+check: $(FULL)  ## format, lint, types, layering and house rules
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PYTEST) tests/unit/test_layering.py tests/unit/test_house_rules.py
+
+.PHONY: property
+property: $(FULL)  ## properties that must hold for any input or order of events
+	$(PYTEST) tests/property
+
+.PHONY: simulate
+simulate: $(FULL)  ## SEEDS=200: every method under every fault profile; a failure prints the line that replays it
+	$(PY) -m offbeat.testing.simulate --seeds $(SEEDS)
+
+.PHONY: replay
+replay: $(FULL)  ## SEED=... PROFILE=...: one simulated run again, exactly as it failed
+	@[ -n "$(SEED)" ] && [ -n "$(PROFILE)" ] || { echo "usage: make replay SEED=17 PROFILE=name" >&2; exit 2; }
+	$(PY) -m offbeat.testing.simulate --seed "$(SEED)" --profile "$(PROFILE)"
+
+.PHONY: transport
+transport: $(FULL) packages  ## the same parties over gRPC and a real broker, on loopback
+	$(PYTEST) tests/transport
+
+.PHONY: browser
+browser: $(FULL) packages  ## the report page in a real browser
+	$(PYTEST) tests/browser
+
+.PHONY: slow
+slow: $(FULL) packages  ## the tests that take minutes
+	$(PYTEST) -m slow tests
+
+# -- to look at --------------------------------------------------------------------------------------------------------
+
+.PHONY: examples
+examples: $(FULL)  ## run every example
+	@shopt -s nullglob; for script in examples/*.py; do echo "== $$script" >&2; $(PY) "$$script"; done
+
+.PHONY: orgs
+orgs: $(FULL)  ## three organisations on this machine: keys, alignment, training, prediction, report
+	$(PY) examples/three_organisations
+
+.PHONY: bench
+bench: $(FULL)  ## BENCH=name: one side-by-side benchmark; without a name, the list of them
+	$(VENV)/bin/offbeat bench $(BENCH)
+
+.PHONY: clean
+clean:  ## remove caches and outputs (the environment stays; remove .venv to begin anew)
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist runs out
+	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
