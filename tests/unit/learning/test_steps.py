@@ -39,7 +39,12 @@ def test_staleness_bound_figures():
 def test_default_step():
     assert steps.default_step("svrg", 0.1, 0.1, 64, 1000) == pytest.approx(0.5 / 0.1, rel=1e-12)
     assert steps.default_step("saga", 0.1, 0.1, 64, 1000, lag=2) == pytest.approx(3.5, rel=1e-12)
-    assert steps.default_step("saga", 0.1, 0.1, 64, 1000, lag=7) < 1.2
+    assert steps.default_step("saga", 0.1, 0.1, 64, 1000, lag=7) == pytest.approx(
+        3.5 * steps.staleness_bound(7) / steps.staleness_bound(2)
+    )
+    assert steps.default_step("svrg", 0.1, 0.25, 1, 1000, lag=0) == steps.default_step("svrg", 0.1, 0.25, 1, 1000)
+    whole = steps.default_step("svrg", 0.1, 0.25, 1000, 1000, lag=0)
+    assert whole == pytest.approx(2.0 / steps.staleness_bound(2) * 0.5 / 0.1)
     with pytest.raises(BadJob, match="Did you mean 'saga'"):
         steps.default_step("sag", 0.1, 0.1, 64, 1000)
     with pytest.raises(BadJob, match="positive smoothness"):
