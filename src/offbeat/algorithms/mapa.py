@@ -514,13 +514,13 @@ class Edge:
 
     def _totals(self) -> list[Effect]:
         totals: list[Effect] = [Observe("updates", self.uploads), Observe("retried", self.retried)]
-        return [*totals, Observe("privacy", self.statement())]
+        return [*totals, Observe("privacy", self.statement(exact=False))]
 
-    def statement(self) -> dict[str, Any]:
+    def statement(self, *, exact: bool = True) -> dict[str, Any]:
         """What this edge promised and what it spent, for the run record."""
         if self.mechanism.cost() is None:
             return {"releases": self.uploads, "epsilon": None, "warning": self.mechanism.warning}
-        return {**self.ledger.statement(), "seeded": self.noise.seeded}
+        return {**self.ledger.statement(exact=exact), "seeded": self.noise.seeded}
 
     def snapshot(self) -> State:
         """Holds no model and no unanswered upload: after a crash that upload counts as spent and is not sent again."""

@@ -22,14 +22,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr
 
 from offbeat.errors import BadInput
 
 Adjacency = Literal["replace-one", "add-remove"]
 ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "add-remove")
 
-LOSS_GRID = 1e-4  # privacy losses are rounded up to multiples of this
+LOSS_GRID = 1e-4  # the finest grid to which privacy losses are rounded up
+LOSS_STEPS = 100_000  # and about how many of its steps epsilon should have, when epsilon is large
 TAIL_DEVIATIONS = 10.0  # how far out the loss of one release is resolved; what lies beyond counts as delta
 
 
@@ -177,21 +178,31 @@ def _bracket(excess: Any, start: float) -> tuple[float, float]:
 
 def _composed(releases: Mapping[Release, int], adjacency: Adjacency) -> Any:
     total = None
-    grid = _grid(releases)
+    grid = _grid(releases, adjacency)
     for release, count in releases.items():
         part = _loss_distribution(release, adjacency, grid).self_compose(count)
         total = part if total is None else total.compose(part)
     return total
 
 
-def _grid(releases: Mapping[Release, int]) -> float:
-    """One kind of pure release has only two losses: then the grid is laid through them and nothing is rounded."""
-    if len(releases) > 1:
-        return LOSS_GRID
+def _grid(releases: Mapping[Release, int], adjacency: Adjacency) -> float:
+    """Losses are rounded up to multiples of this: fine for a useful epsilon, coarser for one in the hundreds.
+
+    One kind of pure release has only two losses: then the grid is laid through them and nothing is rounded.
+    """
+    grid = max(LOSS_GRID, _rough_epsilon(releases, adjacency) / LOSS_STEPS)
     release = next(iter(releases))
-    if isinstance(release, GaussianRelease):
-        return LOSS_GRID
-    return _amplified(release) / math.ceil(_amplified(release) / LOSS_GRID)
+    if len(releases) > 1 or isinstance(release, GaussianRelease):
+        return grid
+    return _amplified(release) / math.ceil(_amplified(release) / grid)
+
+
+def _rough_epsilon(releases: Mapping[Release, int], adjacency: Adjacency) -> float:
+    def bound(order: float) -> float:
+        total = sum(count * _renyi(release, order, adjacency) for release, count in releases.items())
+        return total + math.log(1e6) / (order - 1)
+
+    return min(bound(order) for order in (1.1, 1.5, 3.0, 8.0, 32.0))
 
 
 def _amplified(release: PureRelease) -> float:
@@ -244,20 +255,20 @@ def replace_one_loss(x: npt.NDArray[np.float64], multiplier: float, rate: float)
 def replace_one_delta(epsilons: npt.NDArray[np.float64], multiplier: float, rate: float) -> npt.NDArray[np.float64]:
     """P[x > t] - e^epsilon Q[x > t], where t is the point with loss epsilon: the pair's exact curve.
 
-    With y = exp(t/s^2) the loss equation is the quadratic c y^2 + (1-p)(1-E) y - E c = 0, c = p exp(-1/(2 s^2)).
+    With y = exp(t/s^2) and E = e^epsilon the loss equation is c y^2 + (1-p)(1-E) y - E c = 0, c = p exp(-1/(2 s^2)).
+    The loss is odd in x, so t(-epsilon) = -t(epsilon). All in logarithms: epsilon may be in the thousands.
     """
-    keep, drop = 1.0 - rate, rate * math.exp(-0.5 / multiplier**2)
-    growth = np.expm1(epsilons)
-    root = np.sqrt((keep * growth) ** 2 + 4 * (growth + 1) * drop**2)
-    y = np.where(
-        growth >= 0,
-        (keep * growth + root) / (2 * drop),
-        2 * (growth + 1) * drop / np.maximum(root - keep * growth, 1e-300),
-    )
-    t = multiplier**2 * np.log(y)
-    upper = keep * ndtr(-t / multiplier) + rate * ndtr((1 - t) / multiplier)
-    lower = keep * ndtr(-t / multiplier) + rate * ndtr((-1 - t) / multiplier)
-    return np.clip(upper - np.exp(epsilons) * lower, 0.0, 1.0)
+    keep, drop = math.log1p(-rate), math.log(rate) - 0.5 / multiplier**2
+    size = np.abs(epsilons)
+    with np.errstate(divide="ignore"):
+        linear = keep + size + np.log(-np.expm1(-size))  # log of (1-p)(E-1)
+    root = 0.5 * np.logaddexp(2 * linear, math.log(4) + size + 2 * drop)
+    t = np.sign(epsilons) * multiplier**2 * (np.logaddexp(linear, root) - math.log(2) - drop)
+    centre = keep + log_ndtr(-t / multiplier)
+    upper = np.logaddexp(centre, math.log(rate) + log_ndtr((1 - t) / multiplier))
+    lower = np.logaddexp(centre, math.log(rate) + log_ndtr((-1 - t) / multiplier))
+    curve: npt.NDArray[np.float64] = np.exp(upper) * -np.expm1(np.minimum(epsilons + lower - upper, 0.0))
+    return np.clip(curve, 0.0, 1.0)
 
 
 # -- Renyi divergences: a second opinion ----------------------------------------------------------------------------

@@ -105,13 +105,17 @@ class Ledger:
         assert delta is not None and adjacency is not None
         return accountant.epsilon(self.spent, delta, adjacency)
 
-    def statement(self) -> dict[str, Any]:
-        """What the run record says: spent and allowed, under both adjacencies."""
+    def statement(self, *, exact: bool = True) -> dict[str, Any]:
+        """What the run record says: releases, budget and, where `exact` (it takes a second), what was spent of it
+        under both adjacencies."""
         stated: dict[str, Any] = {"releases": self.releases, "spent": self.snapshot()["spent"]}
-        if self.budget is not None:
-            stated |= {"budget_epsilon": self.budget.epsilon, "delta": self.budget.delta}
-            stated |= {"adjacency": self.budget.adjacency, "epsilon": self.epsilon()}
+        if self.budget is None:
+            return stated
+        stated |= {"budget_epsilon": self.budget.epsilon, "delta": self.budget.delta}
+        stated |= {"adjacency": self.budget.adjacency}
+        if exact:
             stated |= {f"epsilon ({name})": self.epsilon(adjacency=name) for name in accountant.ADJACENCIES}
+            stated |= {"epsilon": stated[f"epsilon ({self.budget.adjacency})"]}
         return stated
 
     @property
