@@ -1,0 +1,450 @@
+"""Private set intersection of the parties' id columns, for several parties: which rows do all of us have?
+
+Ids never travel. Each becomes a *token*, a keyed hash under the job's salt; tokens are blinded by elliptic-curve keys
+(openmined.psi) before they leave. One party leads. It intersects with the others one after the other, each time
+going on with what is left, bucket by bucket:
+
+    all members -> leader   Present        how many distinct ids I have
+    leader -> member        Blinded        my tokens of one bucket, blinded by my key
+    member -> leader        Answered       these blinded by my key too; and my own bucket's tokens, blinded
+    ...                                    the next member sees only what is left
+    leader -> all           Joined         the tokens that all have, in order: the order of the rows from now on
+    all -> leader           Seen           the digest of my rows in that order
+    leader -> all           Agreed         all digests are the same; or Disagreed
+
+What it tells: the leader learns which of its ids the first members share (the last intersection it must learn anyway);
+members learn how many of the leader's ids were left, and in the end the common ids; everybody learns the size of
+everybody's table. An alignment that was computed elsewhere can be imported: then only the last two steps run.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.data.holdout import id_text
+from offbeat.errors import BadData, NotInstalled, UnexpectedEvent
+from offbeat.party.contract import (
+    Broadcast,
+    Compute,
+    Computed,
+    Effect,
+    Event,
+    Finish,
+    Message,
+    Observe,
+    PartyName,
+    PeerBack,
+    PeerLost,
+    Received,
+    Send,
+    Started,
+    State,
+)
+
+TOKEN_BYTES = 16
+BUCKET_IDS = 1500  # about a quarter of a second of arithmetic
+BUCKETS_IN_FLIGHT = 2
+JOINED_TOKENS = 200_000  # in one message
+FALSE_POSITIVE_RATE = 1e-9  # asked for by the library, and not used: its raw sets have no false positives
+
+
+class Present(Message, frozen=True):
+    """How many distinct ids this party has.
+
+    Reveals: the size of the table, to the leader.
+    """
+
+    count: int
+
+
+class Blinded(Message, frozen=True):
+    """The leader's remaining tokens of one bucket, blinded.
+
+    Reveals: their number, to one member.
+    """
+
+    bucket: int
+    buckets: int
+    request: bytes
+
+
+class Answered(Message, frozen=True):
+    """The leader's tokens blinded twice, and the member's own tokens of the bucket blinded once.
+
+    Reveals: which of the leader's remaining ids this member has, to the leader; and the size of the member's bucket.
+    """
+
+    bucket: int
+    response: bytes
+    own: bytes
+
+
+class Joined(Message, frozen=True):
+    """Part of the tokens that all parties have, in their common order.
+
+    Reveals: which of its own ids all the others have too, to every party.
+    """
+
+    part: int
+    parts: int
+    tokens: bytes
+
+
+class Seen(Message, frozen=True):
+    """The order of rows as this party has it.
+
+    Reveals: a digest, to the leader.
+    """
+
+    rows: int
+    digest: str
+
+
+class Agreed(Message, frozen=True):
+    """Every party has the same rows in the same order.
+
+    Reveals: nothing more.
+    """
+
+    digest: str
+
+
+class Disagreed(Message, frozen=True):
+    """The parties' rows differ.
+
+    Reveals: whose digest differs, to every party.
+    """
+
+    reason: str
+
+
+MESSAGES = (Present, Blinded, Answered, Joined, Seen, Agreed, Disagreed)
+
+
+@dataclass(frozen=True, slots=True)
+class IdColumn:
+    """A party's ids as tokens: the first row of each id counts. Tokens are sorted; `rows` are their table rows."""
+
+    tokens: tuple[bytes, ...]
+    rows: NDArray[np.int64]
+    duplicates: int
+    missing: int
+
+    def notes(self, name: PartyName) -> list[str]:
+        notes = []
+        if self.duplicates:
+            notes.append(f"{name}: {self.duplicates} rows repeat an id seen before; the first row of each id was kept.")
+        if self.missing:
+            notes.append(f"{name}: {self.missing} rows have no id and were left out.")
+        return notes
+
+
+def tokens_of(ids: Iterable[Any], salt: bytes) -> list[bytes]:
+    return [hmac.digest(salt, id_text(value).encode(), "sha256")[:TOKEN_BYTES] for value in ids]
+
+
+def id_column(ids: NDArray[Any], salt: bytes) -> IdColumn:
+    texts = ["" if value is None or value != value else id_text(value) for value in ids.tolist()]
+    first: dict[bytes, int] = {}
+    missing = 0
+    for row, text in enumerate(texts):
+        if text in ("", "nan"):
+            missing += 1
+        else:
+            first.setdefault(hmac.digest(salt, text.encode(), "sha256")[:TOKEN_BYTES], row)
+    tokens = tuple(sorted(first))
+    rows = np.array([first[token] for token in tokens], dtype=np.int64)
+    return IdColumn(tokens, rows, len(texts) - missing - len(first), missing)
+
+
+def digest_of(tokens: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"".join(tokens)).hexdigest()
+
+
+def bucket_of(token: bytes, buckets: int) -> int:
+    return int.from_bytes(token[:4], "big") * buckets >> 32
+
+
+class Aligner:
+    """One party of the alignment. `secret` makes its blinding keys; `imported` is an order computed elsewhere."""
+
+    def __init__(
+        self,
+        name: PartyName,
+        parties: tuple[PartyName, ...],
+        leader: PartyName,
+        column: IdColumn,
+        *,
+        secret: bytes,
+        imported: Sequence[bytes] | None = None,
+    ) -> None:
+        self.name, self.parties, self.leader, self.column = name, parties, leader, column
+        self.members = tuple(party for party in parties if party != leader)
+        self.joined: list[bytes] | None = list(imported) if imported is not None else None
+        self.agreed = ""
+        self._imported = imported is not None
+        self._secret = secret
+        self._counts: dict[PartyName, int] = {}
+        self._seen: dict[PartyName, tuple[int, str]] = {}
+        self._order: list[PartyName] = []
+        self._buckets = 0
+        self._next_bucket = 0
+        self._left: dict[int, list[bytes]] = {}  # the leader's remaining tokens of the buckets under way
+        self._stage: dict[int, int] = {}  # which member a bucket is with
+        self._done: list[bytes] = []
+        self._parts: dict[int, bytes] = {}
+        self._ticket = 0
+        self._work: dict[int, tuple[str, int]] = {}
+        self._handlers: dict[type[Message], Callable[[PartyName, Any], list[Effect]]] = {
+            Present: self._on_present,
+            Blinded: self._on_blinded,
+            Answered: self._on_answered,
+            Joined: self._on_joined,
+            Seen: self._on_seen,
+            Agreed: self._on_agreed,
+            Disagreed: self._on_disagreed,
+        }
+
+    @property
+    def leads(self) -> bool:
+        return self.name == self.leader
+
+    def rows(self) -> NDArray[np.int64]:
+        """This party's table rows in the agreed order."""
+        assert self.joined is not None and self.agreed
+        position = {token: i for i, token in enumerate(self.column.tokens)}
+        return self.column.rows[[position[token] for token in self.joined]]
+
+    def handle(self, event: Event) -> list[Effect]:
+        if isinstance(event, Received):
+            handler = self._handlers.get(type(event.body))
+            if handler is None:
+                raise UnexpectedEvent(f"'{self.name}' got a {type(event.body).__name__} from '{event.sender}'.")
+            return handler(event.sender, event.body)
+        if isinstance(event, Computed):
+            kind, bucket = self._work.pop(event.ticket)
+            return (
+                self._blinded(bucket, event.result) if kind == "blind" else self._computed(kind, bucket, event.result)
+            )
+        if isinstance(event, Started):
+            return self._on_started(event)
+        assert isinstance(event, (PeerLost, PeerBack)), event
+        return []  # an alignment needs everybody: the runtime decides how long to wait
+
+    # -- beginning ------------------------------------------------------------------------------------------------
+
+    def _on_started(self, event: Started) -> list[Effect]:
+        if self._imported:
+            return self._check_imported()
+        if self.leads:
+            return self._present(self.name, len(self.column.tokens))
+        return [Send(self.leader, Present(len(self.column.tokens)))]
+
+    def _check_imported(self) -> list[Effect]:
+        assert self.joined is not None
+        own = set(self.column.tokens)
+        strangers = sum(token not in own for token in self.joined)
+        if strangers or len(set(self.joined)) != len(self.joined):
+            what = f"{strangers} ids that are not in this party's table" if strangers else "an id more than once"
+            raise BadData(f"the imported alignment of '{self.name}' lists {what}; make it anew from the same table.")
+        return self._see()
+
+    def _on_present(self, sender: PartyName, body: Present) -> list[Effect]:
+        return self._present(sender, body.count)
+
+    def _present(self, who: PartyName, count: int) -> list[Effect]:
+        self._counts[who] = count
+        if len(self._counts) < len(self.parties):
+            return []
+        # The smallest table first: then the least is learned about the others.
+        self._order = sorted(self.members, key=lambda name: (self._counts[name], name))
+        self._buckets = max(1, -(-max(self._counts.values()) // BUCKET_IDS))
+        return [Observe("sizes", dict(sorted(self._counts.items()))), *self._start_buckets()]
+
+    # -- the leader -----------------------------------------------------------------------------------------------
+
+    def _start_buckets(self) -> list[Effect]:
+        effects: list[Effect] = []
+        while self._next_bucket < self._buckets and len(self._left) < BUCKETS_IN_FLIGHT:
+            bucket = self._next_bucket
+            self._next_bucket += 1
+            self._left[bucket] = self._own_bucket(bucket, self._buckets)
+            self._stage[bucket] = 0
+            effects += self._blind(bucket)
+        if self._next_bucket == self._buckets and not self._left:
+            effects += self._join()
+        return effects
+
+    def _own_bucket(self, bucket: int, buckets: int) -> list[bytes]:
+        return [token for token in self.column.tokens if bucket_of(token, buckets) == bucket]
+
+    def _blind(self, bucket: int) -> list[Effect]:
+        member = self._order[self._stage[bucket]]
+        return [self._ask_for("blind", bucket, partial(_blind, self._key(member), tuple(self._left[bucket])))]
+
+    def _blinded(self, bucket: int, request: bytes) -> list[Effect]:
+        return [Send(self._order[self._stage[bucket]], Blinded(bucket, self._buckets, request))]
+
+    def _on_answered(self, sender: PartyName, body: Answered) -> list[Effect]:
+        if self._stage.get(body.bucket) is None or self._order[self._stage[body.bucket]] != sender:
+            raise UnexpectedEvent(f"'{sender}' answered bucket {body.bucket} of the alignment out of turn.")
+        tokens = tuple(self._left[body.bucket])
+        job = partial(_intersect, self._key(sender), tokens, body.own, body.response)
+        return [self._ask_for("intersect", body.bucket, job)]
+
+    def _computed(self, kind: str, bucket: int, result: Any) -> list[Effect]:
+        if kind == "answer":
+            own, response = result
+            return [Send(self.leader, Answered(bucket, response, own))]
+        self._left[bucket] = list(result)
+        self._stage[bucket] += 1
+        if self._stage[bucket] < len(self._order) and self._left[bucket]:
+            return self._blind(bucket)
+        self._done += self._left.pop(bucket)
+        del self._stage[bucket]
+        return self._start_buckets()
+
+    def _join(self) -> list[Effect]:
+        self.joined = sorted(self._done)
+        parts = max(1, -(-len(self.joined) // JOINED_TOKENS))
+        effects: list[Effect] = []
+        for part in range(parts):
+            some = self.joined[part * JOINED_TOKENS : (part + 1) * JOINED_TOKENS]
+            effects.append(Broadcast(self.members, Joined(part, parts, b"".join(some))))
+        return [*effects, *self._see()]
+
+    # -- a member -------------------------------------------------------------------------------------------------
+
+    def _on_blinded(self, sender: PartyName, body: Blinded) -> list[Effect]:
+        own = tuple(self._own_bucket(body.bucket, body.buckets))
+        return [self._ask_for("answer", body.bucket, partial(_answer, self._key(sender), own, body.request))]
+
+    def _on_joined(self, sender: PartyName, body: Joined) -> list[Effect]:
+        self._parts[body.part] = body.tokens
+        if len(self._parts) < body.parts:
+            return []
+        whole = b"".join(self._parts[part] for part in range(body.parts))
+        self.joined = [whole[i : i + TOKEN_BYTES] for i in range(0, len(whole), TOKEN_BYTES)]
+        self._parts.clear()
+        unknown = len(set(self.joined) - set(self.column.tokens))
+        if unknown:
+            raise BadData(f"'{sender}' joined {unknown} ids that '{self.name}' does not have; the salts may differ.")
+        return self._see()
+
+    # -- agreeing -------------------------------------------------------------------------------------------------
+
+    def _see(self) -> list[Effect]:
+        assert self.joined is not None
+        rows, digest = len(self.joined), digest_of(self.joined)
+        if self.leads:
+            return self._on_seen(self.name, Seen(rows, digest))
+        return [Send(self.leader, Seen(rows, digest))]
+
+    def _on_seen(self, sender: PartyName, body: Seen) -> list[Effect]:
+        self._seen[sender] = (body.rows, body.digest)
+        if len(self._seen) < len(self.parties):
+            return []
+        rows, digest = self._seen[self.name]
+        odd = sorted(name for name, (_, theirs) in self._seen.items() if theirs != digest)
+        if odd:
+            listed = ", ".join(f"'{name}' has {self._seen[name][0]} rows" for name in odd)
+            reason = f"the rows of {listed}, not the {rows} rows of '{self.name}' in its order (digest {digest[:16]})"
+            return [Broadcast(self.members, Disagreed(reason)), Finish("misaligned", reason)]
+        return [Broadcast(self.members, Agreed(digest)), *self._on_agreed(self.name, Agreed(digest))]
+
+    def _on_agreed(self, sender: PartyName, body: Agreed) -> list[Effect]:
+        assert self.joined is not None and digest_of(self.joined) == body.digest
+        self.agreed = body.digest
+        reason = f"{len(self.joined)} rows are shared by all {len(self.parties)} parties"
+        return [Observe("rows", len(self.joined)), Finish("aligned", reason)]
+
+    def _on_disagreed(self, sender: PartyName, body: Disagreed) -> list[Effect]:
+        return [Finish("misaligned", body.reason)]
+
+    # -- keys and work --------------------------------------------------------------------------------------------
+
+    def _key(self, peer: PartyName) -> bytes:
+        """A blinding key for this pair, so that members cannot compare what they were sent."""
+        return hashlib.blake2b(f"psi {self.name} {peer}".encode(), key=self._secret, digest_size=32).digest()
+
+    def _ask_for(self, kind: str, bucket: int, job: Callable[[], Any]) -> Compute:
+        self._ticket += 1
+        self._work[self._ticket] = (kind, bucket)
+        return Compute(self._ticket, job=job)
+
+    # -- going on later -------------------------------------------------------------------------------------------
+
+    _PLAIN = ("agreed", "joined", "_counts", "_order", "_buckets", "_next_bucket", "_left", "_stage", "_done", "_parts")
+
+    def snapshot(self) -> State:
+        state = {name: _copy(getattr(self, name)) for name in self._PLAIN}
+        work = [[ticket, *entry] for ticket, entry in self._work.items()]
+        seen = {name: list(entry) for name, entry in self._seen.items()}
+        return {**state, "ticket": self._ticket, "work": work, "seen": seen}
+
+    def restore(self, state: State) -> None:
+        for name in self._PLAIN:
+            setattr(self, name, _copy(state[name]))
+        self._ticket = state["ticket"]
+        self._work = {ticket: (kind, bucket) for ticket, kind, bucket in state["work"]}
+        self._seen = {name: (rows, digest) for name, (rows, digest) in state["seen"].items()}
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(item) for key, item in value.items()}
+    return list(value) if isinstance(value, list) else value
+
+
+# -- the library's three calls, as pure jobs --------------------------------------------------------------------------
+
+
+def _library() -> Any:
+    try:
+        import private_set_intersection.python as psi
+    except ImportError as problem:
+        raise NotInstalled(
+            "private set intersection needs the extra 'psi': pip install 'offbeat[psi]'; or import an alignment."
+        ) from problem
+    return psi
+
+
+def _texts(tokens: Sequence[bytes]) -> list[str]:
+    return [token.hex() for token in tokens]
+
+
+def _blind(key: bytes, tokens: Sequence[bytes]) -> bytes:
+    if not tokens:
+        return b""
+    request: bytes = _library().client.CreateFromKey(key, True).CreateRequest(_texts(tokens)).SerializeToString()
+    return request
+
+
+def _answer(key: bytes, own: Sequence[bytes], request: bytes) -> tuple[bytes, bytes]:
+    """(own tokens blinded, the request's tokens blinded again). An empty side has an empty intersection."""
+    psi = _library()
+    if not own or not request:
+        return b"", b""
+    server = psi.server.CreateFromKey(key, True)
+    asked = psi.Request()
+    asked.ParseFromString(request)
+    count = len(asked.encrypted_elements)
+    setup = server.CreateSetupMessage(FALSE_POSITIVE_RATE, count, _texts(own), psi.DataStructure.RAW)
+    return setup.SerializeToString(), server.ProcessRequest(asked).SerializeToString()
+
+
+def _intersect(key: bytes, tokens: Sequence[bytes], own: bytes, response: bytes) -> list[bytes]:
+    if not own or not response:
+        return []
+    psi = _library()
+    setup, answer = psi.ServerSetup(), psi.Response()
+    setup.ParseFromString(own)
+    answer.ParseFromString(response)
+    common = psi.client.CreateFromKey(key, True).GetIntersection(setup, answer)
+    return [tokens[i] for i in sorted(common)]

@@ -1,0 +1,150 @@
+"""party.toml: what one party brings, where its keys are, and what its owner allows.
+
+Paths are relative to the file. The example that `offbeat party init` writes explains every key.
+"""
+
+from pathlib import Path
+
+from offbeat.errors import BadInput
+from offbeat.orgs.policy import Policy
+from offbeat.orgs.structs import Settings, settings_from, toml_text
+from offbeat.runtime.grpc.identity import Identity, Roster, check_name, load_identity, read_roster
+
+
+class Data(Settings, frozen=True):
+    """This party's table. No columns listed: all but id and label."""
+
+    file: str
+    id: str
+    label: str | None = None
+    columns: tuple[str, ...] = ()
+    one_hot: tuple[str, ...] = ()
+    standardise: bool = True
+    missing: str = "refuse"  # or "median"
+
+
+class Keys(Settings, frozen=True):
+    key: str
+    certificate: str
+    roster: str = "roster.toml"
+
+
+class Store(Settings, frozen=True):
+    """Run folders hold nothing secret; what is secret lies under `private`, readable by the owner alone."""
+
+    runs: str = "runs"
+    private: str = "private"
+
+
+class PartyConfig(Settings, frozen=True):
+    name: str
+    data: Data
+    keys: Keys
+    listen: str = ""  # host:port; empty: this party only calls others
+    store: Store = Store()
+    policy: Policy = Policy()
+
+
+class Home:
+    """A party's settings with the folder they are relative to."""
+
+    def __init__(self, config: PartyConfig, folder: Path) -> None:
+        self.config = config
+        self.folder = folder
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def data_file(self) -> Path:
+        return self.folder / self.config.data.file
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / self.config.store.runs
+
+    @property
+    def private(self) -> Path:
+        return self.folder / self.config.store.private
+
+    @property
+    def roster_file(self) -> Path:
+        return self.folder / self.config.keys.roster
+
+    def identity(self) -> Identity:
+        keys = self.config.keys
+        return load_identity(self.name, self.folder / keys.key, self.folder / keys.certificate)
+
+    def roster(self) -> Roster:
+        """The roster, in which this party must be, under the certificate it has."""
+        roster = read_roster(self.roster_file)
+        if roster.member(self.name).fingerprint != self.identity().fingerprint:
+            raise BadInput(
+                f"{self.roster_file} pins another certificate for '{self.name}' than {self.config.keys.certificate}; "
+                f"`offbeat keys trust {self.config.keys.certificate}` renews it (and the roster's hash)."
+            )
+        return roster
+
+
+def read_home(path: Path) -> Home:
+    """Read a party.toml, or the one in a folder."""
+    file = path / "party.toml" if path.is_dir() else path
+    if not file.is_file():
+        raise BadInput(f"expected a party's settings at {file}, found nothing; `offbeat party init NAME` writes one.")
+    config = settings_from(file.read_text(encoding="utf-8"), PartyConfig, file)
+    check_name(config.name)
+    if config.data.missing not in ("refuse", "median"):
+        raise BadInput(f"{file}: data.missing = '{config.data.missing}': expected 'refuse' or 'median'.")
+    return Home(config, file.resolve().parent)
+
+
+def example(
+    name: str, *, data: str = "", id_column: str = "id", label: str = "", listen: str = "127.0.0.1:7443"
+) -> str:
+    """A commented party.toml."""
+    label_line = (
+        f"label = {toml_text(label)}" if label else '# label = "default"   # only where this party holds the labels'
+    )
+    return f"""\
+# One party of a federation. Paths are relative to this file. `offbeat party check` says what is wrong.
+
+name = {toml_text(name)}
+listen = {toml_text(listen)}   # where others reach this party; "" if it only calls out
+
+[data]
+file = {toml_text(data or f"{name}.csv")}   # .csv, .tsv, .parquet, .npz or LIBSVM
+id = {toml_text(id_column)}                 # the column by which rows are matched with the others'
+{label_line}
+columns = []                # feature columns; none listed: all but id and label
+one_hot = []                # of these, the categorical ones
+standardise = true          # with this party's own training means; nothing is shared
+missing = "refuse"          # or "median"
+
+[keys]
+key = "keys/{name}.key"           # never leaves this machine
+certificate = "keys/{name}.crt"   # give this to the other parties
+roster = "roster.toml"            # everybody's certificates; compare its hash with the others
+
+[store]
+runs = "runs"         # what may be shown to others: records, logs of messages, checkpoints
+private = "private"   # what may not
+
+# What the owner allows. A job outside it is refused with the reason, before any data is read.
+[policy]
+jobs = ["any"]                    # names of jobs
+initiators = ["any"]              # who may propose one; "any": everyone on the roster
+peers = ["any"]                   # with whom to work
+methods = ["vfb2-svrg", "vfb2-saga", "vfb2-sgd"]
+secure_sum = ["pairwise", "two-tree"]
+parties_least = 3                 # with two parties no sum can hide a share
+columns_never = []                # columns that must not be used, even if listed above
+rows_least = 100                  # a smaller intersection is refused
+passes_most = 200.0
+row_cap = 0                       # how often one row may enter a sum, over all jobs and predictions; 0: no cap
+labels = true                     # whether this party's labels may be used
+derivatives = true                # whether it takes derivatives, which tell it the others' labels
+predictions_for = ["any"]         # who may ask for joint predictions
+prediction_rows_most = 100000
+predict_without = false           # whether a prediction may leave out a party that does not answer
+"""

@@ -1,0 +1,93 @@
+"""What the owner of a party allows. A job outside it is refused with the reason, before any data is touched."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from offbeat.errors import Refused
+from offbeat.orgs.job import Job
+from offbeat.orgs.structs import Settings
+
+Names = tuple[str, ...]
+
+
+class Policy(Settings, frozen=True):
+    """An empty list of names means: nobody; the word "any" in it means: everyone on the roster."""
+
+    jobs: Names = ("any",)  # job names
+    initiators: Names = ("any",)  # who may propose a job
+    peers: Names = ("any",)  # with whom this party works
+    methods: Names = ("vfb2-svrg", "vfb2-saga", "vfb2-sgd", "afsgd-vp-svrg", "afsgd-vp-saga", "afsgd-vp-sgd")
+    secure_sum: tuple[Literal["pairwise", "two-tree", "tree"], ...] = ("pairwise", "two-tree")
+    parties_least: Annotated[int, msgspec.Meta(ge=2)] = 3
+    columns_never: Names = ()  # never used, whatever the data section lists
+    rows_least: Annotated[int, msgspec.Meta(ge=1)] = 100  # a smaller intersection is refused
+    passes_most: Annotated[float, msgspec.Meta(gt=0)] = 200.0
+    row_cap: Annotated[int, msgspec.Meta(ge=0)] = 0  # how often one row may enter a sum, ever; 0: no cap
+    labels: bool = True  # whether this party's labels (and derivatives, which tell them) may be used at all
+    derivatives: bool = True  # whether this party may be sent derivatives (they tell it other parties' labels)
+    predictions_for: Names = ("any",)  # who may ask for joint predictions
+    prediction_rows_most: Annotated[int, msgspec.Meta(ge=0)] = 100_000  # in one question
+    predict_without: bool = False  # whether a prediction may leave out a party that does not answer
+    epsilon: Annotated[float, msgspec.Meta(gt=0)] | None = None  # privacy budget; None: no release is private
+
+
+def refuse_job(policy: Policy, job: Job, me: str, initiator: str) -> None:
+    """Raise `Refused` with every reason, or return."""
+    reasons = objections(policy, job, me, initiator)
+    if reasons:
+        raise Refused(f"'{me}' refuses the job '{job.name}' of '{initiator}': {'; '.join(reasons)}.")
+
+
+def objections(policy: Policy, job: Job, me: str, initiator: str) -> list[str]:
+    method = f"{job.method.algorithm}-{job.method.variant}"
+    reasons = []
+    if me not in job.parties:
+        reasons.append(f"'{me}' is not one of its parties")
+    if not allows(policy.jobs, job.name):
+        reasons.append(f"its policy allows the jobs {_listed(policy.jobs)}")
+    if not allows(policy.initiators, initiator) and initiator != me:
+        reasons.append(f"its policy lets {_listed(policy.initiators)} propose jobs")
+    strangers = [name for name in job.parties if name != me and not allows(policy.peers, name)]
+    if strangers:
+        reasons.append(f"its policy does not allow work with {_listed(tuple(strangers))}")
+    if not allows(policy.methods, method):
+        reasons.append(f"its policy allows the methods {_listed(policy.methods)}, not '{method}'")
+    if job.method.secure_sum not in policy.secure_sum:
+        reasons.append(f"its policy allows the secure sums {_listed(policy.secure_sum)}, not '{job.method.secure_sum}'")
+    if len(job.parties) < policy.parties_least:
+        reasons.append(f"its policy wants at least {policy.parties_least} parties, the job has {len(job.parties)}")
+    if job.method.passes > policy.passes_most:
+        reasons.append(f"its policy allows {policy.passes_most:g} passes, the job wants {job.method.passes:g}")
+    if me in job.labels_at and not policy.labels:
+        reasons.append("its policy keeps its labels out of every job")
+    if me not in job.labels_at and not policy.derivatives:
+        reasons.append("its policy takes no derivatives of others' losses, which would tell it their labels")
+    if policy.epsilon is not None:
+        reasons.append(
+            f"its policy has a privacy budget of {policy.epsilon:g}, and '{method}' adds no noise: it cannot be kept"
+        )
+    return reasons
+
+
+def refuse_rows(policy: Policy, me: str, rows: int) -> None:
+    if rows < policy.rows_least:
+        raise Refused(
+            f"'{me}' refuses the alignment: {rows} rows are shared by all parties, and its policy wants at least "
+            f"{policy.rows_least}. A tiny intersection tells too much about the few people in it."
+        )
+
+
+def refuse_prediction(policy: Policy, me: str, asker: str, rows: int) -> None:
+    if asker != me and not allows(policy.predictions_for, asker):
+        raise Refused(f"'{me}' gives predictions to {_listed(policy.predictions_for)}, not to '{asker}'.")
+    if rows > policy.prediction_rows_most:
+        raise Refused(f"'{me}' answers at most {policy.prediction_rows_most} rows in one question, {rows} were asked.")
+
+
+def allows(names: Names, name: str) -> bool:
+    return "any" in names or name in names
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "nobody"
