@@ -70,7 +70,7 @@ def test_dense_sparse_and_plain_agree(seed, rows, width, density, batch, strengt
     for _ in range(40):
         start, stop = sampler.next()
         theta = loss.derivative(X[start:stop] @ plain.w, y[start:stop])
-        step(plain, rules[0], start, stop, theta, eta)
+        plain.step(start, stop, rules[0].residual(start, stop, theta), eta, rules[0].accumulate)
         step(dense, rules[1], start, stop, theta, eta)
         step(sparse, rules[2], start, stop, theta, eta)
     size = max(1.0, float(np.abs(plain.w).max()))

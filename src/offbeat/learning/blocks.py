@@ -55,6 +55,12 @@ class Block(Protocol):
         """With g = rows^T residual: w -= eta (g / b + mu + strength penalty'(w)); then mu += accumulate g."""
         ...
 
+    def corrected_step(
+        self, start: int, stop: int, theta: Floats, table: Floats, exchange: bool, eta: float, accumulate: float = 0.0
+    ) -> None:
+        """The step for residual = theta - table[start:stop], in one call; with `exchange` the table takes theta."""
+        ...
+
     def weights(self) -> Floats:
         """A fresh copy."""
         ...

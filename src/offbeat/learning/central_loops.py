@@ -239,7 +239,7 @@ class BatchSolver:
         for start, stop in self._sampler.one_pass():
             theta = derivative(block.share(start, stop), y[start:stop])
             size = decayed(eta, self._decay, self._steps)
-            block.step(start, stop, direction.residual(start, stop, theta), size, direction.accumulate)
+            direction.step(block, start, stop, theta, size)
             self._steps += 1
         return time.process_time() - began
 

@@ -73,6 +73,17 @@ class DenseBlock:
         kernels.dense_step(self._X, start, residual, eta, accumulate, self._strength, self._penalty, self._w, self._mu)
         self.version += 1
 
+    def corrected_step(
+        self, start: int, stop: int, theta: Floats, table: Floats, exchange: bool, eta: float, accumulate: float = 0.0
+    ) -> None:
+        self._check(start, stop, theta)
+        if len(table) != self.rows:
+            refuse_length("a table over the rows", len(table), self.rows)
+        kernels.dense_corrected_step(
+            self._X, start, theta, table, exchange, eta, accumulate, self._strength, self._penalty, self._w, self._mu
+        )
+        self.version += 1
+
     def _check(self, start: int, stop: int, residual: Floats) -> None:
         if not 0 <= start < stop <= self.rows:
             refuse_rows(start, stop, self.rows)

@@ -28,7 +28,13 @@ class Direction(Protocol):
         """How much of X_b^T residual the mean gradient takes up."""
         ...
 
-    def residual(self, start: int, stop: int, theta: Floats) -> Floats: ...
+    def residual(self, start: int, stop: int, theta: Floats) -> Floats:
+        """What `Block.step` is to use for these derivatives."""
+        ...
+
+    def step(self, block: Block, start: int, stop: int, theta: Floats, eta: float) -> None:
+        """The residual and the block's step in one call."""
+        ...
 
     def snapshot(self) -> dict[str, Any]: ...
 
@@ -42,6 +48,9 @@ class Sgd:
 
     def residual(self, start: int, stop: int, theta: Floats) -> Floats:
         return theta
+
+    def step(self, block: Block, start: int, stop: int, theta: Floats, eta: float) -> None:
+        block.step(start, stop, theta, eta)
 
     def snapshot(self) -> dict[str, Any]:
         return {}
@@ -63,20 +72,23 @@ class Svrg:
         self.adopt(table)
 
     def adopt(self, table: Floats) -> None:
-        """Correct against this snapshot from now on. The table is kept, not copied: it is written no more."""
-        self.table = np.ascontiguousarray(table, dtype=np.float64)
+        """Correct against this snapshot from now on."""
+        self.table = np.array(table, dtype=np.float64)
 
     def residual(self, start: int, stop: int, theta: Floats) -> Floats:
         _check(start, stop, theta, self.table)
         difference = np.empty(len(theta))
-        kernels.compare(self.table, start, theta, difference)
+        kernels.correct(self.table, start, theta, False, difference)
         return difference
+
+    def step(self, block: Block, start: int, stop: int, theta: Floats, eta: float) -> None:
+        block.corrected_step(start, stop, theta, self.table, False, eta)
 
     def snapshot(self) -> dict[str, Any]:
         return {"table": self.table.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.adopt(np.array(state["table"], dtype=np.float64))
+        self.adopt(state["table"])
 
 
 class Saga:
@@ -96,8 +108,11 @@ class Saga:
     def residual(self, start: int, stop: int, theta: Floats) -> Floats:
         _check(start, stop, theta, self.table)
         difference = np.empty(len(theta))
-        kernels.exchange(self.table, start, theta, difference)
+        kernels.correct(self.table, start, theta, True, difference)
         return difference
+
+    def step(self, block: Block, start: int, stop: int, theta: Floats, eta: float) -> None:
+        block.corrected_step(start, stop, theta, self.table, True, eta, 1.0 / len(self.table))
 
     def snapshot(self) -> dict[str, Any]:
         return {"table": self.table.copy()}
@@ -108,7 +123,7 @@ class Saga:
 
 def step(block: Block, direction: Direction, start: int, stop: int, theta: Floats, eta: float) -> None:
     """One step of the block from the derivatives of rows start..stop."""
-    block.step(start, stop, direction.residual(start, stop, theta), eta, direction.accumulate)
+    direction.step(block, start, stop, theta, eta)
 
 
 def _check(start: int, stop: int, theta: Floats, table: Floats) -> None:

@@ -28,6 +28,7 @@ FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 COMPILED_TOGETHER = ("losses.py", "penalties.py", "ranges.py", "kernels.py", "sparse.py", "sparse_kernels.py")
 INT = types.int64
 REAL = types.float64
+FLAG = types.boolean
 COUNT = types.int64
 
 
@@ -108,22 +109,20 @@ def finish(words, own, labels, code, scale, z, theta):  # type: ignore[no-untype
         theta[i] = derivative_of(code, z[i], labels[i])
 
 
-@compiled(types.void, WRITE, INT, READ, WRITE)
-def exchange(table, start, theta, difference):  # type: ignore[no-untyped-def]
-    """difference = theta - table[start:]; then table[start:] = theta."""
+@numba.njit(inline="always")
+def differences(table, start, theta, exchange, out):  # type: ignore[no-untyped-def]
+    """out = theta - table[start:]; with `exchange`, the table then takes theta."""
     entry = table[start : start + len(theta)]
     for i in range(len(theta)):
-        new = theta[i]
-        difference[i] = new - entry[i]
-        entry[i] = new
+        out[i] = theta[i] - entry[i]
+    if exchange:
+        for i in range(len(theta)):
+            entry[i] = theta[i]
 
 
-@compiled(types.void, READ, INT, READ, WRITE)
-def compare(table, start, theta, difference):  # type: ignore[no-untyped-def]
-    """difference = theta - table[start:]."""
-    entry = table[start : start + len(theta)]
-    for i in range(len(theta)):
-        difference[i] = theta[i] - entry[i]
+@compiled(types.void, WRITE, INT, READ, FLAG, WRITE)
+def correct(table, start, theta, exchange, out):  # type: ignore[no-untyped-def]
+    differences(table, start, theta, exchange, out)
 
 
 # -- dense blocks -----------------------------------------------------------------------------------------------------
@@ -190,14 +189,29 @@ def dense_gradient(X, start, residual, factor, into):  # type: ignore[no-untyped
         into[j] += factor * _column_product(X, j, start, residual)
 
 
-@compiled(types.void, BLOCK, INT, READ, REAL, REAL, REAL, INT, WRITE, WRITE)
-def dense_step(X, start, residual, eta, accumulate, strength, penalty, w, mu):  # type: ignore[no-untyped-def]
-    """w -= eta (g / b + mu + strength penalty'(w)); mu += accumulate g; with g = rows^T residual."""
+@numba.njit(inline="always")
+def _step(X, start, residual, eta, accumulate, strength, penalty, w, mu):  # type: ignore[no-untyped-def]
     share = 1.0 / len(residual)
     for j in range(len(w)):
         g = _column_product(X, j, start, residual)
         w[j] -= eta * (g * share + mu[j] + strength * penalty_slope(penalty, w[j]))
         mu[j] += accumulate * g
+
+
+@compiled(types.void, BLOCK, INT, READ, REAL, REAL, REAL, INT, WRITE, WRITE)
+def dense_step(X, start, residual, eta, accumulate, strength, penalty, w, mu):  # type: ignore[no-untyped-def]
+    """w -= eta (g / b + mu + strength penalty'(w)); mu += accumulate g; with g = rows^T residual."""
+    _step(X, start, residual, eta, accumulate, strength, penalty, w, mu)
+
+
+@compiled(types.void, BLOCK, INT, READ, WRITE, FLAG, REAL, REAL, REAL, INT, WRITE, WRITE)
+def dense_corrected_step(  # type: ignore[no-untyped-def]
+    X, start, theta, table, exchange, eta, accumulate, strength, penalty, w, mu
+):
+    """The same, with residual = theta - table[start:] and the exchange of the table's entries in one go."""
+    residual = np.empty(len(theta))
+    differences(table, start, theta, exchange, residual)
+    _step(X, start, residual, eta, accumulate, strength, penalty, w, mu)
 
 
 @compiled(types.void, READ, REAL, REAL, REAL, REAL, INT, WRITE, WRITE)

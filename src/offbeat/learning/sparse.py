@@ -104,11 +104,17 @@ class SparseBlock:
     def step(self, start: int, stop: int, residual: Floats, eta: float, accumulate: float = 0.0) -> None:
         self._check(start, stop, residual)
         by_v = self._advance(stop - start, eta, accumulate)
+        kernels.lazy_step(self._offsets, self._columns, self._values, start, residual, by_v, accumulate, self._pairs)
+
+    def corrected_step(
+        self, start: int, stop: int, theta: Floats, table: Floats, exchange: bool, eta: float, accumulate: float = 0.0
+    ) -> None:
+        self._check(start, stop, theta)
+        if len(table) != self.rows:
+            refuse_length("a table over the rows", len(table), self.rows)
+        by_v = self._advance(stop - start, eta, accumulate)
         csr = (self._offsets, self._columns, self._values, start)
-        if accumulate == 0.0:
-            kernels.lazy_step_fixed_mean(*csr, residual, by_v, self._pairs)
-        else:
-            kernels.lazy_step(*csr, residual, by_v, accumulate, self._pairs)
+        kernels.lazy_corrected_step(*csr, theta, table, exchange, by_v, accumulate, self._pairs)
 
     def _check(self, start: int, stop: int, residual: Floats) -> None:
         if not 0 <= start < stop <= self.rows:

@@ -17,6 +17,7 @@ from numba import types
 
 from offbeat.learning.kernels import (
     COUNT,
+    FLAG,
     INT,
     READ,
     REAL,
@@ -24,6 +25,7 @@ from offbeat.learning.kernels import (
     WORDS_OUT,
     WRITE,
     compiled,
+    differences,
     encode_masked,
     encode_plain,
     given,
@@ -103,9 +105,8 @@ def encode(z, scale, limit, out):  # type: ignore[no-untyped-def]
     return encode_plain(z, scale, limit, out)
 
 
-@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, REAL, REAL, PAIRS_OUT, fastmath=False)
-def lazy_step(offsets, columns, values, start, residual, by_v, by_mu, pairs):  # type: ignore[no-untyped-def]
-    """v -= by_v g and mu += by_mu g on the touched columns, g = rows^T residual."""
+@numba.njit(inline="always")
+def _move_both(offsets, columns, values, start, residual, by_v, by_mu, pairs):  # type: ignore[no-untyped-def]
     for i in range(len(residual)):
         first, last = offsets[start + i], offsets[start + i + 1]
         column, x = columns[first:last], values[first:last]
@@ -117,8 +118,8 @@ def lazy_step(offsets, columns, values, start, residual, by_v, by_mu, pairs):  #
             pairs[j, 1] += by_mu * g
 
 
-@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, REAL, PAIRS_OUT, fastmath=False)
-def lazy_step_fixed_mean(offsets, columns, values, start, residual, by_v, pairs):  # type: ignore[no-untyped-def]
+@numba.njit(inline="always")
+def _move_v(offsets, columns, values, start, residual, by_v, pairs):  # type: ignore[no-untyped-def]
     """The same where the mean gradient does not move (SGD, SVRG)."""
     for i in range(len(residual)):
         first, last = offsets[start + i], offsets[start + i + 1]
@@ -126,6 +127,28 @@ def lazy_step_fixed_mean(offsets, columns, values, start, residual, by_v, pairs)
         r = by_v * residual[i]
         for k in range(len(column)):
             pairs[column[k], 0] -= r * x[k]
+
+
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, REAL, REAL, PAIRS_OUT, fastmath=False)
+def lazy_step(offsets, columns, values, start, residual, by_v, by_mu, pairs):  # type: ignore[no-untyped-def]
+    """v -= by_v g and mu += by_mu g on the touched columns, g = rows^T residual."""
+    if by_mu == 0.0:
+        _move_v(offsets, columns, values, start, residual, by_v, pairs)
+    else:
+        _move_both(offsets, columns, values, start, residual, by_v, by_mu, pairs)
+
+
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, WRITE, FLAG, REAL, REAL, PAIRS_OUT, fastmath=False)
+def lazy_corrected_step(  # type: ignore[no-untyped-def]
+    offsets, columns, values, start, theta, table, exchange, by_v, by_mu, pairs
+):
+    """The step for residual = theta - table[start:], and the exchange of the table's entries, in one go."""
+    residual = np.empty(len(theta))
+    differences(table, start, theta, exchange, residual)
+    if by_mu == 0.0:
+        _move_v(offsets, columns, values, start, residual, by_v, pairs)
+    else:
+        _move_both(offsets, columns, values, start, residual, by_v, by_mu, pairs)
 
 
 @compiled(types.void, COLUMNS, READ, REAL, REAL, PAIRS_OUT, fastmath=False)

@@ -46,6 +46,36 @@ def test_snapshots(make):
     Sgd().restore(Sgd().snapshot())
 
 
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_matrix], ids=["dense", "sparse"])
+@pytest.mark.parametrize("make", [lambda table: Sgd(), Svrg, Saga], ids=["sgd", "svrg", "saga"])
+def test_one_call_does_what_two_do(make, kind):
+    """`step` fuses `residual` and `Block.step`, to the bit, and leaves the same table."""
+    rng = np.random.default_rng(0)
+    X = kind(rng.standard_normal((50, 7)) * (rng.random((50, 7)) < 0.5))
+    fused, apart = (make_block(X, penalty=L2, strength=0.1) for _ in range(2))
+    table = rng.standard_normal(50)
+    one, two = make(table), make(table)
+    for _ in range(20):
+        start, stop = 3, int(rng.integers(4, 50))
+        theta = rng.standard_normal(stop - start)
+        theta.flags.writeable = False
+        step(fused, one, start, stop, theta, 0.3)
+        apart.step(start, stop, two.residual(start, stop, theta), 0.3, two.accumulate)
+    assert np.array_equal(fused.weights(), apart.weights())
+    assert np.array_equal(fused.mean_gradient(), apart.mean_gradient())
+    assert one.snapshot().keys() == two.snapshot().keys()
+    assert all(np.array_equal(one.snapshot()[name], two.snapshot()[name]) for name in one.snapshot())
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_matrix], ids=["dense", "sparse"])
+def test_a_table_of_another_length_is_refused(kind):
+    block = make_block(kind(np.ones((4, 2))), penalty=L2, strength=0.1)
+    with pytest.raises(ValueError, match="table over the rows"):
+        step(block, Saga(np.zeros(5)), 0, 2, np.zeros(2), 0.1)
+    with pytest.raises(IndexError):
+        step(block, Saga(np.zeros(4)), 2, 5, np.zeros(3), 0.1)
+
+
 @pytest.mark.parametrize("make", [Svrg, Saga])
 def test_rows_and_lengths_are_checked(make):
     with pytest.raises(IndexError):

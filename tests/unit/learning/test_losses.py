@@ -5,9 +5,21 @@ import numpy as np
 import pytest
 
 from offbeat.errors import BadJob
-from offbeat.learning.losses import LOGISTIC, LOSSES, LS_SVM, SQUARED, SQUARED_HINGE, derivative_of, loss_named
+from offbeat.learning.losses import (
+    DEBIASED_LOGISTIC,
+    LOGISTIC,
+    LOSSES,
+    LS_SVM,
+    SQUARED,
+    SQUARED_HINGE,
+    derivative_of,
+    loss_named,
+)
 
 Z = np.linspace(-4.03, 4.03, 81)  # clear of the hinge's kinks at -1 and 1
+
+
+ALL = (*LOSSES, DEBIASED_LOGISTIC)
 
 
 @numba.njit
@@ -31,7 +43,7 @@ def test_values_by_hand():
     assert LS_SVM.value(np.array([3.0]), np.array([1.0]))[0] == 4.0
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+@pytest.mark.parametrize("loss", ALL, ids=lambda loss: loss.name)
 def test_derivatives_are_slopes(loss):
     h = 1e-6
     for label in labels_for(loss):
@@ -43,7 +55,7 @@ def test_derivatives_are_slopes(loss):
         assert np.all(np.abs(bend) <= loss.curvature + 1e-7)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+@pytest.mark.parametrize("loss", ALL, ids=lambda loss: loss.name)
 def test_compiled_derivative_is_the_same(loss):
     z = np.concatenate([Z, [-700.0, -36.0, 36.0, 700.0]])
     for label in labels_for(loss):
@@ -71,7 +83,7 @@ def test_label_from_theta():
     np.testing.assert_allclose(y * (np.log1p(-size) - np.log(size)), z, atol=1e-12)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+@pytest.mark.parametrize("loss", ALL, ids=lambda loss: loss.name)
 def test_fenchel_equality_and_inequality(loss):
     """value(z) = z theta + dual(theta) at the derivative, and value(z) >= z theta + dual(theta) elsewhere."""
     rng = np.random.default_rng(1)
@@ -87,6 +99,13 @@ def test_dual_domain():
     y = np.array([1.0, 1.0, 1.0, 1.0])
     np.testing.assert_array_equal(LOGISTIC.dual(np.array([-1.0, 0.0, 0.1, -1.1]), y), [0.0, 0.0, -np.inf, -np.inf])
     assert SQUARED_HINGE.dual(np.array([0.1]), y[:1])[0] == -np.inf
+
+
+def test_debiased_logistic_is_logistic_for_certain_labels():
+    for label in (-1.0, 1.0):
+        y, t = np.full_like(Z, label), np.full_like(Z, (label + 1) / 2)
+        np.testing.assert_allclose(DEBIASED_LOGISTIC.value(Z, t), LOGISTIC.value(Z, y), atol=1e-14)
+        np.testing.assert_allclose(DEBIASED_LOGISTIC.derivative(Z, t), LOGISTIC.derivative(Z, y), atol=1e-15)
 
 
 def test_loss_named():
