@@ -1,5 +1,7 @@
 """Blocks by exact small numbers: shares, fixed point, one step, refusals, snapshots, lanes."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -276,6 +278,26 @@ def test_a_job_sees_the_weights_of_its_gathering(kind):
     job = block.share_job(0, 4, block.gather(0, 4))
     block.step(0, 4, np.ones(4), 1.0)
     assert job().tolist() == [7.0, -2.0, 0.5, 0.0]
+
+
+def test_jobs_on_threads_do_not_disturb_one_another(kind):
+    """Forty gradient and share jobs on four threads, while the party itself goes on stepping."""
+    rows = scipy.sparse.random(400, 500, density=0.02, random_state=3, format="csr").toarray()
+    block = make_block(kind(rows), penalty=L2, strength=0.01)
+    block.set_weights(np.linspace(-1, 1, 500))
+    before, residual = block.weights(), np.linspace(-1, 1, 10)
+    starts = range(0, 400, 10)
+    with ThreadPoolExecutor(4) as pool:
+        gradients = [pool.submit(block.gradient_job(start, start + 10, residual)) for start in starts]
+        shares = [pool.submit(block.share_job(start, start + 10, block.gather(start, start + 10))) for start in starts]
+        for start in starts:
+            block.step(start, start + 10, residual, 0.1, 0.01)
+    for start, gradient, share in zip(starts, gradients, shares, strict=True):
+        columns, values = gradient.result()
+        whole = np.zeros(500)
+        whole[slice(None) if columns is None else columns] = values
+        np.testing.assert_allclose(whole, rows[start : start + 10].T @ residual, atol=1e-13)
+        np.testing.assert_allclose(share.result(), rows[start : start + 10] @ before, atol=1e-12)
 
 
 def test_columns_beyond_the_block_are_refused():
