@@ -88,7 +88,7 @@ VARIANTS = ("vafl", "vafl-tsync", "vafl-sync")
 _ACTIVATE, _RESUME = -1, -2  # tokens of a client's timers; others are release numbers
 _ANSWERS_KEPT = 32  # answers a client can give again
 _BACKOFF_MAX = 8  # a retry waits at most this many times `retry_s`
-_TIME_UP, _HALT = -1, -2  # tokens of the server's timers; others are request numbers
+_TIME_UP, _HALT, _WATCH = -1, -2, -3  # tokens of the server's timers; others are request numbers
 _HALT_TRIES, _PREDICT_TRIES = 5, 5
 _ROUNDS_MAX = 3  # refreshes of one update, before it goes on with what it has
 
@@ -386,7 +386,7 @@ class Client:
         self.version = self.releases = self.tickets = self.last_ask = self.retried = 0
         self.filled = self.filling_to = 0
         self.asked: tuple[int, Array] | None = None
-        self.resuming = False
+        self.resuming, self.resume_tries = False, 0
         self.halt: Halt | None = None
         self.under_way: set[int] = set()  # requests that are being answered
         self.pending: dict[int, _Pending] = {}
@@ -426,13 +426,23 @@ class Client:
     def _on_started(self, event: Started) -> list[Effect]:
         if event.resumed and self.phase != "new":
             self.jobs, self.passes, self.forward_jobs, self.under_way = {}, {}, 0, set()
-            self.resuming = True
-            return [Send(self.server, Resume(self.releases)), Wake(self.options.retry_s, _RESUME)]
+            self.resuming, self.resume_tries = True, 0
+            return self._ask_to_resume()
         if self.options.variant == "vafl-sync":
             self.phase = "training"
             return []
         self.phase = "filling" if self.options.initial_upload else "training"
         return self._fill() if self.phase == "filling" else self._begin()
+
+    def _ask_to_resume(self) -> list[Effect]:
+        if not self.resuming:
+            return []
+        self.resume_tries += 1
+        if self.resume_tries > self.options.retries_max:
+            self.phase = "done"
+            return [Finish("peer-lost", f"{self.server} did not answer after a restart")]
+        pause = self.options.retry_s * min(2**self.resume_tries, _BACKOFF_MAX)
+        return [Send(self.server, Resume(self.releases)), Wake(pause, _RESUME)]
 
     def _on_resumed(self, body: Resumed) -> list[Effect]:
         if not self.resuming:
@@ -494,7 +504,11 @@ class Client:
 
     def _activate(self) -> list[Effect]:
         effects: list[Effect] = []
-        while self.phase == "training" and self.halt is None and len(self.pending) + self.forward_jobs < self.options.in_flight:
+        while (
+            self.phase == "training"
+            and self.halt is None
+            and len(self.pending) + self.forward_jobs < self.options.in_flight
+        ):
             rows = self._choose_rows()
             if not len(rows):
                 return effects + self._rest()
@@ -533,8 +547,10 @@ class Client:
         if self.phase == "done" or self.halt is not None:
             return []
         if asked >= 0:
-            self.asked = None
             self.under_way.discard(asked)
+            if self.asked is None or self.asked[0] != asked:
+                return []  # asked anew meanwhile
+            self.asked = None
         if asked >= 0 or not wanted:
             rows = rows if self.ledger is None else self.ledger.open_rows(rows)
             self._spend(rows, step=wanted)
@@ -712,8 +728,7 @@ class Client:
         if event.token == _ACTIVATE:
             return self._set_clock() + self._activate()
         if event.token == _RESUME:
-            again: list[Effect] = [Send(self.server, Resume(self.releases)), Wake(self.options.retry_s, _RESUME)]
-            return again if self.resuming else []
+            return self._ask_to_resume()
         return self._retry(event.token)
 
     def _retry(self, release: int) -> list[Effect]:
@@ -847,6 +862,7 @@ class Server:
         self.iteration = self.rows_done = self.tickets = self.requests = self.passes_told = 0
         self.refreshed = self.refused = self.abandoned = self.duplicates = 0
         self.loss_sum, self.loss_count = 0.0, 0
+        self.heard = self.heard_before = 0
         self.verdict = self.reason = ""
         self.seen = [0] * len(self.clients)
         self.fills = [0] * len(self.clients)
@@ -861,6 +877,7 @@ class Server:
         self.wanted: dict[int, _Wanted] = {}
         self.asking: tuple[int, Array] | None = None
         self.asking_tries = self.halt_tries = self.predict_tries = 0
+        self.asking_anew = False
         self.predicting: tuple[int, int, int] | None = None
         self.given: dict[int, Array] = {}
         self.predictions: list[Array] = []
@@ -883,6 +900,7 @@ class Server:
 
     def handle(self, event: Event) -> list[Effect]:
         if type(event) is Received:
+            self.heard += 1
             handler = self.handlers.get(type(event.body))
             if handler is None or event.sender not in self.index:
                 raise UnexpectedEvent(f"{self.name} (server) got {type(event.body).__name__} from {event.sender}.")
@@ -892,7 +910,7 @@ class Server:
     # starting, and coming back
 
     def _on_started(self, event: Started) -> list[Effect]:
-        effects: list[Effect] = []
+        effects: list[Effect] = self._watch()
         if self.options.seconds is not None:
             effects.append(Wake(self.options.seconds, _TIME_UP))
         if event.resumed:
@@ -900,6 +918,11 @@ class Server:
         if self.rows_done >= self._rows_wanted():
             return effects + self._end("passes", "no passes were asked for")
         return effects + (self._ask(anew=False) if self.options.variant == "vafl-sync" else [])
+
+    def _watch(self) -> list[Effect]:
+        """Where nobody has been heard for longer than any client keeps trying, there is nobody left."""
+        self.heard_before = self.heard
+        return [Wake(self.options.retry_s * _BACKOFF_MAX * (self.options.retries_max + 1), _WATCH)]
 
     def _take_up(self) -> list[Effect]:
         """After a restart: requests get higher numbers than any that may have been sent, and what waited waits on."""
@@ -950,6 +973,8 @@ class Server:
             return True
         under_way = [*self.blocked, *self.buffer.values(), *(c for batch in self.batches.values() for c in batch)]
         if any(c.client == client and c.release == body.release for c in under_way):
+            return True
+        if self.options.variant == "vafl-tsync" and body.release < max(self.answered[client], default=0):
             return True
         return body.release <= self.seen[client] - self._window() or (client, body.release) in self.replaced
 
@@ -1025,11 +1050,13 @@ class Server:
         return effects
 
     def _contribute(self, contribution: _Contribution) -> list[Effect]:
-        older = self.buffer.get(contribution.client)  # a client's newer upload replaces its older one
+        """A client's newer upload replaces its older one, in whatever order they come."""
+        older, newer = self.buffer.get(contribution.client), contribution
         if older is not None:
+            older, newer = sorted((older, newer), key=lambda c: c.release)
             self.replaced = {(c, r) for c, r in self.replaced if r > self.seen[c] - self._window()}
             self.replaced.add((older.client, older.release))
-        self.buffer[contribution.client] = contribution
+        self.buffer[newer.client] = newer
         return self._flush_if_enough()
 
     def _flush_if_enough(self) -> list[Effect]:
@@ -1102,6 +1129,7 @@ class Server:
     def _ask(self, anew: bool, rows: Array | None = None) -> list[Effect]:
         self.requests += 1
         self.asking, self.asking_tries = (self.requests, self.order.next() if rows is None else rows), 0
+        self.asking_anew = anew
         return [
             Broadcast(self.clients, Ask(self.requests, anew, self.asking[1])),
             Wake(self.options.retry_s, self.requests),
@@ -1114,7 +1142,7 @@ class Server:
         if self.asking_tries > self.options.retries_max:
             return self._end("peer-lost", f"{', '.join(missing)} did not answer {self.asking_tries} times")
         pause = self.options.retry_s * min(2**self.asking_tries, _BACKOFF_MAX)
-        return [Broadcast(missing, Ask(self.asking[0], False, self.asking[1])), Wake(pause, self.asking[0])]
+        return [Broadcast(missing, Ask(self.asking[0], self.asking_anew, self.asking[1])), Wake(pause, self.asking[0])]
 
     # clients that leave
 
@@ -1141,8 +1169,6 @@ class Server:
             effects += self._go_on_without()
         if self.phase == "predicting":
             effects += self._predict_if_complete()
-        if self.phase == "halting":
-            effects += self._finish_if_all_know()
         return effects
 
     def _go_on_without(self) -> list[Effect]:
@@ -1248,17 +1274,17 @@ class Server:
 
     def _on_goodbye(self, client: int, body: Goodbye) -> list[Effect]:
         self.gone_home.add(client)
-        return self._finish_if_all_know()
-
-    def _finish_if_all_know(self) -> list[Effect]:
-        known = self.gone_home | self.away
-        return [Finish(self.verdict, self.reason)] if len(known) == len(self.clients) else []
+        return [Finish(self.verdict, self.reason)] if len(self.gone_home) == len(self.clients) else []
 
     # time, checks, sending
 
     def _on_woken(self, event: Woken) -> list[Effect]:
         if event.token == _TIME_UP:
             return self._end("time", f"the {self.options.seconds:g} seconds are over")
+        if event.token == _WATCH:
+            if self.heard > self.heard_before or self.phase == "halting":
+                return self._watch()
+            return self._end("peer-lost", "no client has been heard for as long as any of them keeps trying")
         if event.token == _HALT:
             return self._halt_again() if self.phase == "halting" else []
         if self.asking is not None and event.token == self.asking[0]:
@@ -1352,6 +1378,7 @@ _SERVER_COUNTS = (
     "abandoned",
     "duplicates",
     "asking_tries",
+    "asking_anew",
     "halt_tries",
     "predict_tries",
 )

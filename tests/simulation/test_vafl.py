@@ -1,0 +1,140 @@
+"""VAFL under a broken network: it ends, it learns, and nothing leaves twice."""
+
+import numpy as np
+import pytest
+
+from offbeat.algorithms import vafl
+from offbeat.algorithms.vafl import VARIANTS, Vafl, one_hot
+from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Sgd
+from offbeat.message.codec import Codec
+from offbeat.party.contract import Send
+from offbeat.privacy.embedding import PrivateEmbedding
+from offbeat.randomness import stream
+from offbeat.runtime.simulator import PROFILES, CostModel, CrashAndRestore, Gone, Jitter, Simulator, profile
+from offbeat.runtime.simulator.checkers import EndsOrSaysWhy
+
+COSTS = CostModel(slow={"bo": 3.0}, jitter=Jitter("exponential"))
+NAMES = ("server", "ana", "bo", "cem")
+
+
+def parties(seed=0, rows=60, **changes):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(rows + 20, 9))
+    targets = one_hot(np.argmax(x @ rng.normal(size=(9, 3)), axis=1), 3)
+    features = {name: x[:rows, 3 * i : 3 * i + 3] for i, name in enumerate(NAMES[1:])}
+    test = {name: x[rows:, 3 * i : 3 * i + 3] for i, name in enumerate(NAMES[1:])}
+    options = {"batch": 10, "passes": 6, "optimiser": Sgd(0.3), "head_optimiser": Sgd(0.3), "retry_s": 0.05} | changes
+    embeddings = {name: LinearEmbedding(3, 3) for name in features}
+    server, clients = vafl.build(
+        features,
+        targets[:rows],
+        embeddings,
+        AdditiveHead(3),
+        Vafl(**options),
+        seed=seed,
+        test_features=test,
+        test_targets=targets[rows:],
+    )
+    return [server, *clients]
+
+
+class NothingLeavesTwice:
+    """A release number stands for the same bytes for ever, also across a restart."""
+
+    def __init__(self):
+        self.codec, self.sent = Codec(vafl.MESSAGES), {}
+
+    def handled(self, now_s, party, event, effects):
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.body, vafl.Upload | vafl.Refreshed):
+                frame = self.codec.encode(effect.body)
+                kept = self.sent.setdefault((party.name, effect.body.release), frame)
+                assert kept == frame, f"{party.name} sent release {effect.body.release} twice, with different bytes"
+
+    def ended(self, outcome, parties):
+        pass
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("seed", range(4))
+def test_fault_profiles(variant, name, seed):
+    everyone = parties(seed, variant=variant, delay_bound=1.0, in_flight=1 + seed % 2)
+    faults = profile(name, NAMES, stream(seed, "test"), until_s=0.5)
+    before = vafl.objective(everyone[0], everyone[1:])
+    checkers = [EndsOrSaysWhy(), NothingLeavesTwice()]
+    outcome = Simulator(seed=seed, costs=COSTS, faults=faults, checkers=checkers, detect_s=0.02).run(everyone)
+    verdicts = {finish.verdict for finish in outcome.finished.values()}
+    assert "passes" in verdicts and verdicts <= {"passes", "peer-lost"}
+    assert vafl.objective(everyone[0], everyone[1:]) < 0.75 * before
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_seed_is_a_run(variant):
+    def digest():
+        return (
+            Simulator(seed=3, costs=COSTS, faults=profile("swarm", NAMES, stream(3), 0.5))
+            .run(parties(3, variant=variant))
+            .digest
+        )
+
+    assert digest() == digest()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("victim", ["server", "bo"])
+def test_killed_and_restored_from_its_snapshot(variant, victim):
+    """A fresh object takes up the snapshot; releases made before are not made again."""
+    checker = NothingLeavesTwice()
+    built = {party.name: party for party in parties(variant=variant, delay_bound=0.5)}
+    final = dict(built)
+
+    def rebuild(name):
+        final[name] = next(p for p in parties(variant=variant, delay_bound=0.5) if p.name == name)
+        return final[name]
+
+    faults = [CrashAndRestore(victim, at_s=at, down_s=0.05) for at in (0.011, 0.093, 0.171)]
+    outcome = Simulator(
+        seed=5, costs=COSTS, faults=faults, checkers=[EndsOrSaysWhy(), checker], rebuild=rebuild, detect_s=0.02
+    ).run(list(built.values()))
+    assert {finish.verdict for finish in outcome.finished.values()} == {"passes"}
+    assert final[victim] is not built[victim]
+    assert vafl.objective(final["server"], [final[name] for name in NAMES[1:]]) < 0.75
+
+
+@pytest.mark.parametrize("variant", ["vafl", "vafl-tsync"])
+def test_a_client_that_is_gone_stops_nobody_and_is_flagged(variant):
+    everyone = parties(variant=variant, passes=20)
+    outcome = Simulator(seed=1, costs=COSTS, faults=[Gone("cem", at_s=0.05)], detect_s=0.02).run(everyone)
+    assert not outcome.stalled
+    assert outcome.finished["server"].verdict == "passes"
+    flagged = [value for _, _, name, value in outcome.observations if name == "predicted_without"]
+    assert flagged == [{"cem": 20}]
+    assert everyone[0].predictions[0].shape == (20, 3)
+
+
+def test_the_synchronous_baseline_says_who_is_missing():
+    everyone = parties(variant="vafl-sync", retries_max=3)
+    outcome = Simulator(seed=1, costs=COSTS, faults=[Gone("cem", at_s=0.05)], detect_s=0.02).run(everyone)
+    assert outcome.finished["server"].verdict == "peer-lost"
+    assert "cem" in outcome.finished["server"].reason
+
+
+def test_without_the_server_clients_give_up():
+    everyone = parties(retries_max=3)
+    outcome = Simulator(seed=1, costs=COSTS, faults=[Gone("server", at_s=0.05)], detect_s=0.02).run(everyone)
+    assert not outcome.stalled
+    assert {outcome.finished[name].verdict for name in NAMES[1:]} == {"peer-lost"}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", ["calm", "loss", "duplicate", "crash"])
+def test_the_cap_holds_whatever_the_network_does(variant, name):
+    private = PrivateEmbedding(noise=0.5, gradient_noise=1.0, uploads_max=4)
+    everyone = parties(variant=variant, passes=50, private=private, delay_bound=0.5)
+    faults = profile(name, NAMES, stream(2, "cap"), until_s=0.3)
+    outcome = Simulator(seed=2, costs=COSTS, faults=faults, checkers=[EndsOrSaysWhy()], detect_s=0.02).run(everyone)
+    assert outcome.finished["server"].verdict == "budget"
+    for client in everyone[1:]:
+        assert client.ledger.released.max() <= 4
+        assert client.ledger.statement()["epsilon"] <= private.epsilon_max
