@@ -84,7 +84,11 @@ class DataRecord(msgspec.Struct, frozen=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `verdict` is one word for programs, `reason` one sentence for people."""
+    """One run. `verdict` is one word for programs, `reason` one sentence for people.
+
+    `privacy` holds each accountable party's own statement: `releases`, `epsilon`, `delta`, `adjacency`,
+    `budget_epsilon`, and `spent`, from which the epsilon can be computed anew.
+    """
 
     offbeat: str
     algorithm: str
@@ -102,6 +106,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float | None]
     parties: dict[str, PartyRecord]
     reveals: tuple[Reveal, ...] = ()
+    privacy: dict[str, dict[str, Any]] = {}
     warnings: tuple[str, ...] = ()
     options: dict[str, Any] = {}
     data: DataRecord = DataRecord()

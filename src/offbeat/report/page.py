@@ -44,7 +44,7 @@ def report_page(record: RunRecord, run: str = "") -> str:
             "main",
             _key_figures(record),
             tag("p", wording.certificate(record), class_="lead"),
-            section("disclosed", "What was disclosed, and to whom", _reveals(record)),
+            section("disclosed", "What was disclosed, and to whom", _reveals(record), _privacy(record)),
             section("progress", "Progress", progress_of_one(record)),
             section("parties", "Parties", _party_charts(record), _party_table(record)),
             section("messages", "Messages", timeline_view(record)),
@@ -98,6 +98,14 @@ def _reveals(record: RunRecord) -> Markup:
     return table(
         ("Message", "Sent", "Bytes", "Reveals"), rows, "What each kind of message tells to whom", numeric=(1, 2)
     )
+
+
+def _privacy(record: RunRecord) -> Markup:
+    if not record.privacy:
+        return Markup("")
+    rows = wording.privacy_rows(record)
+    body = table(wording.PRIVACY_HEAD, rows, "Privacy ledger: what each party released and spent", numeric=range(1, 5))
+    return tag("div", body if len(rows) <= 40 else folded(f"Privacy ledger of {len(rows)} parties", body), class_="gap")
 
 
 # -- curves -------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from offbeat.metrics.record import PartyRecord, RunRecord
 from offbeat.report import numbers, wording
 
 PARTIES_LISTED = 24
+_WORDY = ("reveals", "remark", "adjacency")
 
 _STYLES = {"good": "bold green", "caution": "bold yellow", "bad": "bold red"}
 
@@ -26,6 +27,7 @@ def summary(record: RunRecord, run: str | Path = "") -> Group:
     return Group(
         _headline(record),
         *_disclosed(record),
+        *_privacy(record),
         *_warnings(record),
         _section("Certificate", Text(wording.certificate(record))),
         _section("Result", _result(record)),
@@ -61,6 +63,17 @@ def _disclosed(record: RunRecord) -> list[RenderableType]:
             Text(reveal.message), numbers.count(reveal.count), numbers.size(reveal.bytes), Text(reveal.reveals)
         )
     return [_section("Disclosed, and to whom", table)]
+
+
+def _privacy(record: RunRecord) -> list[RenderableType]:
+    if not record.privacy:
+        return []
+    table = _table(*(name.lower() for name in wording.PRIVACY_HEAD))
+    for row in wording.privacy_rows(record)[:PARTIES_LISTED]:
+        table.add_row(*(Text(cell) for cell in row))
+    hidden = len(record.privacy) - PARTIES_LISTED
+    more = [Text(f"and {hidden} more, in record.json")] if hidden > 0 else []
+    return [_section("Privacy ledger", Group(table, *more))]
 
 
 def _warnings(record: RunRecord) -> list[RenderableType]:
@@ -118,5 +131,6 @@ def _table(first: str, *columns: str) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 1))
     table.add_column(first, overflow="fold")
     for name in columns:
-        table.add_column(name, justify="left" if name == "reveals" else "right", no_wrap=name != "reveals")
+        wordy = name in _WORDY
+        table.add_column(name, justify="left" if wordy else "right", no_wrap=not wordy)
     return table

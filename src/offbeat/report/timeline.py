@@ -39,10 +39,11 @@ class Timeline:
 
     @property
     def first_view_s(self) -> tuple[float, float]:
-        """From the beginning to where the first few dozen messages have arrived: few enough to tell apart."""
+        """Where the first few dozen messages are under way: few enough to tell apart."""
         first = self.messages[:FIRST_VIEW_MESSAGES]
-        end = max((message.received_s or message.sent_s for message in first), default=self.end_s)
-        return 0.0, min(self.end_s, end) or self.end_s
+        end = max((message.received_s or message.sent_s for message in first), default=self.end_s) or self.end_s
+        start = min((message.sent_s for message in first), default=0.0)
+        return (0.0 if start < end / 4 else start), end
 
     def lane(self, party: str) -> float:
         return TOP + (self.parties.index(party) + 0.5) * LANE_HEIGHT

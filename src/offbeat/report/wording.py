@@ -1,6 +1,7 @@
 """The sentences that the page of text and the page for browsers share, so that they cannot disagree."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from offbeat.metrics.record import RunRecord
 from offbeat.report import numbers
@@ -80,6 +81,30 @@ def key_figures(record: RunRecord) -> list[tuple[str, str]]:
 
 def nothing_disclosed() -> str:
     return "The record lists no messages, so it cannot say what was disclosed."
+
+
+PRIVACY_HEAD = ("Party", "Releases", "Epsilon", "Delta", "Budget", "Adjacency", "Remark")
+
+
+def privacy_rows(record: RunRecord) -> list[tuple[str, ...]]:
+    """What each party's ledger says. Releases without an epsilon are not differentially private, and are called so."""
+    return [(name, *_privacy_cells(statement)) for name, statement in record.privacy.items()]
+
+
+def _privacy_cells(statement: Mapping[str, Any]) -> tuple[str, ...]:
+    epsilon, remarks = statement.get("epsilon"), [str(statement["warning"])] if statement.get("warning") else []
+    if epsilon is None and not remarks:
+        remarks.append("no epsilon was accounted for")
+    if statement.get("seeded"):
+        remarks.append("noise is seeded: for experiments only")
+    return (
+        numbers.count(statement.get("releases", 0)),
+        "none" if epsilon is None else numbers.short(epsilon, 3),
+        numbers.short(statement.get("delta")),
+        numbers.short(statement.get("budget_epsilon"), 3),
+        str(statement.get("adjacency") or numbers.UNKNOWN),
+        "; ".join(remarks),
+    )
 
 
 def losses(record: RunRecord) -> list[str]:

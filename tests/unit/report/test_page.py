@@ -125,6 +125,14 @@ def test_the_record_is_on_the_page(text):
     assert "35 duplicate rows dropped" in text
 
 
+def test_the_privacy_ledger_is_on_the_page():
+    text = report_page(
+        sample_record(privacy={"edge-1": {"releases": 400, "epsilon": None, "warning": "not <private>"}})
+    )
+    assert "Privacy ledger: what each party released and spent" in text
+    assert "not &lt;private&gt;" in text
+
+
 def test_names_cannot_become_markup():
     text = report_page(hostile_record(), run="<b>")
     page = Page(text)

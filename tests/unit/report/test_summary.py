@@ -4,7 +4,7 @@ from report_samples import PARTIES, hostile_record, sample_party, sample_record
 
 from offbeat.metrics.record import Certificate
 from offbeat.report.summary import PARTIES_LISTED, summary_text
-from offbeat.report.wording import certificate, key_figures, losses, verdict
+from offbeat.report.wording import certificate, key_figures, losses, privacy_rows, verdict
 
 
 def test_the_verdict_comes_first_then_disclosure_then_warnings_then_the_result():
@@ -73,6 +73,22 @@ def test_a_thousand_parties_stay_on_the_page():
     text = summary_text(sample_record(parties=edges))
     assert f"and {1000 - PARTIES_LISTED} more, in record.json" in text
     assert len(text.splitlines()) < 90
+
+
+def test_the_privacy_ledger_is_printed_and_missing_privacy_is_called_so():
+    statements = {
+        "edge-1": {"releases": 400, "epsilon": 2.126, "delta": 1e-5, "budget_epsilon": 3.0, "adjacency": "replace-one"},
+        "edge-2": {"releases": 400, "epsilon": None, "warning": "not differentially private"},
+        "edge-3": {"releases": 7},
+    }
+    assert privacy_rows(sample_record(privacy=statements)) == [
+        ("edge-1", "400", "2.13", "1e-05", "3", "replace-one", ""),
+        ("edge-2", "400", "none", "–", "–", "–", "not differentially private"),
+        ("edge-3", "7", "none", "–", "–", "–", "no epsilon was accounted for"),
+    ]
+    text = summary_text(sample_record(privacy=statements))
+    assert "  edge-1        400      2.13   1e-05        3   replace-one" in text.splitlines()
+    assert "Privacy ledger" not in summary_text(sample_record())
 
 
 def test_nothing_recorded_is_said():
