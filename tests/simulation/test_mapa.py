@@ -33,7 +33,7 @@ def constants(edges, batch=10):
 
 
 NOISE = Gaussian(0.5, 0.17, 60)
-RECIPE = EdgePrivacy(NOISE, Budget(200.0, 1e-5), ((NOISE.cost(), 400),))  # 400 releases cost epsilon 163
+RECIPE = EdgePrivacy(NOISE, Budget(200.0, 1e-5), ((NOISE.cost(), 400),))  # 400 releases cost epsilon 160
 
 
 class LedgerCounts:
