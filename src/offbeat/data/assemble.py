@@ -131,10 +131,7 @@ def _finish(
     columns: Mapping[str, Sequence[str]] | None = None,
 ) -> VerticalData:
     y, classes = encode_labels(raw.labels, task, raw.where)
-    if classes is not None and np.unique(y[~raw.test]).size < len(classes):
-        raise BadData(
-            f"All training rows of {raw.where} have one class; choose another seed or a smaller test fraction."
-        )
+    _check_training_rows(y, classes, raw)
     offset = float(y[~raw.test].mean()) if centre_labels else 0.0
     preparation = next(iter(by_party.values()))
     names = tuple(train)

@@ -22,12 +22,13 @@ def encode_labels(labels: NDArray[Any], task: Task, where: str) -> tuple[Floats,
         raise BadData(f"Unknown task {task!r}. {did_you_mean(str(task), TASKS)}")
     if task == "regression":
         return _numbers(labels, where), None
-    found, position = np.unique(labels.astype(str) if labels.dtype == object else labels, return_inverse=True)
+    values = labels.astype(str) if labels.dtype == object else labels
+    found, position, counts = np.unique(values, return_inverse=True, return_counts=True)
     classes = tuple(_plain(value) for value in found.tolist())
     if task == "multiclass":
         return position.astype(np.float64), classes
     if len(classes) != 2:
-        raise BadData(_not_two(classes, labels, where))
+        raise BadData(_not_two(classes, counts.tolist(), where))
     return np.where(position == 0, -1.0, 1.0), classes
 
 
@@ -42,9 +43,8 @@ def _numbers(labels: NDArray[Any], where: str) -> Floats:
         raise BadData(f"Regression needs numbers as labels; {where} has text ({error}).") from error
 
 
-def _not_two(classes: tuple[Any, ...], labels: NDArray[Any], where: str) -> str:
-    shown = ", ".join(f"{value!r} ({int(np.sum(labels.astype(str) == str(value)))} rows)" for value in classes[:6])
-    if len(classes) > 6:
-        shown = ", ".join(repr(value) for value in classes[:6]) + ", ..."
+def _not_two(classes: tuple[Any, ...], counts: list[int], where: str) -> str:
+    shown = ", ".join(f"{value!r} ({count} rows)" for value, count in list(zip(classes, counts, strict=True))[:6])
+    shown += ", ..." if len(classes) > 6 else ""
     advice = 'Use task = "regression" for a number to be predicted.' if len(classes) > 2 else "Check the label column."
     return f"Classification needs exactly two classes; {where} has {len(classes)}: {shown}. {advice}"

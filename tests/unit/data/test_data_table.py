@@ -1,0 +1,214 @@
+"""Reading one party's file, in every format, and refusing what cannot be learned from."""
+
+import bz2
+import gzip
+import io
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from offbeat.data.table import Table, read_table, table_from_arrays
+from offbeat.errors import BadData
+
+COMPRESS = {"": lambda b: b, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+FRAME = pd.DataFrame(
+    {"customer": [12, 7, 30], "age": [41.5, 28.0, 63.25], "limit": [1000, 2500, 300], "default": [1, 0, 0]}
+)
+
+
+def csv_bytes(frame: pd.DataFrame) -> bytes:
+    return frame.to_csv(index=False).encode()
+
+
+def parquet_bytes(frame: pd.DataFrame) -> bytes:
+    stream = io.BytesIO()
+    frame.to_parquet(stream, index=False)
+    return stream.getvalue()
+
+
+def npz_bytes(**arrays: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+def check(table: Table) -> None:
+    assert table.ids.tolist() == [12, 7, 30]
+    assert table.ids.dtype == np.int64
+    assert list(table.columns) == ["age", "limit"]
+    np.testing.assert_array_equal(table.features, [[41.5, 1000], [28.0, 2500], [63.25, 300]])
+    assert table.features.dtype == np.float64
+    assert table.labels is not None
+    assert table.labels.tolist() == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+@pytest.mark.parametrize(("kind", "write"), [(".csv", csv_bytes), (".parquet", parquet_bytes)])
+def test_frames_in_every_compression(tmp_path: Path, kind: str, write, ending: str) -> None:
+    file = tmp_path / f"bank{kind}{ending}"
+    file.write_bytes(COMPRESS[ending](write(FRAME)))
+    check(read_table(file, id="customer", label="default"))
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+@pytest.mark.parametrize("kind", [".svm", ".libsvm", ".txt"])
+def test_libsvm_in_every_compression(tmp_path: Path, kind: str, ending: str) -> None:
+    file = tmp_path / f"bank{kind}{ending}"
+    file.write_bytes(COMPRESS[ending](b"+1 1:0.5 3:2\n-1 2:1e-3 # a remark\n+1 4:7\n"))
+    table = read_table(file, label="label")
+    assert sp.issparse(table.features)
+    np.testing.assert_array_equal(table.features.toarray(), [[0.5, 0, 2, 0], [0, 1e-3, 0, 0], [0, 0, 0, 7]])
+    assert table.labels is not None
+    assert table.labels.tolist() == [1, -1, 1]
+    assert table.ids.tolist() == [0, 1, 2]
+    assert read_table(file).labels is None
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_dense_npz(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"bank.npz{ending}"
+    arrays = {"X": FRAME[["age", "limit"]].to_numpy(float), "y": np.array([1, 0, 0]), "ids": np.array([12, 7, 30])}
+    file.write_bytes(COMPRESS[ending](npz_bytes(**arrays, columns=np.array(["age", "limit"]))))
+    check(read_table(file, label="y"))
+
+
+@pytest.mark.parametrize("form", ["csr", "csc"])
+def test_sparse_npz_as_scipy_writes_it(tmp_path: Path, form: str) -> None:
+    matrix = sp.random(6, 9, density=0.3, format=form, random_state=np.random.default_rng(1))
+    sp.save_npz(tmp_path / "shop.npz", matrix)
+    table = read_table(tmp_path / "shop.npz")
+    assert sp.issparse(table.features)
+    assert table.features.format == "csr"
+    np.testing.assert_array_equal(table.features.toarray(), matrix.toarray())
+    assert table.columns[4] == "x4"
+
+
+def test_idx_pictures_with_labels_beside_them(tmp_path: Path) -> None:
+    pixels = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+    header = bytes([0, 0, 8, 3]) + np.array([3, 2, 2], dtype=">u4").tobytes()
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + pixels.tobytes()))
+    (tmp_path / "labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 5, 0, 4]))
+    table = read_table(tmp_path / "train-images-idx3-ubyte.gz", label="labels-idx1-ubyte")
+    np.testing.assert_array_equal(table.features, pixels.reshape(3, 4))
+    assert table.labels is not None
+    assert table.labels.tolist() == [5, 0, 4]
+
+
+def test_ids_keep_their_zeros_and_text(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,x\n007,1\n7,2\nEve ,3\n")
+    assert read_table(tmp_path / "a.csv", id="id").ids.tolist() == ["007", "7", "Eve"]
+
+
+def test_chosen_columns_in_their_order(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(csv_bytes(FRAME))
+    table = read_table(tmp_path / "a.csv", id="customer", columns=["limit", "age"])
+    assert list(table.columns) == ["limit", "age"]
+    np.testing.assert_array_equal(table.features[0], [1000, 41.5])
+
+
+def test_text_columns_are_coded_and_spelled(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,region,x\n1,south,1\n2,north,2\n3,,3\n4,south,4\n")
+    table = read_table(tmp_path / "a.csv", id="id", text=["region"], missing="keep")
+    np.testing.assert_array_equal(table.features[:, 0], [1, 0, np.nan, 1])
+    assert table.levels == {"region": ("north", "south")}
+
+
+def test_byte_order_mark_and_text_labels(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfid,x,good\n1,1,yes\n2,2,no\n")
+    table = read_table(tmp_path / "a.csv", id="id", label="good")
+    assert table.labels is not None
+    assert table.labels.tolist() == ["yes", "no"]
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------
+
+BAD_CSV = {
+    "no id column": ("id,x\n1,2\n", {"id": "ids"}, ["no id column 'ids'", "'id'"]),
+    "no label column": ("id,default\n1,2\n", {"id": "id", "label": "defautl"}, ["no label column", "'default'"]),
+    "no such feature": ("id,age\n1,2\n", {"id": "id", "columns": ["agee"]}, ["no feature column 'agee'", "'age'"]),
+    "duplicate ids": ("id,x\n5,1\n6,2\n5,3\n", {"id": "id"}, ["id '5' stands in 2 rows", "rows 1, 3", "keep-first"]),
+    "missing id": ("id,x\n5,1\n,2\n", {"id": "id"}, ["column 'id'", "row 2 has no id"]),
+    "text": ("id,x,z\n1,2,3\n2,3,oops\n", {"id": "id"}, ["column 'z'", "row 2", "'oops'", "one_hot"]),
+    "empty cell": ("id,x\n1,2\n2,\n", {"id": "id"}, ["column 'x'", "row 2", "empty cell", "median"]),
+    "infinite": ("id,x\n1,2\n2,3\n3,-inf\n", {"id": "id"}, ["column 'x'", "row 3", "-inf"]),
+    "missing label": ("id,x,y\n1,2,1\n2,3,\n", {"id": "id", "label": "y"}, ["label column 'y'", "row 2 has no label"]),
+    "no rows": ("id,x\n", {"id": "id"}, ["no rows"]),
+    "nothing": ("", {}, ["is empty"]),
+    "only an id": ("id\n1\n", {"id": "id"}, ["no feature column"]),
+    "repeated header": ("id,x,x\n1,2,3\n", {"id": "id"}, ["names column 'x' 2 times"]),
+    "row too long": ("id,x\n1,2\n2,3,4\n", {"id": "id"}, ["not a table"]),
+    "all rows too long": ("id,x\n1,2,9\n2,3,9\n", {"id": "id"}, ["not a table"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CSV)
+def test_bad_csv_is_refused_with_file_row_and_column(tmp_path: Path, case: str) -> None:
+    text, options, expected = BAD_CSV[case]
+    (tmp_path / "shop.csv").write_text(text)
+    with pytest.raises(BadData) as refused:
+        read_table(tmp_path / "shop.csv", **options)
+    message = str(refused.value)
+    assert "shop.csv" in message
+    assert "\n" not in message
+    for part in expected:
+        assert part in message
+
+
+def test_missing_file_names_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "bank.csv").write_text("x\n1\n")
+    with pytest.raises(BadData, match=r"no file .*bnak\.csv.*Near it: bank\.csv"):
+        read_table(tmp_path / "bnak.csv")
+    with pytest.raises(BadData, match="nor a folder"):
+        read_table(tmp_path / "nowhere" / "bank.csv")
+
+
+def test_unknown_ending_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=r"\.parquet"):
+        read_table(tmp_path / "bank.docx")
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.parquet", "a.npz", "a.csv.xz", "a-idx3-ubyte"])
+def test_bytes_of_another_kind(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"this is not what the name says")
+    with pytest.raises(BadData, match=name):
+        read_table(tmp_path / name)
+
+
+def test_bad_libsvm_names_the_row(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:2\n-1 2:x\n")
+    with pytest.raises(BadData, match=r"a\.svm, row 2.*'2:x'"):
+        read_table(tmp_path / "a.svm")
+    (tmp_path / "b.svm").write_text("1 1:2\n")
+    with pytest.raises(BadData, match="no id column"):
+        read_table(tmp_path / "b.svm", id="customer")
+
+
+def test_npz_without_the_arrays_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(npz_bytes(X=np.ones((2, 2)), y=np.ones(2)))
+    with pytest.raises(BadData, match="no label array 'labels'"):
+        read_table(tmp_path / "a.npz", label="labels")
+    (tmp_path / "b.npz").write_bytes(npz_bytes(features=np.ones((2, 2))))
+    with pytest.raises(BadData, match="neither an array 'X'"):
+        read_table(tmp_path / "b.npz")
+    (tmp_path / "c.npz").write_bytes(npz_bytes(X=np.ones((2, 2)), y=np.ones(3)))
+    with pytest.raises(BadData, match="2 rows but 3 labels"):
+        read_table(tmp_path / "c.npz", label="y")
+
+
+def test_nonfinite_value_in_a_sparse_table_is_located() -> None:
+    matrix = sp.csr_matrix(np.array([[0, 1.0], [0, 0], [np.inf, 0]]))
+    with pytest.raises(BadData, match=r"column 'x0', row 3"):
+        table_from_arrays(matrix)
+
+
+def test_data_frames_in_memory() -> None:
+    frame = pd.DataFrame({"kind": ["b", "a", "b"], "x": [1, 2, 3]})
+    table = table_from_arrays(frame, text=("kind", "elsewhere"))
+    np.testing.assert_array_equal(table.features, [[1, 1], [0, 2], [1, 3]])
+    with pytest.raises(BadData, match="column 'kind'"):
+        table_from_arrays(frame)
