@@ -41,7 +41,7 @@ from offbeat.learning.directions import Direction, Saga, Sgd, Svrg
 from offbeat.learning.sampling import BlockSampler
 from offbeat.learning.steps import decayed
 from offbeat.party import member
-from offbeat.party.contract import Broadcast, Effect, Event, Message, Party, PartyName, Send, State
+from offbeat.party.contract import Broadcast, Effect, Message, Party, PartyName, Send, State
 from offbeat.party.masked_sum import CURRENT, ShareAsked, Sum
 from offbeat.party.member import LinearOptions, Member
 from offbeat.party.survey import Certified, Problem
@@ -101,8 +101,7 @@ class Stepper:
         return theta
 
     def step(self, start: int, stop: int, theta: np.ndarray) -> None:
-        residual = self.direction.residual(start, stop, theta)
-        self.block.step(start, stop, residual, self.eta(), self.direction.accumulate)
+        self.direction.step(self.block, start, stop, theta, self.eta())
         self.samples += stop - start
 
     def apply(self, start: int, stop: int, columns: np.ndarray | None, values: np.ndarray) -> None:
@@ -129,15 +128,13 @@ class Worker:
 
     def __init__(self, member: Member, seed: int) -> None:
         self.name, self.member = member.name, member
+        self.handle = member.handle
         self.stepper = Stepper(member)
         self.seed = seed
         self.sampler: BlockSampler | None = None
         self.started = False
         self.stale = 0
         member.attach(self, {})
-
-    def handle(self, event: Event) -> list[Effect]:
-        return self.member.handle(event)
 
     # -- the method ----------------------------------------------------------------------------------------------
 
@@ -160,7 +157,7 @@ class Worker:
         if not self.steps:
             return []
         assert self.sampler is not None
-        under_way = sum(s.point == CURRENT for s in self.member.sums.open.values()) + self.member.pending.count("step")
+        under_way = self.member.sums.open_at_current + self.member.pending.count("step")
         effects: list[Effect] = []
         for _ in range(self.member.options.in_flight - under_way):
             start, stop = self.sampler.next()
@@ -233,6 +230,7 @@ class RoundWorker:
 
     def __init__(self, member: Member, seed: int) -> None:
         self.name, self.member = member.name, member
+        self.handle = member.handle
         self.stepper = Stepper(member)
         self.seed = seed
         self.sampler: BlockSampler | None = None
@@ -243,9 +241,6 @@ class RoundWorker:
         self.last: Product | None = None
         self.paused = False  # the chair: a survey is the barrier
         member.attach(self, {Product: self._on_product, RoundWanted: self._on_round_wanted})
-
-    def handle(self, event: Event) -> list[Effect]:
-        return self.member.handle(event)
 
     # -- the method ----------------------------------------------------------------------------------------------
 
@@ -394,6 +389,8 @@ def build(
     active = labels_at if labels_at is not None else roster
     if len(roster) < 2:
         raise BadJob(f"Vertical learning needs two parties or more; got {len(roster)}.")
+    # While one product is on its way, every other block moves about once for each product in flight.
+    options = options.expecting(0.0 if synchronous else float(options.in_flight))
     make: Callable[[Member, int], Party] = RoundWorker if synchronous else Worker
     return [
         make(

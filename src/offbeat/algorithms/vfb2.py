@@ -48,7 +48,7 @@ from offbeat.errors import BadJob
 from offbeat.learning.blocks import Block
 from offbeat.learning.sampling import BlockSampler
 from offbeat.party import member
-from offbeat.party.contract import Broadcast, Effect, Event, Message, Observe, Party, PartyName, Send, State
+from offbeat.party.contract import Broadcast, Effect, Message, Observe, Party, PartyName, Send, State
 from offbeat.party.masked_sum import CURRENT, ShareAsked, Sum
 from offbeat.party.member import LinearOptions, Member
 from offbeat.party.survey import Certified, Problem
@@ -162,6 +162,7 @@ class Party2:
 
     def __init__(self, member: Member, active: tuple[PartyName, ...], seed: int, lanes: int = 1) -> None:
         self.name, self.member, self.active, self.seed, self.lanes = member.name, member, active, seed, lanes
+        self.handle = member.handle
         self.stepper = Stepper(member)
         self.dominates = member.name in active
         self.sampler: DealtBlocks | None = None
@@ -180,9 +181,6 @@ class Party2:
         if lanes > 1:
             own[ShareAsked] = self._answer_on_a_lane
         member.attach(self, own)
-
-    def handle(self, event: Event) -> list[Effect]:
-        return self.member.handle(event)
 
     # -- the dominator -------------------------------------------------------------------------------------------
 
@@ -203,8 +201,8 @@ class Party2:
         if not self.dominates:
             return []
         assert self.sampler is not None
-        sums, pending = self.member.sums, self.member.pending
-        under_way = sum(s.point == CURRENT for s in sums.open.values()) + pending.count("derive")
+        sums = self.member.sums
+        under_way = sums.open_at_current + self.member.pending.count("derive")
         effects: list[Effect] = []
         for _ in range(self.member.options.in_flight - under_way):
             effects += sums.ask(*self.sampler.next(), CURRENT, self.member.block.version)
@@ -275,16 +273,20 @@ class Party2:
 
     def _take_queue(self) -> list[Effect]:
         """Spend a lane on everything that waits, unless it is busy; before SVRG's first table nothing is taken."""
-        waiting_for_table = self.member.options.method == "svrg" and not self.started
-        if self.lanes > 1 and not waiting_for_table:
+        if not self.queue or not self.started:
+            return []
+        if self.lanes > 1:
             return self._take_on_lanes()
-        if not self.queue or waiting_for_table or self.member.pending.count("steps"):
+        pending = self.member.pending
+        if pending.count("steps"):
             return []
         batches = list(self.queue)
         self.queue.clear()
-        work = [_half(self.member.block, start, stop) for start, stop, *_ in batches]
-        samples, nonzeros = (sum(column) for column in zip(*work, strict=True))
-        return [self.member.pending.add("steps", batches, samples, nonzeros)]
+        samples = nonzeros = 0
+        for start, stop, *_ in batches:
+            samples += (stop - start + 1) // 2
+            nonzeros += self.member.block.nonzeros(start, stop) // 2
+        return [pending.add("steps", batches, samples, nonzeros)]
 
     def worked(self, kind: str, payload: Any, result: Any) -> list[Effect]:
         if kind == "derive":
@@ -412,6 +414,7 @@ class RoundParty:
 
     def __init__(self, member: Member, active: tuple[PartyName, ...], seed: int, lanes: int = 1) -> None:
         self.name, self.member, self.active, self.seed = member.name, member, active, seed
+        self.handle = member.handle
         self.stepper = Stepper(member)
         self.sampler: BlockSampler | None = None
         self.round = 0  # the round to be taken next
@@ -427,9 +430,6 @@ class RoundParty:
             StepsWanted: self._on_steps_wanted,
         }
         member.attach(self, own)
-
-    def handle(self, event: Event) -> list[Effect]:
-        return self.member.handle(event)
 
     def _dominator(self, number: int) -> PartyName:
         return self.active[number % len(self.active)]
@@ -594,6 +594,8 @@ def build(
         raise BadJob(f"Vertical learning needs two parties or more; got {len(roster)}.")
     if not active:
         raise BadJob(f"Somebody must hold the labels: labels_at is {labels_at}, the parties are {', '.join(roster)}.")
+    # With m dominators, m - 1 other updates land between a product and its step, and at least one's own.
+    options = options.expecting(0.0 if synchronous else max(1.0, len(active) * options.in_flight - 1.0))
     make = RoundParty if synchronous else Party2
     return [
         make(

@@ -83,6 +83,10 @@ class Block(Protocol):
         """(largest eigenvalue of curvature X^T X / n, estimated on some rows; curvature * largest row norm^2)."""
         ...
 
+    def row_norms_squared(self, start: int, stop: int) -> Floats:
+        """The squared norm of each of these rows within the block."""
+        ...
+
     def gather(self, start: int, stop: int) -> Gathered:
         """What a share job must know of the weights as they are now."""
         ...

@@ -115,6 +115,10 @@ class DenseBlock:
         row_norm = float(np.einsum("ji,ji->i", self._X, self._X).max(initial=0.0))
         return loss_curvature * largest, loss_curvature * row_norm
 
+    def row_norms_squared(self, start: int, stop: int) -> Floats:
+        rows = self._X[:, start:stop]
+        return np.asarray(np.einsum("ji,ji->i", rows, rows))
+
     def gather(self, start: int, stop: int) -> Gathered:
         return None, self._at(start, stop, None).copy()
 

@@ -177,6 +177,11 @@ class SparseBlock:
         columns = self._columns.astype(np.int64)
         return scipy.sparse.csr_matrix((self._values, columns, self._offsets), shape=(self.rows, self.width))
 
+    def row_norms_squared(self, start: int, stop: int) -> Floats:
+        bounds = self._offsets[start : stop + 1]
+        squares = np.concatenate(([0.0], np.cumsum(self._values[bounds[0] : bounds[-1]] ** 2)))
+        return np.asarray(np.diff(squares[bounds - bounds[0]]))
+
     # -- lanes -------------------------------------------------------------------------------------------------------
 
     def gather(self, start: int, stop: int) -> Gathered:

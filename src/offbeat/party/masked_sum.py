@@ -188,13 +188,13 @@ class MaskedSum:
         self.private_streams: dict[PartyName, KeyStream] = {}
         self.partials: dict[tuple[PartyName, int, int], _Partial] = {}
         self.early: list[tuple[PartyName, ShareAsked]] = []
+        self._note_readiness()
 
     # -- keys ----------------------------------------------------------------------------------------------------
 
-    @property
-    def ready(self) -> bool:
-        """Whether every peer's key is known."""
-        return self.options.scheme != "pairwise" or all(self.keys.knows(peer) for peer in self.peers)
+    def _note_readiness(self) -> None:
+        """`ready`: whether every peer's key is known."""
+        self.ready = self.options.scheme != "pairwise" or all(self.keys.knows(peer) for peer in self.peers)
 
     def offer_key(self) -> list[Effect]:
         return [] if self.ready else [Broadcast(self.peers, KeyOffered(self.keys.public, True))]
@@ -212,6 +212,7 @@ class MaskedSum:
     def _agree(self, peer: PartyName, public: bytes) -> None:
         self.publics[peer] = public
         self.keys.agree(peer, public)
+        self._note_readiness()
 
     def enter_epoch(self, epoch: int, roster: tuple[PartyName, ...]) -> list[Sum]:
         """A new roster: new mask streams; every open request is abandoned and returned."""
@@ -238,6 +239,11 @@ class MaskedSum:
         self.next_first = first + (stop - start)
         self.open[first] = Sum(first, start, stop, point, version, np.zeros(stop - start, np.uint64), self._expected())
         return self._request(self.open[first])
+
+    @property
+    def open_at_current(self) -> int:
+        """How many of our requests for current products are under way."""
+        return sum([wanted.point == CURRENT for wanted in self.open.values()])
 
     def _request(self, wanted: Sum) -> ShareAsked:
         done = next(iter(self.open))
@@ -324,8 +330,7 @@ class MaskedSum:
         kept = self.answers[asker]
         if ask.done > self.closed_below[asker]:
             self.closed_below[asker] = ask.done
-            for first in [first for first in kept if first < ask.done]:
-                del kept[first]
+            self._forget_answers(kept, ask.done)
         if ask.first in kept:
             return self._again(asker, ask, kept[ask.first])
         if ask.first < self.closed_below[asker]:
@@ -338,6 +343,12 @@ class MaskedSum:
         if len(kept) > ANSWERS_KEPT:
             del kept[next(iter(kept))]
         return list(sends)
+
+    @staticmethod
+    def _forget_answers(kept: dict[int, Any], below: int) -> None:
+        """Requests mostly come in order, so the closed ones stand first."""
+        while kept and (first := next(iter(kept))) < below:
+            del kept[first]
 
     def is_news(self, asker: PartyName, ask: ShareAsked) -> bool:
         """Whether answering would take a fresh share, now."""
@@ -365,12 +376,8 @@ class MaskedSum:
         mask, at = net.take(ask.first, count)
         words = self.source.words(ask.start, ask.stop, ask.point, mask, at, self.scale, self.limit)
         given = ShareGiven(ask.first, words, self.source.version(), self.epoch)
-        return [Send(asker, given, *self._half(count, self.source.nonzeros(ask.start, ask.stop, ask.point)))]
-
-    @staticmethod
-    def _half(samples: int, nonzeros: int) -> tuple[int, int]:
-        """A share is half of what a batch costs: the product, without the step."""
-        return -(-samples // 2), nonzeros // 2
+        nonzeros = self.source.nonzeros(ask.start, ask.stop, ask.point)
+        return [Send(asker, given, (count + 1) // 2, nonzeros // 2)]  # the product is half of a batch's work
 
     def _net_for(self, asker: PartyName) -> NetMask:
         others = [name for name in self.peers if name != asker]
@@ -457,7 +464,7 @@ class MaskedSum:
         if partial.missing:
             return []
         body = PartialGiven(asker, first, tree, partial.words, partial.versions, self.epoch)
-        partial.sent = Send(partial.parent, body, *self._half(len(words), nonzeros))
+        partial.sent = Send(partial.parent, body, (len(words) + 1) // 2, nonzeros // 2)
         return [partial.sent]
 
     def _forget_partials(self, asker: PartyName) -> None:

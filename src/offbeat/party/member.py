@@ -6,7 +6,7 @@ the role's hooks; it owns no mathematics.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, isnan
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ import numpy as np
 from offbeat.errors import BadJob, OutOfRange, UnexpectedEvent
 from offbeat.learning.blocks import Block
 from offbeat.learning.steps import default_batch, default_step
-from offbeat.party import conduct, masked_sum, survey
+from offbeat.party import conduct, masked_sum, sounding, survey
 from offbeat.party.conduct import Conduct
 from offbeat.party.contract import (
     Computed,
@@ -35,10 +35,11 @@ from offbeat.party.contract import (
 )
 from offbeat.party.masked_sum import CURRENT, MaskedSum, Sum, SumOptions
 from offbeat.party.pending import Pending
-from offbeat.party.shares import CONSTANTS, BlockShares, decode, narrow
+from offbeat.party.shares import NORMS, BlockShares, scalars_of
+from offbeat.party.sounding import Probe, Sounding
 from offbeat.party.survey import Certified, Problem, Survey
 
-MESSAGES = (*masked_sum.MESSAGES, *survey.MESSAGES, *conduct.MESSAGES)
+MESSAGES = (*masked_sum.MESSAGES, *sounding.MESSAGES, *survey.MESSAGES, *conduct.MESSAGES)
 METHODS = ("sgd", "svrg", "saga")
 DIVERGED_FACTOR = 10.0
 
@@ -54,7 +55,7 @@ class LinearOptions:
     batch: int | None = None
     batch_least: int = 64
     in_flight: int = 1
-    lag: float = 1.0  # how many versions old a product is expected to be, for the step size
+    lag: float | None = None  # how many versions old a product is expected to be; None: the method knows
     snapshot_passes: float = 1.0  # SVRG: from the end of one survey to the next
     certify_passes: float = 3.0  # SGD, SAGA: the same
     lag_max: int = 0  # products that are older are not used; 0: any
@@ -77,11 +78,15 @@ class LinearOptions:
     def survey_passes(self) -> float:
         return self.snapshot_passes if self.method == "svrg" else self.certify_passes
 
+    def expecting(self, lag: float) -> "LinearOptions":
+        """The same options, with the lag filled in where the user left it open."""
+        return self if self.lag is not None else replace(self, lag=lag)
+
     def choose(self, smoothness: float, row_smoothness: float, rows: int) -> tuple[float, int]:
         """Step size and batch, where the user left them open."""
         batch = self.batch or default_batch(smoothness, row_smoothness, self.batch_least)
         batch = min(batch, rows)
-        eta = self.step or default_step(self.method, smoothness, row_smoothness, batch, rows, self.lag)
+        eta = self.step or default_step(self.method, smoothness, row_smoothness, batch, rows, self.lag or 0.0)
         return eta, batch
 
 
@@ -136,10 +141,10 @@ class Member:
         rng: np.random.Generator,
     ) -> None:
         self.name, self.block, self.problem, self.options = name, block, problem, options
-        self.rng = rng
         self.shares = BlockShares(block)
         self.pending = Pending()
         self.sums = MaskedSum(me=name, roster=roster, run=run, secret=secret, options=options.sums, source=self.shares)
+        self.sounding = Sounding(shares=self.shares, sums=self.sums, curvature=problem.loss.curvature, rng=rng)
         self.conduct = Conduct(me=name, roster=roster, active=active, on_loss=options.on_loss)
         self.survey = Survey(
             me=name,
@@ -153,7 +158,7 @@ class Member:
             zero_start=options.method == "svrg",
         )
         self.lags, self.lag_sum, self.lag_max = [0] * 40, 0, 0
-        self.constants_asked = self.closing = False
+        self.sounding_begun = self.closing = False
         self.survey_due = 0.0
         self.start_objective = self._objective_at_zero()
         self.role: Role
@@ -162,6 +167,7 @@ class Member:
             masked_sum.ShareAsked: self._on_asked,
             masked_sum.ShareGiven: self._on_given,
             masked_sum.PartialGiven: self._on_partial,
+            Probe: self.sounding.on_probe,
             survey.Mark: self.survey.on_mark,
             survey.Marked: self.survey.on_marked,
             survey.Go: self.survey.on_go,
@@ -207,21 +213,20 @@ class Member:
     # -- events --------------------------------------------------------------------------------------------------
 
     def _on_started(self, event: Started) -> list[Effect]:
-        constants = self.block.smoothness(self.problem.loss.curvature, rng=self.rng)
-        self.shares.offer(CONSTANTS, np.array(constants), self.sums.scale)
+        self.sounding.offer()
         effects: list[Effect] = [Wake(self.options.patience_s), *self.sums.offer_key()]
         if not event.resumed:
-            return [*effects, *self._ask_constants()]
+            return [*effects, *self._sound()]
         return [*effects, *self.pending.again(), *self.role.resumed()]
 
-    def _ask_constants(self) -> list[Effect]:
-        if not (self.conduct.presides and self.sums.ready) or self.constants_asked or self.conduct.begun:
+    def _sound(self) -> list[Effect]:
+        if not (self.conduct.presides and self.sums.ready) or self.sounding_begun or self.conduct.begun:
             return []
-        self.constants_asked = True
-        return self.sums.ask(0, 4, CONSTANTS, self.block.version)
+        self.sounding_begun = True
+        return self.sounding.begin()
 
     def _on_key(self, sender: PartyName, body: masked_sum.KeyOffered) -> list[Effect]:
-        return [*self.sums.take_key(sender, body), *self._ask_constants()]
+        return [*self.sums.take_key(sender, body), *self._sound()]
 
     def _on_asked(self, sender: PartyName, body: masked_sum.ShareAsked) -> list[Effect]:
         return self.sums.answer(sender, body)
@@ -239,16 +244,20 @@ class Member:
             return self.role.product(done)
         if done.point >= 0:
             return self.survey.on_chunk(done)
-        if done.point == CONSTANTS:
-            return self._begin(done)
+        if done.point == NORMS or done.point % 2 == 0:
+            return self._sounded(done)
         effects, news = self.survey.on_scalars(done)
         return [*effects, Observe("certificate", _plain(news, self.role.passes())), *self.judge(news)]
 
-    def _begin(self, done: Sum) -> list[Effect]:
-        own = self.shares.scalars[CONSTANTS]
-        smoothness, row_smoothness = narrow(decode(done.words, self.sums.scale) + own, self.sums.scale).tolist()
-        eta, batch = self.options.choose(smoothness, row_smoothness, self.problem.rows)
-        return [*self.conduct.begin(eta, batch), *self._begun()]
+    def _sounded(self, done: Sum) -> list[Effect]:
+        if self.conduct.begun:
+            return []
+        effects, known = self.sounding.on_sum(done)
+        if not known:
+            return effects
+        smoothness = self.sounding.smoothness + self.problem.strength
+        eta, batch = self.options.choose(smoothness, self.sounding.row_smoothness, self.problem.rows)
+        return [*effects, *self.conduct.begin(eta, batch), *self._begun()]
 
     def _on_begin(self, sender: PartyName, body: conduct.Begin) -> list[Effect]:
         effects, first = self.conduct.on_begin(sender, body)
@@ -277,6 +286,8 @@ class Member:
         effects, given_up = self.sums.patrol()
         for lost in given_up:
             effects += self._given_up(lost)
+        if self.sounding_begun and not self.conduct.begun:
+            effects += self.sounding.say_again()
         effects += self.survey.patrol()
         effects += self.conduct.patrol()
         effects += self.role.patrolled()
@@ -285,10 +296,9 @@ class Member:
     def _given_up(self, lost: Sum) -> list[Effect]:
         if lost.point == CURRENT:
             return self.role.abandoned(lost)
-        if lost.point == CONSTANTS:
-            self.constants_asked = False
-            return self._ask_constants()
-        return self.survey.on_abandoned(lost)
+        if lost.point == scalars_of(self.survey.current) or lost.point >= 0:
+            return self.survey.on_abandoned(lost)
+        return [] if self.conduct.begun else self.sounding.ask_again()
 
     def _on_halt(self, sender: PartyName, body: conduct.Halt) -> list[Effect]:
         self._keep_best(body.best)
@@ -322,9 +332,9 @@ class Member:
         self.survey.chair = self.conduct.chair
         self.survey.set_roster(self.conduct.roster)
         self.survey.abort()
-        self.constants_asked = False
+        self.sounding_begun = False
         if not self.conduct.begun:
-            return self._ask_constants()
+            return self._sound()
         effects = self.role.rostered()
         if self.conduct.presides and (self.closing or self.options.method == "svrg"):
             return [*effects, *self.survey.begin()]
@@ -396,8 +406,8 @@ class Member:
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("lag_sum", "lag_max", "constants_asked", "closing", "survey_due")
-    _PARTS = ("block", "shares", "pending", "sums", "conduct", "survey")
+    _PLAIN = ("lag_sum", "lag_max", "sounding_begun", "closing", "survey_due")
+    _PARTS = ("block", "shares", "pending", "sums", "sounding", "conduct", "survey")
 
     def snapshot(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self._PLAIN}

@@ -1,5 +1,6 @@
 """Work a party has asked its runtime to charge for, by ticket: what to do when it comes back."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ class Pending:
     def __init__(self) -> None:
         self._next = 0
         self._open: dict[int, tuple[str, Any, int, int]] = {}
+        self._counts: dict[str, int] = {}
 
     def add(
         self, kind: str, payload: Any, samples: int, nonzeros: int, job: Callable[[], Any] | None = None
@@ -19,15 +21,22 @@ class Pending:
         ticket = self._next
         self._next += 1
         self._open[ticket] = (kind, payload, samples, nonzeros)
+        self._counts[kind] = self._counts.get(kind, 0) + 1
         return Compute(ticket, samples, nonzeros, job)
 
     def take(self, ticket: int) -> tuple[str, Any] | None:
         """What this ticket stood for; None if it was taken before."""
         entry = self._open.pop(ticket, None)
-        return entry[:2] if entry is not None else None
+        if entry is None:
+            return None
+        self._counts[entry[0]] -= 1
+        return entry[:2]
+
+    def __len__(self) -> int:
+        return len(self._open)
 
     def count(self, kind: str) -> int:
-        return sum(entry[0] == kind for entry in self._open.values())
+        return self._counts.get(kind, 0)
 
     def again(self) -> list[Compute]:
         """After a restore: the running work is gone, so ask for all of it anew (without jobs)."""
@@ -39,3 +48,4 @@ class Pending:
     def restore(self, state: Mapping[str, Any]) -> None:
         self._next = state["next"]
         self._open = {row[0]: (row[1], row[2], row[3], row[4]) for row in state["open"]}
+        self._counts = dict(Counter(entry[0] for entry in self._open.values()))

@@ -1,9 +1,9 @@
 """Where a linear party's shares come from: its block as it is, its frozen copies, and a few scalars.
 
-A *point* is an integer: CURRENT is the block as it is now, s >= 0 the copy frozen for snapshot s, CONSTANTS and
-`scalars_of(s)` are short vectors of numbers that are summed over parties like any share. Scalars may be tiny (a
-squared gradient norm near the optimum), so each travels as two words: its value rounded to the fixed-point grid, and
-what the rounding left, enlarged.
+A *point* is an integer: CURRENT is the block as it is now, s >= 0 the copy frozen for snapshot s, `probe_point(k)` the
+k-th probe of a sounding, NORMS the squared norms of the rows, `scalars_of(s)` a short vector of numbers; all are summed
+over parties like any share. Scalars may be tiny (a squared gradient norm near the optimum), so each travels as two
+words: its value rounded to the fixed-point grid, and what the rounding left, enlarged.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,16 @@ from offbeat.errors import OutOfRange
 from offbeat.learning.blocks import Block
 from offbeat.party.masked_sum import CURRENT
 
-CONSTANTS = -2
+NORMS = -2
+
+
+def probe_point(number: int) -> int:
+    """Probes and scalars share the numbers below NORMS: even and odd."""
+    return -4 - 2 * number
 
 
 def scalars_of(snapshot: int) -> int:
-    return -3 - snapshot
+    return -3 - 2 * snapshot
 
 
 class BlockShares:
@@ -43,7 +48,7 @@ class BlockShares:
 
     def keep_only(self, snapshots: set[int]) -> None:
         self.points = {s: w for s, w in self.points.items() if s in snapshots}
-        kept = {scalars_of(s) for s in snapshots} | {CONSTANTS}
+        kept = {scalars_of(s) for s in snapshots}
         self.scalars = {point: values for point, values in self.scalars.items() if point in kept}
 
     def offer(self, point: int, values: np.ndarray, scale: float) -> None:
@@ -59,7 +64,7 @@ class BlockShares:
     def words(
         self, start: int, stop: int, point: int, mask: np.ndarray | None, at: int, scale: float, limit: float
     ) -> np.ndarray:
-        if point < CURRENT:
+        if point in self.scalars:
             return _scalar_words(self.scalars[point][start:stop], mask, at, scale, limit)
         if self._held is not None:
             return _scalar_words(self._held[0], mask, at, scale, limit)
@@ -69,7 +74,7 @@ class BlockShares:
         return self.block.masked_share(start, stop, weights, mask, at, scale, limit)
 
     def nonzeros(self, start: int, stop: int, point: int) -> int:
-        return self.block.nonzeros(start, stop) if point >= CURRENT else 0
+        return self.block.nonzeros(start, stop) if point not in self.scalars else 0
 
     def snapshot(self) -> dict[str, Any]:
         return {
