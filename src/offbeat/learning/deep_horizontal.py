@@ -1,0 +1,183 @@
+"""Any torch module as a horizontal model: per-row gradients by torch.func, clipped over all parameters together.
+
+The parameters of the module are one flat vector, in the order of `named_parameters`. A module whose rows influence
+one another (batch normalisation) cannot have per-row gradients and is refused. Needs the extra `deep`.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offbeat.errors import BadJob, NotInstalled
+from offbeat.learning.horizontal import EdgeData, Rows, Vector
+
+if TYPE_CHECKING:
+    import torch
+
+CHUNK_ROWS = 256
+"""Rows whose gradients are held at once: this many times the number of parameters, in single precision."""
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as problem:
+        raise NotInstalled(
+            "Networks need PyTorch, which is not installed. Install the extra: pip install 'offbeat[deep]'."
+        ) from problem
+    return torch
+
+
+class DeepModel:
+    """A classifier given by a module that maps rows to one score for each class.
+
+    `row_shape` is the shape of one row as the module wants it, for instance (1, 28, 28). `row_loss(scores, labels)`
+    returns one loss for each row; the default is the cross-entropy.
+    """
+
+    def __init__(
+        self,
+        module: "torch.nn.Module",
+        row_shape: tuple[int, ...],
+        row_loss: Callable[[Any, Any], Any] | None = None,
+        chunk_rows: int = CHUNK_ROWS,
+    ) -> None:
+        torch = _torch()
+        _refuse_mixing(module)
+        self.module = module
+        self.row_shape = row_shape
+        self.chunk_rows = chunk_rows
+        self._names = [name for name, _ in module.named_parameters()]
+        self._shapes = [tuple(value.shape) for _, value in module.named_parameters()]
+        self._sizes = [int(value.numel()) for _, value in module.named_parameters()]
+        self._start = np.concatenate([value.detach().numpy().ravel() for value in module.parameters()])
+        self._row_loss = row_loss or torch.nn.functional.cross_entropy
+        self._row_gradients = torch.func.vmap(torch.func.grad(self._loss_of_one), in_dims=(None, 0, 0))
+
+    @property
+    def dimension(self) -> int:
+        return sum(self._sizes)
+
+    @property
+    def first_layer(self) -> int:
+        """Coordinates of the first layer (weights and intercepts): where the paper adds its noise."""
+        owner = self._names[0].rpartition(".")[0]
+        return sum(
+            size for name, size in zip(self._names, self._sizes, strict=True) if name.rpartition(".")[0] == owner
+        )
+
+    def start(self) -> Vector:
+        return self._start.astype(np.float64)
+
+    def clipped_sum(self, parameters: Vector, data: EdgeData, rows: Rows, clip: float) -> tuple[Vector, int]:
+        total, below = np.zeros(self.dimension), 0
+        for first in range(0, rows.size, self.chunk_rows):
+            part, within = self._clipped_chunk(parameters, data, rows[first : first + self.chunk_rows], clip)
+            total += part
+            below += within
+        return total, below
+
+    def _clipped_chunk(self, parameters: Vector, data: EdgeData, rows: Rows, clip: float) -> tuple[Vector, int]:
+        torch = _torch()
+        with torch.no_grad():
+            gradients = self._row_gradients(self._named(parameters), self._inputs(data, rows), self._labels(data, rows))
+            flat = [gradients[name].reshape(rows.size, -1) for name in self._names]
+            norms = sum((g.double() ** 2).sum(dim=1) for g in flat).sqrt()
+            factors = torch.where(norms <= clip, torch.ones_like(norms), clip / norms)
+            factors = torch.where(norms < 1e30, factors, torch.zeros_like(norms)).float()
+            kept = [torch.where(factors[:, None] > 0, g, torch.zeros_like(g)) for g in flat]
+            summed = torch.cat([factors @ g for g in kept])
+        found: Vector = summed.numpy().astype(np.float64)
+        return found, int((norms <= clip).sum())
+
+    def _loss_of_one(self, parameters: dict[str, Any], row: Any, label: Any) -> Any:
+        torch = _torch()
+        scores = torch.func.functional_call(self.module, parameters, (row.unsqueeze(0),))
+        return self._row_loss(scores, label.unsqueeze(0)).sum()
+
+    def _named(self, parameters: Vector) -> dict[str, Any]:
+        torch = _torch()
+        flat = torch.from_numpy(np.asarray(parameters, dtype=np.float32).copy())
+        parts = torch.split(flat, self._sizes)
+        named = zip(self._names, parts, self._shapes, strict=True)
+        return {name: part.reshape(shape) for name, part, shape in named}
+
+    def _inputs(self, data: EdgeData, rows: Rows | slice) -> Any:
+        chosen = np.asarray(data.features[rows], dtype=np.float32)
+        return _torch().from_numpy(np.ascontiguousarray(chosen)).reshape(-1, *self.row_shape)
+
+    def _labels(self, data: EdgeData, rows: Rows | slice) -> Any:
+        return _torch().from_numpy(np.ascontiguousarray(data.labels[rows]))
+
+    def scores(self, parameters: Vector, data: EdgeData) -> npt.NDArray[np.float32]:
+        torch = _torch()
+        named, parts = self._named(parameters), []
+        with torch.no_grad():
+            for first in range(0, data.rows, 1000):
+                inputs = self._inputs(data, slice(first, first + 1000))
+                parts.append(torch.func.functional_call(self.module, named, (inputs,)).numpy())
+        return np.concatenate(parts)
+
+    def loss(self, parameters: Vector, data: EdgeData) -> float:
+        torch = _torch()
+        with torch.no_grad():
+            scores = torch.from_numpy(self.scores(parameters, data))
+            return float(self._row_loss(scores, self._labels(data, slice(None))).mean())
+
+    def accuracy(self, parameters: Vector, data: EdgeData) -> float:
+        return float((self.scores(parameters, data).argmax(axis=1) == data.labels).mean())
+
+
+def digits_network(side: int, seed: int, channels: tuple[int, int] = (16, 32)) -> "torch.nn.Module":
+    """The paper's network: two convolutions, two pools, one full layer, for `side` x `side` pictures of ten digits."""
+    torch = _torch()
+    nn = torch.nn
+    first, second = channels
+    kernel = 5 if side >= 20 else 3
+    left = (side - kernel + 1) // 2
+    left = (left - kernel + 1) // 2
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(1, first, kernel),
+            nn.Tanh(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(first, second, kernel),
+            nn.Tanh(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(second * left * left, 10),
+        )
+
+
+def digits_model(side: int, seed: int, channels: tuple[int, int] = (16, 32)) -> DeepModel:
+    return DeepModel(digits_network(side, seed, channels), (1, side, side))
+
+
+def smoothness_by_power(model: DeepModel, parameters: Vector, public: EdgeData, iterations: int = 20) -> float:
+    """The largest curvature |H v| found by power iteration on PUBLIC rows, with H v from differences of gradients."""
+    rng = np.random.default_rng(0)
+    direction = rng.standard_normal(model.dimension)
+    everything = np.arange(public.rows)
+    found = 0.0
+    for _ in range(iterations):
+        direction /= np.linalg.norm(direction)
+        step = 1e-2 * direction
+        ahead, _ = model.clipped_sum(parameters + step, public, everything, np.inf)
+        behind, _ = model.clipped_sum(parameters - step, public, everything, np.inf)
+        direction = (ahead - behind) / (2e-2 * public.rows)
+        found = float(np.linalg.norm(direction))
+    return found
+
+
+def _refuse_mixing(module: "torch.nn.Module") -> None:
+    torch = _torch()
+    mixing = (torch.nn.modules.batchnorm._BatchNorm,)
+    for name, part in module.named_modules():
+        if isinstance(part, mixing):
+            raise BadJob(
+                f"The layer {name!r} ({type(part).__name__}) mixes the rows of a batch, so a row has no gradient of "
+                "its own to clip. Use GroupNorm or LayerNorm instead."
+            )

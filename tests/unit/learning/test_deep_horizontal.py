@@ -1,0 +1,91 @@
+"""Per-row gradients of a network against one backward pass for each row."""
+
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra `deep` is not installed")
+
+from offbeat.errors import BadJob  # noqa: E402
+from offbeat.learning.deep_horizontal import DeepModel, digits_model, smoothness_by_power  # noqa: E402
+from offbeat.learning.horizontal import LinearModel, edge_data  # noqa: E402
+from offbeat.privacy.clipping import clipped_sum  # noqa: E402
+
+RNG = np.random.default_rng(0)
+DATA = edge_data(RNG.standard_normal((40, 64)).astype(np.float32), RNG.integers(0, 10, 40))
+SMALL = DeepModel(
+    torch.nn.Sequential(torch.nn.Conv2d(1, 3, 3), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(108, 10)),
+    (1, 8, 8),
+    chunk_rows=7,
+)
+
+
+def row_gradients(model, parameters, data, rows):
+    found = []
+    for row in rows:
+        named = {name: value.clone().requires_grad_() for name, value in model._named(parameters).items()}
+        scores = torch.func.functional_call(model.module, named, (model._inputs(data, np.array([row])),))
+        loss = torch.nn.functional.cross_entropy(scores, model._labels(data, np.array([row])))
+        gradients = torch.autograd.grad(loss, list(named.values()))
+        found.append(torch.cat([g.ravel() for g in gradients]).numpy())
+    return np.array(found, dtype=np.float64)
+
+
+@pytest.mark.parametrize("clip", [0.5, 3.0, math.inf])
+def test_clipped_sum_equals_one_backward_pass_per_row(clip):
+    rows = np.arange(0, 40, 2)
+    gradients = row_gradients(SMALL, SMALL.start(), DATA, rows)
+    expected = gradients.sum(axis=0) if clip == math.inf else clipped_sum(gradients, clip)
+    found, below = SMALL.clipped_sum(SMALL.start(), DATA, rows, clip)
+    assert np.allclose(found, expected, atol=1e-4)
+    assert below == (np.linalg.norm(gradients, axis=1) <= clip).sum()
+
+
+def test_a_linear_module_agrees_with_the_compiled_model():
+    plain = DeepModel(torch.nn.Linear(64, 10), (64,))
+    linear = LinearModel("softmax", 64, 10)
+    weights = RNG.standard_normal((10, 65))
+    deep_order = np.concatenate([weights[:, :-1].ravel(), weights[:, -1]])
+    one, below_one = plain.clipped_sum(deep_order, DATA, np.arange(40), 2.0)
+    two, below_two = linear.clipped_sum(weights.ravel(), DATA, np.arange(40), 2.0)
+    two = two.reshape(10, 65)
+    assert np.allclose(one, np.concatenate([two[:, :-1].ravel(), two[:, -1]]), atol=1e-4)
+    assert below_one == below_two
+    assert plain.loss(deep_order, DATA) == pytest.approx(linear.loss(weights.ravel(), DATA), abs=1e-5)
+    assert plain.accuracy(deep_order, DATA) == linear.accuracy(weights.ravel(), DATA)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 1e30])
+def test_a_poisoned_network_releases_nothing_unbounded(poison):
+    parameters = SMALL.start()
+    parameters[0] = poison
+    total, _ = SMALL.clipped_sum(parameters, DATA, np.arange(40), 1.0)
+    assert np.isfinite(total).all() and np.linalg.norm(total) <= 40.001
+
+
+def test_an_empty_batch_is_all_noise():
+    total, below = SMALL.clipped_sum(SMALL.start(), DATA, np.array([], dtype=np.int64), 1.0)
+    assert not total.any() and below == 0
+
+
+@pytest.mark.parametrize("side", [16, 28])
+def test_the_papers_network(side):
+    model = digits_model(side, seed=0)
+    assert np.array_equal(model.start(), digits_model(side, seed=0).start())
+    assert not np.array_equal(model.start(), digits_model(side, seed=1).start())
+    kernel = 25 if side == 28 else 9
+    assert model.first_layer == 16 * kernel + 16
+    data = edge_data(RNG.random((5, side * side)).astype(np.float32), np.arange(5))
+    assert model.scores(model.start(), data).shape == (5, 10)
+
+
+def test_power_iteration_finds_the_curvature_of_a_linear_model():
+    model = DeepModel(torch.nn.Linear(64, 10), (64,))
+    found = smoothness_by_power(model, model.start(), DATA)
+    assert 0 < found <= LinearModel("softmax", 64, 10).smoothness(float(DATA.norms.max()), 0.0)
+
+
+def test_layers_that_mix_rows_are_refused():
+    with pytest.raises(BadJob, match="mixes the rows"):
+        DeepModel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)), (4,))
