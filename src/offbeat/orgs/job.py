@@ -5,8 +5,7 @@
     labels_at = ["bank"]
 
     [method]
-    algorithm = "vfb2"            # or "afsgd-vp", where every party holds the labels
-    variant = "svrg"
+    algorithm = "vfb2-svrg"
     target = 1e-6
 
 Everything else has a default. The job is resolved once, by the initiator, and all parties act on the same text: its
@@ -20,6 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from offbeat.errors import BadJob
+from offbeat.methods import method_named
 from offbeat.orgs.structs import Settings, settings_from, settings_text
 from offbeat.runtime.grpc.identity import NAME_PATTERN
 
@@ -30,14 +30,12 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 class Method(Settings, frozen=True):
     """How to learn. What is None is chosen from the data's smoothness."""
 
-    algorithm: Literal["vfb2", "afsgd-vp"] = "vfb2"
-    variant: Literal["sgd", "svrg", "saga"] = "svrg"
+    algorithm: str = "vfb2-svrg"
     passes: Positive = 60.0
     target: Positive | None = 1e-6
     step: Positive | None = None
     batch: Count | None = None
     in_flight: Count = 2
-    synchronous: bool = False
     secure_sum: Literal["pairwise", "two-tree", "tree"] = "pairwise"
     two_party_insecure: bool = False
     seed: int = 0
@@ -109,8 +107,12 @@ def check_job(job: Job, where: str | Path) -> None:
     strangers = [name for name in job.labels_at if name not in job.parties]
     if strangers or not job.labels_at:
         raise BadJob(f"{where}: labels_at = {list(job.labels_at)}: expected one or more of {list(job.parties)}.")
-    if job.method.algorithm == "afsgd-vp" and set(job.labels_at) != set(job.parties):
-        raise BadJob(f"{where}: 'afsgd-vp' needs the labels at every party; use 'vfb2', or list all under labels_at.")
+    everywhere = method_named(job.method.algorithm).labels_everywhere
+    if everywhere and set(job.labels_at) != set(job.parties):
+        raise BadJob(
+            f"{where}: '{job.method.algorithm}' needs the labels at every party; use 'vfb2-svrg', or list all under "
+            "labels_at."
+        )
     if len(job.parties) == 2 and not job.method.two_party_insecure:
         raise BadJob(
             f"{where}: with two parties no sum hides one's share from the other. Add a third party, or accept this by "

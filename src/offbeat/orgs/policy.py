@@ -17,7 +17,7 @@ class Policy(Settings, frozen=True):
     jobs: Names = ("any",)  # job names
     initiators: Names = ("any",)  # who may propose a job
     peers: Names = ("any",)  # with whom this party works
-    methods: Names = ("vfb2-svrg", "vfb2-saga", "vfb2-sgd", "afsgd-vp-svrg", "afsgd-vp-saga", "afsgd-vp-sgd")
+    methods: Names = ("vfb2-svrg", "vfb2-saga", "vfb2-sgd")  # algorithms, by name
     secure_sum: tuple[Literal["pairwise", "two-tree", "tree"], ...] = ("pairwise", "two-tree")
     parties_least: Annotated[int, msgspec.Meta(ge=2)] = 3
     columns_never: Names = ()  # never used, whatever the data section lists
@@ -40,7 +40,7 @@ def refuse_job(policy: Policy, job: Job, me: str, initiator: str) -> None:
 
 
 def objections(policy: Policy, job: Job, me: str, initiator: str) -> list[str]:
-    method = f"{job.method.algorithm}-{job.method.variant}"
+    method = job.method.algorithm
     reasons = []
     if me not in job.parties:
         reasons.append(f"'{me}' is not one of its parties")

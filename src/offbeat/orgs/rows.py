@@ -1,0 +1,174 @@
+"""One party's table in the aligned order, prepared for learning from its own training rows alone."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.data.encode import Levels
+from offbeat.data.holdout import held_out
+from offbeat.data.labels import encode_labels
+from offbeat.data.matrix import Floats, Matrix, take_rows
+from offbeat.data.prepare import Fitted, Preparation, fit_preparation
+from offbeat.data.table import Table, read_table
+from offbeat.errors import BadData, Refused
+from offbeat.evaluation import with_constant
+from offbeat.orgs.job import Job
+from offbeat.orgs.party_config import Data, Home
+from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRows:
+    """What this party trains on. Tokens name the rows; positions are the same at every party."""
+
+    train: Matrix
+    test: Matrix
+    tokens_train: tuple[bytes, ...]
+    tokens_test: tuple[bytes, ...]
+    y_train: Floats | None
+    y_test: Floats | None
+    classes: tuple[Any, ...] | None
+    fitted: Fitted
+    notes: tuple[str, ...]
+
+
+def load_table(home: Home) -> Table:
+    """Read the party's file; columns that the policy keeps out are not even asked for."""
+    data, never = home.config.data, home.config.policy.columns_never
+    banned = [column for column in data.columns if column in never]
+    if banned:
+        raise Refused(f"'{home.name}' lists the column '{banned[0]}', which its policy keeps out of every job.")
+    table = read_table(
+        home.data_file,
+        data.id,
+        data.label,
+        data.columns or None,
+        text=data.one_hot,
+        missing="keep" if data.missing == "median" else "refuse",
+        duplicates="keep-first",
+    )
+    return _without(table, never) if not data.columns and never else table
+
+
+def _without(table: Table, never: Sequence[str]) -> Table:
+    kept = np.array([j for j, column in enumerate(table.columns) if column not in never], dtype=np.int64)
+    if not kept.size:
+        raise BadData(f"{table.name}: the policy's columns_never leaves no column.")
+    columns = tuple(table.columns[int(j)] for j in kept)
+    features: Any = table.features[:, kept]
+    return Table(table.ids, columns, features, table.labels, table.name, table.levels)
+
+
+def preparation_of(data: Data) -> Preparation:
+    missing: Any = data.missing
+    return Preparation(one_hot=data.one_hot, missing=missing, standardise="numeric" if data.standardise else "none")
+
+
+def own_rows(home: Home, table: Table, job: Job, rows: NDArray[np.int64], tokens: Sequence[bytes]) -> OwnRows:
+    """Put the table into the aligned order, hold test rows out by their tokens, and prepare the columns."""
+    test = held_out_tokens(tokens, job)
+    features = take_rows(table.features, rows)
+    fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation_of(home.config.data), table.levels)
+    block = fitted.apply(features)
+    if holds_intercept(job, home.name):
+        block = with_constant(block)
+    labels, classes = _labels(home, table, job, rows)
+    names = np.array(list(tokens), dtype=object)
+    return OwnRows(
+        train=take_rows(block, ~test),
+        test=take_rows(block, test),
+        tokens_train=tuple(names[~test]),
+        tokens_test=tuple(names[test]),
+        y_train=None if labels is None else labels[~test],
+        y_test=None if labels is None else labels[test],
+        classes=classes,
+        fitted=fitted,
+        notes=tuple(f"{home.name}: column '{c}' is constant over the training rows." for c in fitted.constant),
+    )
+
+
+def held_out_tokens(tokens: Sequence[bytes], job: Job) -> NDArray[np.bool_]:
+    texts = np.array([token.hex() for token in tokens], dtype=object)
+    return held_out(texts, seed=job.rows.test_seed, fraction=job.rows.test_fraction)
+
+
+def holds_intercept(job: Job, name: str) -> bool:
+    return job.model.intercept and name == job.labels_at[0]
+
+
+def _labels(
+    home: Home, table: Table, job: Job, rows: NDArray[np.int64]
+) -> tuple[Floats | None, tuple[Any, ...] | None]:
+    if home.name not in job.labels_at:
+        return None, None
+    if table.labels is None:
+        raise BadData(
+            f"the job wants the labels of '{home.name}', but its party.toml names no label column; add label = \"...\" "
+            "under [data], or leave this party out of labels_at."
+        )
+    return encode_labels(table.labels[rows], job.model.task, f"the label of {home.data_file.name}")
+
+
+# -- a trained block, kept by its owner -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OwnModel:
+    """This party's part of a trained model: its weights and how its columns were prepared. It is the owner's alone."""
+
+    weights: Floats
+    fitted: Fitted
+    intercept: bool
+    classes: tuple[Any, ...] | None
+
+    def shares(self, table: Table, rows: NDArray[np.int64]) -> Floats:
+        """This block's part of the products of these rows with the model."""
+        chosen = replace(table, ids=table.ids[rows], features=take_rows(table.features, rows), labels=None)
+        block = self.fitted.apply_table(chosen)
+        if self.intercept:
+            block = with_constant(block)
+        return np.asarray(block @ self.weights, dtype=np.float64)
+
+
+def write_model(folder: Path, name: str, model: OwnModel) -> None:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fitted = {key: getattr(model.fitted, key) for key in _FITTED_PLAIN}
+    write_checkpoint(
+        folder,
+        name,
+        {
+            "weights": model.weights,
+            "fitted": fitted,
+            "columns": list(model.fitted.columns),
+            "raw_columns": list(model.fitted.raw_columns),
+            "spelling": {column: list(texts) for column, texts in model.fitted.spelling.items()},
+            "preparation": asdict(model.fitted.preparation),
+            "levels": [[lv.column, lv.start, lv.values, lv.is_bins] for lv in model.fitted.levels],
+            "intercept": model.intercept,
+            "classes": None if model.classes is None else list(model.classes),
+        },
+    )
+
+
+_FITTED_PLAIN = ("plain", "plain_at", "fill", "idf", "centre", "scale", "constant")
+
+
+def read_model(folder: Path, name: str) -> OwnModel:
+    state = read_checkpoint(folder, name)
+    if state is None:
+        raise BadData(f"no trained block of '{name}' is kept in {folder}; has that run ended here?")
+    preparation = state["preparation"]
+    fitted = Fitted(
+        preparation=Preparation(**{**preparation, "one_hot": tuple(preparation["one_hot"])}),
+        columns=tuple(state["columns"]),
+        raw_columns=tuple(state["raw_columns"]),
+        spelling={column: tuple(texts) for column, texts in state["spelling"].items()},
+        levels=tuple(Levels(column, start, values, is_bins) for column, start, values, is_bins in state["levels"]),
+        **state["fitted"],
+    )
+    classes = None if state["classes"] is None else tuple(state["classes"])
+    return OwnModel(state["weights"], fitted, state["intercept"], classes)
