@@ -41,21 +41,34 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.algorithms.vafl_measures import joint_embeddings, joint_scores, objective, one_hot, score
+from offbeat.algorithms.vafl_messages import (
+    MESSAGES,
+    Ask,
+    Goodbye,
+    Gradient,
+    Halt,
+    Noted,
+    PredictAsked,
+    PredictGiven,
+    Refresh,
+    Refreshed,
+    Resting,
+    Resume,
+    Resumed,
+    Upload,
+)
+from offbeat.algorithms.vafl_options import VARIANTS, Vafl, noise_warning, privacy_label, what_clients_learn
 from offbeat.errors import BadData, BadJob, UnexpectedEvent
 from offbeat.learning.embedding_table import EmbeddingTable
 from offbeat.learning.embeddings import (
-    AdditiveHead,
     Disturbance,
     Embedding,
     Forward,
     Head,
-    Optimiser,
-    Penalty,
-    Sgd,
     Tensors,
     Weights,
 )
-from offbeat.learning.losses import unknown_name
 from offbeat.learning.row_order import RowOrder
 from offbeat.learning.sampling import generator_state, restore_generator
 from offbeat.party.contract import (
@@ -77,13 +90,42 @@ from offbeat.party.contract import (
     Wake,
     Woken,
 )
-from offbeat.privacy.embedding import PrivateEmbedding, RecordLedger
+from offbeat.privacy.embedding import RecordLedger
 from offbeat.privacy.label_response import private_targets
-from offbeat.privacy.noise import SEEDED_WARNING, NoiseSource, SeededNoise, SystemNoise, gaussian_noise
+from offbeat.privacy.noise import NoiseSource, SeededNoise, SystemNoise, gaussian_noise
 from offbeat.randomness import stream
 
+__all__ = [
+    "MESSAGES",
+    "VARIANTS",
+    "Ask",
+    "Client",
+    "Goodbye",
+    "Gradient",
+    "Halt",
+    "Noted",
+    "PredictAsked",
+    "PredictGiven",
+    "Refresh",
+    "Refreshed",
+    "Resting",
+    "Resume",
+    "Resumed",
+    "Server",
+    "Upload",
+    "Vafl",
+    "build",
+    "joint_embeddings",
+    "joint_scores",
+    "noise_warning",
+    "objective",
+    "one_hot",
+    "privacy_label",
+    "score",
+    "what_clients_learn",
+]
+
 Array = NDArray[Any]
-VARIANTS = ("vafl", "vafl-tsync", "vafl-sync")
 
 _ACTIVATE, _RESUME = -1, -2  # tokens of a client's timers; others are release numbers
 _ANSWERS_KEPT = 32  # answers a client can give again
@@ -91,255 +133,6 @@ _BACKOFF_MAX = 8  # a retry waits at most this many times `retry_s`
 _TIME_UP, _HALT, _WATCH = -1, -2, -3  # tokens of the server's timers; others are request numbers
 _HALT_TRIES, _PREDICT_TRIES = 5, 5
 _ROUNDS_MAX = 3  # refreshes of one update, before it goes on with what it has
-
-
-# -- messages -------------------------------------------------------------------------------------------------------
-
-
-class Upload(Message, frozen=True, gc=False):
-    """A client's embeddings of some rows. `wanted`: a derivative is asked for; `asked`: the request it answers.
-
-    Reveals: to the server, one embedding of each row: raw linear images or features of the client's columns, unless
-    private mode clips them and adds counted noise; which rows the client is working on.
-    """
-
-    release: int
-    version: int
-    asked: int
-    wanted: bool
-    rows: np.ndarray
-    embedding: np.ndarray
-
-
-class Gradient(Message, frozen=True, gc=False):
-    """The derivative of each row's loss in the client's embedding, and how old the others' embeddings were.
-
-    Reveals: to the client, with an additive head the label of every row (the one negative entry) unless
-    label_dp_epsilon is set; with other heads the labels by the size and direction of the derivative, with high
-    probability.
-    """
-
-    release: int
-    iteration: int
-    lag_mean: float
-    lag_max: int
-    derivative: np.ndarray
-
-
-class Noted(Message, frozen=True, gc=False):
-    """The server has what needs no derivative. `begin`: every client's rows are there, training may start.
-
-    Reveals: nothing but that it arrived.
-    """
-
-    release: int
-    begin: bool
-
-
-class Refresh(Message, frozen=True, gc=False):
-    """The server asks for fresh embeddings of rows that have grown too old.
-
-    Reveals: to the client, that another client is working on these rows.
-    """
-
-    request: int
-    rows: np.ndarray
-
-
-class Refreshed(Message, frozen=True, gc=False):
-    """Fresh embeddings; rows whose cap is reached are left out.
-
-    Reveals: to the server, one more embedding of each row (a release like an upload).
-    """
-
-    request: int
-    release: int
-    version: int
-    rows: np.ndarray
-    embedding: np.ndarray
-
-
-class Ask(Message, frozen=True, gc=False):
-    """Synchronous variant: every client is to upload these rows. `anew`: drop what earlier asks left open.
-
-    Reveals: to the clients, which rows are next.
-    """
-
-    request: int
-    anew: bool
-    rows: np.ndarray
-
-
-class Resting(Message, frozen=True, gc=False):
-    """A client will upload no more: its records' caps are reached.
-
-    Reveals: to the server, that the client's budget is spent.
-    """
-
-    release: int
-    reason: str
-
-
-class PredictAsked(Message, frozen=True, gc=False):
-    """The server asks for the embeddings of rows to be predicted.
-
-    Reveals: to the clients, which rows are predicted.
-    """
-
-    request: int
-    start: int
-    stop: int
-
-
-class PredictGiven(Message, frozen=True, gc=False):
-    """Embeddings of rows to be predicted.
-
-    Reveals: to the server, one embedding of each row to be predicted, clipped and noisy in private mode.
-    """
-
-    request: int
-    embedding: np.ndarray
-
-
-class Resume(Message, frozen=True, gc=False):
-    """A client has come back: the last release number it remembers.
-
-    Reveals: to the server, that the client restarted.
-    """
-
-    release: int
-
-
-class Resumed(Message, frozen=True, gc=False):
-    """The last release number the server has seen from this client, and whether training has begun.
-
-    Reveals: nothing the client did not send itself.
-    """
-
-    release: int
-    begun: bool
-
-
-class Halt(Message, frozen=True, gc=False):
-    """Training is over.
-
-    Reveals: to the clients, why and after how many head updates.
-    """
-
-    verdict: str
-    reason: str
-    iteration: int
-
-
-class Goodbye(Message, frozen=True, gc=False):
-    """The client has understood that training is over.
-
-    Reveals: nothing.
-    """
-
-
-MESSAGES = (
-    Upload,
-    Gradient,
-    Noted,
-    Refresh,
-    Refreshed,
-    Ask,
-    Resting,
-    PredictAsked,
-    PredictGiven,
-    Resume,
-    Resumed,
-    Halt,
-    Goodbye,
-)
-
-
-# -- options --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Vafl:
-    """How to train. One pass means that each client has uploaded N rows on average (the initial upload not counted)."""
-
-    variant: str = "vafl"
-    batch: int = 64
-    passes: float = 10.0
-    seconds: float | None = None  # stop after this time even if passes are left
-    t: int | None = None  # vafl-tsync: clients per head update; None: half of them, rounded up
-    delay_bound: float | None = 5.0  # in units of N*M/batch head updates; None: no forced refresh
-    in_flight: int = 1  # uploads a client may have under way
-    rates: Mapping[PartyName, float] = field(default_factory=dict)  # Poisson activations a second; absent: at once
-    sampling: str = "shuffled"
-    initial_upload: bool = True
-    optimiser: Optimiser = Sgd(0.1)  # noqa: RUF009  (frozen)
-    head_optimiser: Optimiser = Sgd(0.1)  # noqa: RUF009
-    penalty: Penalty = Penalty()  # noqa: RUF009
-    noise: float = 0.0  # perturbed embedding, no privacy claim: deviation of the last layer's noise
-    inner_noise: bool = False  # perturbed embedding: whether a network's Perturb layers are active
-    private: PrivateEmbedding | None = None
-    label_dp_epsilon: float | None = None
-    chunk: int = 4096  # rows a message of the initial upload and of prediction
-    retry_s: float = 2.0
-    retries_max: int = 40
-
-    def __post_init__(self) -> None:
-        if self.variant not in VARIANTS:
-            raise BadJob(unknown_name("variant of VAFL", self.variant, list(VARIANTS)))
-        for name in ("batch", "in_flight", "chunk", "retry_s", "retries_max"):
-            if not getattr(self, name) > 0:
-                raise BadJob(f"{name} must be above 0; got {getattr(self, name)}.")
-        if self.private is not None and (self.noise or self.inner_noise):
-            raise BadJob(
-                "Private mode brings its own noise on the last layer; noise in the inner layers has bounded support "
-                "and buys no privacy. Leave `noise` and `inner_noise` out, or leave `private` out."
-            )
-        if any(not rate > 0 for rate in self.rates.values()):
-            raise BadJob(f"Every activation rate must be above 0 (activations a second); got {dict(self.rates)}.")
-
-    def contributors(self, clients: int) -> int:
-        """How many different clients one head update waits for."""
-        if self.variant == "vafl":
-            return 1
-        if self.variant == "vafl-sync":
-            return clients
-        wanted = math.ceil(clients / 2) if self.t is None else self.t
-        if not 1 <= wanted <= clients:
-            raise BadJob(f"t must lie between 1 and the number of clients, {clients}; got {wanted}.")
-        return wanted
-
-    def lag_max(self, rows: int, clients: int) -> float:
-        """The delay bound in head updates."""
-        if self.delay_bound is None or self.variant == "vafl-sync":
-            return math.inf
-        return self.delay_bound * rows * clients / self.batch
-
-
-def privacy_label(options: Vafl) -> str:
-    """What may be said about the noise, in one line."""
-    if options.private is not None:
-        return "private: clipped embeddings, counted Gaussian releases, private gradient steps"
-    if options.noise or options.inner_noise:
-        return "perturbed, no privacy claim"
-    return "none: embeddings leave as they are"
-
-
-def what_clients_learn(head: Head, options: Vafl) -> str:
-    """The sentence on labels that belongs into every report."""
-    if options.label_dp_epsilon is not None:
-        return (
-            f"Labels were answered at random once, before training: {options.label_dp_epsilon:g}-label-privacy for "
-            "everything the derivatives tell the clients, however often they are sent."
-        )
-    if isinstance(head, AdditiveHead):
-        return (
-            "Every derivative sent to a client gives the row's label away: with an additive head it is the expected "
-            "minus the true target. Clients must be trusted with the labels, or label_dp_epsilon set."
-        )
-    return (
-        "Derivatives sent to clients leak labels by their size and direction (Li and others 2022, Fu and others "
-        "2022). Clients must be trusted with the labels, or label_dp_epsilon set."
-    )
 
 
 # -- the client -----------------------------------------------------------------------------------------------------
@@ -1389,7 +1182,7 @@ def _contribution_from(plain: Sequence[Any]) -> _Contribution:
     return _Contribution(client, release, np.array(rows), set(waiting), rounds)
 
 
-# -- builder, prediction, measuring ---------------------------------------------------------------------------------
+# -- the builder -----------------------------------------------------------------------------------------------------
 
 
 def build(
@@ -1467,59 +1260,3 @@ def _checked(
     if targets.shape[1] != head.outputs:
         raise BadData(f"The head has {head.outputs} outputs, the targets {targets.shape[1]} columns; they must agree.")
     return targets
-
-
-def noise_warning(secret_noise: bool, options: Vafl) -> str:
-    """What the record must say about where noise came from; empty if nothing."""
-    noisy = options.private is not None or options.noise or options.label_dp_epsilon is not None
-    return SEEDED_WARNING if noisy and not secret_noise else ""
-
-
-def one_hot(labels: Array, classes: int) -> Array:
-    """Targets of a softmax head from class numbers 0 .. classes-1."""
-    return np.asarray(np.eye(classes)[np.asarray(labels, dtype=np.int64)])
-
-
-def joint_embeddings(clients: Sequence[Client], *, test: bool = False, chunk: int = 4096) -> list[Array]:
-    """Every client's undisturbed embedding of all rows, with its newest weights. For looking on, not for training."""
-    return [_embed_all(client, client.test_features if test else client.features, chunk) for client in clients]
-
-
-def _embed_all(client: Client, features: Any, chunk: int) -> Array:
-    count = features.shape[0]
-    parts = [np.arange(start, min(start + chunk, count)) for start in range(0, count, chunk)]
-    return np.concatenate([client.embedding.infer(client.weights, features, rows) for rows in parts])
-
-
-def objective(server: Server, clients: Sequence[Client], targets: Array | None = None) -> float:
-    """F at everyone's newest weights: the mean loss over the training rows and the clients' penalties."""
-    loss = server.head.loss(server.weights, joint_embeddings(clients), server.targets if targets is None else targets)
-    return loss + sum(client.options.penalty.value(client.weights.trained) for client in clients)
-
-
-def joint_scores(server: Server, clients: Sequence[Client], *, test: bool = True) -> Array:
-    return server.head.scores(server.weights, joint_embeddings(clients, test=test))
-
-
-def score(head: Head, scores: Array, targets: Array) -> dict[str, float]:
-    """Accuracy (and, for two classes, the area under the curve) or the root mean square error."""
-    targets = np.asarray(targets, dtype=np.float64).reshape(len(scores), -1)
-    if head.loss_name == "squared":
-        return {"rmse": float(np.sqrt(np.mean((scores - targets) ** 2)))}
-    if scores.shape[1] == 1:
-        accuracy = float(np.mean((scores[:, 0] > 0.5) == (targets[:, 0] > 0.5)))
-        return {"accuracy": accuracy, "auc": area_under_curve(scores[:, 0], targets[:, 0] > 0.5)}
-    accuracy = float(np.mean(np.argmax(scores, axis=1) == np.argmax(targets, axis=1)))
-    if scores.shape[1] > 2:
-        return {"accuracy": accuracy}
-    return {"accuracy": accuracy, "auc": area_under_curve(scores[:, 1], targets[:, 1] > 0.5)}
-
-
-def area_under_curve(scores: Array, positive: Array) -> float:
-    """Probability that a positive row is scored above a negative one, ties counted half; nan with one class only."""
-    order = np.sort(scores)
-    ranks = (np.searchsorted(order, scores, "left") + np.searchsorted(order, scores, "right") + 1) / 2
-    positives, negatives = int(np.sum(positive)), int(np.sum(~positive))
-    if not positives or not negatives:
-        return math.nan
-    return float((ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))

@@ -1,0 +1,65 @@
+"""How good a VAFL model is, with everyone's newest weights at hand: for looking on, not part of the protocol."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.learning.embeddings import Head
+
+if TYPE_CHECKING:
+    from offbeat.algorithms.vafl import Client, Server
+
+Array = NDArray[Any]
+
+
+def one_hot(labels: Array, classes: int) -> Array:
+    """Targets of a softmax head from class numbers 0 .. classes-1."""
+    return np.asarray(np.eye(classes)[np.asarray(labels, dtype=np.int64)])
+
+
+def joint_embeddings(clients: "Sequence[Client]", *, test: bool = False, chunk: int = 4096) -> list[Array]:
+    """Every client's undisturbed embedding of all rows, with its newest weights. For looking on, not for training."""
+    return [_embed_all(client, client.test_features if test else client.features, chunk) for client in clients]
+
+
+def _embed_all(client: "Client", features: Any, chunk: int) -> Array:
+    count = features.shape[0]
+    parts = [np.arange(start, min(start + chunk, count)) for start in range(0, count, chunk)]
+    return np.concatenate([client.embedding.infer(client.weights, features, rows) for rows in parts])
+
+
+def objective(server: "Server", clients: "Sequence[Client]", targets: Array | None = None) -> float:
+    """F at everyone's newest weights: the mean loss over the training rows and the clients' penalties."""
+    loss = server.head.loss(server.weights, joint_embeddings(clients), server.targets if targets is None else targets)
+    return loss + sum(client.options.penalty.value(client.weights.trained) for client in clients)
+
+
+def joint_scores(server: "Server", clients: "Sequence[Client]", *, test: bool = True) -> Array:
+    return server.head.scores(server.weights, joint_embeddings(clients, test=test))
+
+
+def score(head: Head, scores: Array, targets: Array) -> dict[str, float]:
+    """Accuracy (and, for two classes, the area under the curve) or the root mean square error."""
+    targets = np.asarray(targets, dtype=np.float64).reshape(len(scores), -1)
+    if head.loss_name == "squared":
+        return {"rmse": float(np.sqrt(np.mean((scores - targets) ** 2)))}
+    if scores.shape[1] == 1:
+        accuracy = float(np.mean((scores[:, 0] > 0.5) == (targets[:, 0] > 0.5)))
+        return {"accuracy": accuracy, "auc": area_under_curve(scores[:, 0], targets[:, 0] > 0.5)}
+    accuracy = float(np.mean(np.argmax(scores, axis=1) == np.argmax(targets, axis=1)))
+    if scores.shape[1] > 2:
+        return {"accuracy": accuracy}
+    return {"accuracy": accuracy, "auc": area_under_curve(scores[:, 1], targets[:, 1] > 0.5)}
+
+
+def area_under_curve(scores: Array, positive: Array) -> float:
+    """Probability that a positive row is scored above a negative one, ties counted half; nan with one class only."""
+    order = np.sort(scores)
+    ranks = (np.searchsorted(order, scores, "left") + np.searchsorted(order, scores, "right") + 1) / 2
+    positives, negatives = int(np.sum(positive)), int(np.sum(~positive))
+    if not positives or not negatives:
+        return math.nan
+    return float((ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))

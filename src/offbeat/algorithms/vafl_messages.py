@@ -1,0 +1,164 @@
+"""What VAFL's server and clients say to each other, and what each message gives away."""
+
+import numpy as np
+
+from offbeat.party.contract import Message
+
+
+class Upload(Message, frozen=True, gc=False):
+    """A client's embeddings of some rows. `wanted`: a derivative is asked for; `asked`: the request it answers.
+
+    Reveals: to the server, one embedding of each row: raw linear images or features of the client's columns, unless
+    private mode clips them and adds counted noise; which rows the client is working on.
+    """
+
+    release: int
+    version: int
+    asked: int
+    wanted: bool
+    rows: np.ndarray
+    embedding: np.ndarray
+
+
+class Gradient(Message, frozen=True, gc=False):
+    """The derivative of each row's loss in the client's embedding, and how old the others' embeddings were.
+
+    Reveals: to the client, with an additive head the label of every row (the one negative entry) unless
+    label_dp_epsilon is set; with other heads the labels by the size and direction of the derivative, with high
+    probability.
+    """
+
+    release: int
+    iteration: int
+    lag_mean: float
+    lag_max: int
+    derivative: np.ndarray
+
+
+class Noted(Message, frozen=True, gc=False):
+    """The server has what needs no derivative. `begin`: every client's rows are there, training may start.
+
+    Reveals: nothing but that it arrived.
+    """
+
+    release: int
+    begin: bool
+
+
+class Refresh(Message, frozen=True, gc=False):
+    """The server asks for fresh embeddings of rows that have grown too old.
+
+    Reveals: to the client, that another client is working on these rows.
+    """
+
+    request: int
+    rows: np.ndarray
+
+
+class Refreshed(Message, frozen=True, gc=False):
+    """Fresh embeddings; rows whose cap is reached are left out.
+
+    Reveals: to the server, one more embedding of each row (a release like an upload).
+    """
+
+    request: int
+    release: int
+    version: int
+    rows: np.ndarray
+    embedding: np.ndarray
+
+
+class Ask(Message, frozen=True, gc=False):
+    """Synchronous variant: every client is to upload these rows. `anew`: drop what earlier asks left open.
+
+    Reveals: to the clients, which rows are next.
+    """
+
+    request: int
+    anew: bool
+    rows: np.ndarray
+
+
+class Resting(Message, frozen=True, gc=False):
+    """A client will upload no more: its records' caps are reached.
+
+    Reveals: to the server, that the client's budget is spent.
+    """
+
+    release: int
+    reason: str
+
+
+class PredictAsked(Message, frozen=True, gc=False):
+    """The server asks for the embeddings of rows to be predicted.
+
+    Reveals: to the clients, which rows are predicted.
+    """
+
+    request: int
+    start: int
+    stop: int
+
+
+class PredictGiven(Message, frozen=True, gc=False):
+    """Embeddings of rows to be predicted.
+
+    Reveals: to the server, one embedding of each row to be predicted, clipped and noisy in private mode.
+    """
+
+    request: int
+    embedding: np.ndarray
+
+
+class Resume(Message, frozen=True, gc=False):
+    """A client has come back: the last release number it remembers.
+
+    Reveals: to the server, that the client restarted.
+    """
+
+    release: int
+
+
+class Resumed(Message, frozen=True, gc=False):
+    """The last release number the server has seen from this client, and whether training has begun.
+
+    Reveals: nothing the client did not send itself.
+    """
+
+    release: int
+    begun: bool
+
+
+class Halt(Message, frozen=True, gc=False):
+    """Training is over.
+
+    Reveals: to the clients, why and after how many head updates.
+    """
+
+    verdict: str
+    reason: str
+    iteration: int
+
+
+class Goodbye(Message, frozen=True, gc=False):
+    """The client has understood that training is over.
+
+    Reveals: nothing.
+    """
+
+
+MESSAGES = (
+    Upload,
+    Gradient,
+    Noted,
+    Refresh,
+    Refreshed,
+    Ask,
+    Resting,
+    PredictAsked,
+    PredictGiven,
+    Resume,
+    Resumed,
+    Halt,
+    Goodbye,
+)
