@@ -73,6 +73,7 @@ class Simulator:
         self.events_max = events_max
         self.detect_s = detect_s
         self.timeline_max = timeline_max
+        self.bytes_sent = 0  # payload sent by anyone so far, brought up to date before each look
 
     def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
         return _World(self, parties, look).run()
@@ -285,6 +286,7 @@ class _World:
 
     def _take_look(self) -> None:
         assert self.look is not None
+        self.setting.bytes_sent = sum(size for kinds in self.sent for _, size in kinds.values())
         after = self.look(self.now)
         if after is None:
             self.stalled = "ended by the observer"

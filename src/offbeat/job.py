@@ -1,0 +1,356 @@
+"""A job: everything that determines a run, as one frozen value that a TOML file spells out.
+
+    job = read_job("job.toml", ["seed=3", "runtime.slow.shop=4"])
+
+Reading checks every key (an unknown one is refused with the nearest right name) and every type; a file that a party
+brings is looked for beside the job file. `toml_of` writes a job back with every key that has a value, which is the
+`job.toml` of a run folder. What each key means stands in docs/reference/job-file.md.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offbeat.data.names import did_you_mean
+from offbeat.errors import BadJob
+
+
+class JobPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of a job's tables."""
+
+
+class PartyEntry(JobPart, frozen=True, kw_only=True):
+    """One organisation's file."""
+
+    name: str
+    file: str
+    id: str | None = None
+    label: str | None = None
+    columns: list[str] | None = None
+    one_hot: list[str] = []
+
+
+class DataEntry(JobPart, frozen=True, kw_only=True):
+    """Which data, and how it is prepared."""
+
+    set: str | None = None
+    dir: str | None = None
+    parties: int | list[str] = 4
+    split: str | dict[str, list[str]] = "equal"
+    split_after_one_hot: bool = False
+    preparation: str | None = None
+    rows: str | None = None
+    standardise: str = "auto"
+    missing: str = "refuse"
+    duplicates: str = "refuse"
+    limit_rows: int | None = None
+    test_fraction: float | None = None
+
+
+class RuntimeEntry(JobPart, frozen=True, kw_only=True):
+    """Where the parties run, and what the simulated or slowed-down world is like."""
+
+    kind: str = "simulator"
+    slow: dict[str, float] = {}
+    serving: str = "free"
+    latency_s: float | None = None
+    bandwidth_mbit_s: float = inf
+    jitter: str = "none"
+    link_jitter: str = "none"
+    jitter_cv: float = 0.5
+    lanes: int = 1
+    overhead_s: float = 1e-4
+    per_sample_s: float = 1e-5
+    per_nonzero_s: float = 5e-7
+    faults: str = "calm"
+    faults_until_s: float = 1.0
+    until_s: float = inf
+
+
+class Job(JobPart, frozen=True, kw_only=True):
+    """One run. Keys that are absent from a file have these values; None means: chosen when the run begins."""
+
+    algorithm: str = "afsvrg-vp"
+    seed: int = 0
+    task: str = "auto"
+    loss: str = "auto"
+    penalty: float = 1e-4
+    penalty_kind: str = "l2"
+    intercept: bool = True
+    passes: float = 60.0
+    target: float | None = None
+    step: float | str = "auto"
+    batch: int | str = "auto"
+    batch_least: int = 64
+    in_flight: int = 1
+    lag: float = 1.0
+    lag_max: int = 0
+    snapshot_passes: float = 1.0
+    certify_passes: float = 3.0
+    patience_s: float = 1.0
+    on_loss: str = "wait"
+    labels_at: list[str] | None = None
+    label_dp_epsilon: float | None = None
+    secure_sum: str = "pairwise"
+    two_party_insecure: bool = False
+    fraction_bits: int | None = None
+    optimum: bool = True
+    looks_per_pass: float = 8.0
+    data: DataEntry = DataEntry()
+    runtime: RuntimeEntry = RuntimeEntry()
+    party: list[PartyEntry] = []
+
+
+TABLES = ("data", "runtime")
+RUNTIMES = ("simulator", "threads", "processes")
+PLAIN_CHOICES: dict[str, tuple[str, ...]] = {
+    "task": ("auto", "classification", "regression"),
+    "loss": ("auto", "logistic", "squared", "squared_hinge", "ls_svm"),
+    "penalty_kind": ("l2", "nonconvex", "none"),
+    "on_loss": ("wait", "stop", "continue"),
+    "secure_sum": ("pairwise", "two-tree", "tree"),
+    "runtime.kind": RUNTIMES,
+    "runtime.serving": ("free", "full", "slow"),
+    "runtime.jitter": ("none", "lognormal", "exponential"),
+    "runtime.link_jitter": ("none", "lognormal", "exponential"),
+    "runtime.faults": ("calm", "delay", "loss", "duplicate", "reorder", "partition", "crash", "clog", "swarm"),
+    "data.standardise": ("auto", "none", "numeric", "all"),
+    "data.missing": ("refuse", "median"),
+    "data.duplicates": ("refuse", "keep-first"),
+}
+AT_LEAST_ONE = ("in_flight", "batch_least", "runtime.lanes")
+ABOVE_ZERO = (
+    "passes",
+    "target",
+    "snapshot_passes",
+    "certify_passes",
+    "patience_s",
+    "looks_per_pass",
+    "label_dp_epsilon",
+    "runtime.bandwidth_mbit_s",
+    "runtime.until_s",
+    "runtime.faults_until_s",
+)
+NOT_NEGATIVE = (
+    "seed",
+    "penalty",
+    "lag",
+    "lag_max",
+    "runtime.latency_s",
+    "runtime.overhead_s",
+    "runtime.per_sample_s",
+    "runtime.per_nonzero_s",
+)
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_job(path: str | Path, settings: Sequence[str] = ()) -> Job:
+    """A job file with `key=value` settings on top; files in it become absolute paths."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadJob(
+            f"There is no job file {path}. Give the path of a .toml file; `offbeat demo` needs none."
+        ) from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BadJob(f"The job file {path} cannot be read: {problem}.") from problem
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise BadJob(f"{path} is not valid TOML: {problem}.") from problem
+    for setting in settings:
+        apply_setting(tree, setting)
+    return job_from(tree, where=str(path), folder=path.resolve().parent)
+
+
+def job_from(tree: Mapping[str, Any], *, where: str = "the job", folder: Path | None = None) -> Job:
+    """A job from plain values, checked."""
+    check_keys(tree, Job, where)
+    try:
+        job = msgspec.convert(dict(tree), Job)
+    except msgspec.ValidationError as problem:
+        raise BadJob(f"{where}: {_readable(str(problem))}.") from problem
+    if folder is not None:
+        job = _with_absolute_files(job, folder)
+    return checked(job, where)
+
+
+def check_keys(tree: Mapping[str, Any], kind: type[JobPart], where: str) -> None:
+    """Refuse a key that the struct does not have; tables are looked into."""
+    known = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for key, value in tree.items():
+        if key not in known:
+            raise BadJob(f"{where} has an unknown key {key!r}. {did_you_mean(key, known)}")
+        inner = known[key]
+        if isinstance(inner, type) and issubclass(inner, JobPart) and isinstance(value, Mapping):
+            check_keys(value, inner, f"{where}, [{key}]")
+        elif key == "party" and isinstance(value, list):
+            for number, entry in enumerate(value, 1):
+                if isinstance(entry, Mapping):
+                    name = entry.get("name", f"number {number}")
+                    check_keys(entry, PartyEntry, f"{where}, [[party]] {name}")
+
+
+def _readable(problem: str) -> str:
+    """msgspec's sentence with TOML's names: `$.runtime.lanes` is the key `runtime.lanes`."""
+    return problem.replace("`$.", "key `").replace("`$`", "the job")
+
+
+def _with_absolute_files(job: Job, folder: Path) -> Job:
+    entries = [msgspec.structs.replace(entry, file=str(folder / entry.file)) for entry in job.party]
+    data = job.data
+    if data.dir is not None:
+        data = msgspec.structs.replace(data, dir=str(folder / data.dir))
+    return msgspec.structs.replace(job, party=entries, data=data)
+
+
+# -- settings from the command line --------------------------------------------------------------------------------
+
+
+def apply_setting(tree: dict[str, Any], setting: str) -> None:
+    """Write one `key=value` into the tree: dots go into tables, `party.bank.file` into the party of that name."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key.strip():
+        raise BadJob(f"--set expects key=value, as in --set runtime.slow.shop=4; got {setting!r}.")
+    *path, last = key.strip().split(".")
+    place: Any = tree
+    for step in path:
+        place = _step_into(place, step, key)
+    place[last] = _value(text)
+
+
+def _step_into(place: Any, step: str, key: str) -> Any:
+    if isinstance(place, list):
+        for entry in place:
+            if isinstance(entry, dict) and entry.get("name") == step:
+                return entry
+        names = [str(entry.get("name")) for entry in place if isinstance(entry, dict)]
+        raise BadJob(f"--set {key}: there is no party {step!r}. {did_you_mean(step, names)}")
+    inner = place.setdefault(step, {})
+    if not isinstance(inner, dict | list):
+        raise BadJob(f"--set {key}: {step!r} is a value, not a table.")
+    return inner
+
+
+def _value(text: str) -> Any:
+    """The text as TOML would read it; what is not TOML is a string: --set algorithm=afsaga-vp needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+# -- checks ----------------------------------------------------------------------------------------------------------
+
+
+def value_of(job: Job, key: str) -> Any:
+    """The value under a dotted key."""
+    place: Any = job
+    for step in key.split("."):
+        place = getattr(place, step)
+    return place
+
+
+def checked(job: Job, where: str = "the job") -> Job:
+    """The job itself, when nothing is wrong with it."""
+    for key, choices in PLAIN_CHOICES.items():
+        value = value_of(job, key)
+        if value not in choices:
+            raise BadJob(f"{where}: {key} must be one of {', '.join(choices)}; got {value!r}. {_near(value, choices)}")
+    _check_numbers(job, where)
+    _check_step(job, where)
+    _check_parties(job, where)
+    return job
+
+
+def _near(value: object, choices: Sequence[str]) -> str:
+    hint = did_you_mean(str(value), choices)
+    return hint if hint.startswith("Did") else ""
+
+
+def _check_numbers(job: Job, where: str) -> None:
+    rules = ((AT_LEAST_ONE, 1, "at least 1"), (NOT_NEGATIVE, 0, "0 or more"))
+    for keys, least, words in rules:
+        for key in keys:
+            value = value_of(job, key)
+            if value is not None and not value >= least:
+                raise BadJob(f"{where}: {key} must be {words}; got {value}.")
+    for key in ABOVE_ZERO:
+        value = value_of(job, key)
+        if value is not None and not value > 0:
+            raise BadJob(f"{where}: {key} must be above 0; got {value}.")
+    for party, factor in job.runtime.slow.items():
+        if not factor >= 1:
+            raise BadJob(f"{where}: runtime.slow.{party} is how many times slower it is, 1 or more; got {factor}.")
+
+
+def _check_step(job: Job, where: str) -> None:
+    if isinstance(job.step, str) and job.step not in ("auto", "grid"):
+        raise BadJob(f'{where}: step must be a number, "auto" or "grid"; got {job.step!r}.')
+    if isinstance(job.step, float | int) and not job.step > 0:
+        raise BadJob(f"{where}: step must be above 0; got {job.step}.")
+    if job.step == "grid" and job.runtime.kind != "simulator":
+        raise BadJob(
+            f'{where}: step = "grid" tries many short runs, which only the simulator does; got {job.runtime.kind}.'
+        )
+    if isinstance(job.batch, str) and job.batch != "auto":
+        raise BadJob(f'{where}: batch must be a whole number or "auto"; got {job.batch!r}.')
+    if isinstance(job.batch, int) and job.batch < 1:
+        raise BadJob(f"{where}: batch must be at least 1; got {job.batch}.")
+
+
+def _check_parties(job: Job, where: str) -> None:
+    names = [entry.name for entry in job.party]
+    if len(set(names)) < len(names):
+        raise BadJob(f"{where}: two parties have the same name; came {', '.join(names)}.")
+    if job.party and job.data.set is not None:
+        raise BadJob(f"{where} names both a data set ({job.data.set}) and parties with files of their own; choose one.")
+    if not names:
+        return
+    for key, wanted in (("labels_at", job.labels_at or ()), ("runtime.slow", job.runtime.slow)):
+        for name in wanted:
+            if name not in names:
+                raise BadJob(f"{where}: {key} names {name!r}, which is no party. {did_you_mean(name, names)}")
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def toml_of(job: Job) -> str:
+    """The job with every key that has a value, as TOML: simple keys first, then tables, then parties."""
+    plain: dict[str, Any] = msgspec.to_builtins(job)
+    lines = _lines({key: value for key, value in plain.items() if key not in (*TABLES, "party")})
+    for name in TABLES:
+        lines += ["", f"[{name}]", *_lines(plain[name])]
+    for entry in plain["party"]:
+        lines += ["", "[[party]]", *_lines(entry)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(table: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {_literal(value)}" for key, value in table.items() if value is not None]
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value)  # inf and nan are spelled alike in TOML
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    return "{" + ", ".join(f"{_quoted(key)} = {_literal(inner)}" for key, inner in value.items()) + "}"
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()  # JSON's escapes are TOML's

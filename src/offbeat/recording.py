@@ -1,0 +1,171 @@
+"""From what a runtime saw to a run record: who did how much, what was disclosed, what should worry the reader."""
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from offbeat.data.vertical import VerticalData
+from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.record import Certificate, DataRecord, Delivery, PartyRecord, Reveal
+from offbeat.party.contract import Message
+from offbeat.runtime.contract import Outcome, Tally
+
+SEEDED = "Keys and masks are seeded: for experiments only."
+
+
+def reveals_of(kind: type[Message]) -> str:
+    """The sentence after "Reveals:" in a message's docstring, on one line."""
+    text = inspect.getdoc(kind) or ""
+    _, found, rest = text.partition("Reveals:")
+    return re.sub(r"\s+", " ", rest.split("\n\n")[0]).strip() if found else ""
+
+
+def reveals(tallies: Mapping[str, Tally], kinds: Iterable[type[Message]]) -> tuple[Reveal, ...]:
+    """Every kind of message that was really sent, the most telling traffic (by bytes) first."""
+    by_name = {kind.__name__: kind for kind in kinds}
+    totals: dict[str, list[int]] = {}
+    for tally in tallies.values():
+        for name, (count, size) in tally.sent.items():
+            row = totals.setdefault(name, [0, 0])
+            row[0] += count
+            row[1] += size
+    rows = [Reveal(name, count, size, reveals_of(by_name[name])) for name, (count, size) in totals.items()]
+    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.message)))
+
+
+def party_record(party: Any, tally: Tally, total_s: float, lanes: int) -> PartyRecord:
+    """One linear party, from its own counters and its runtime's."""
+    member = party.member
+    updates = sum(member.lags)
+    filled = [i for i, count in enumerate(member.lags) if count]
+    compute_s, communicate_s, wait_s = tally.split(total_s, lanes)
+    return PartyRecord(
+        updates=updates,
+        lag_mean=member.lag_sum / updates if updates else 0.0,
+        lag_max=member.lag_max,
+        lag_histogram=tuple(member.lags[: filled[-1] + 1]) if filled else (),
+        bytes_sent=tally.bytes_sent,
+        bytes_by_kind={kind: size for kind, (_, size) in tally.sent.items()},
+        messages_by_kind={kind: count for kind, (count, _) in tally.sent.items()},
+        compute_s=compute_s,
+        communicate_s=communicate_s,
+        wait_s=wait_s,
+        dropped=_dropped(party),
+        retried=member.sums.retried,
+        abandoned=member.sums.abandoned,
+    )
+
+
+def _dropped(party: Any) -> int:
+    """What was received and never applied: too old a product, or a derivative that a full queue let go."""
+    losses = getattr(party, "losses", None)
+    return sum(losses().values()) if losses is not None else int(getattr(party, "stale", 0))
+
+
+def certificate_of(outcome: Outcome, best: int) -> Certificate:
+    """The certificate of the snapshot that was kept."""
+    for _, _, name, value in reversed(outcome.observations):
+        if name == "certificate" and value["snapshot"] == best:
+            gap = value["gap"]
+            return Certificate(value["gradient_norm"], gap if isfinite(gap) else None)
+    return Certificate()
+
+
+def with_certificates(curve: Sequence[CurveRow], outcome: Outcome) -> tuple[CurveRow, ...]:
+    """Put each certificate into the first look that came after it."""
+    rows = list(curve)
+    news = [(time, value) for time, _, name, value in outcome.observations if name == "certificate"]
+    at = 0
+    for time, value in news:
+        while at < len(rows) and rows[at].time_s < time:
+            at += 1
+        if at == len(rows):
+            break
+        fields = {name: getattr(rows[at], name) for name in rows[at].__struct_fields__}
+        gap = value["gap"] if isfinite(value["gap"]) else None
+        rows[at] = CurveRow(**{**fields, "gradient_norm": value["gradient_norm"], "gap": gap})
+    return tuple(rows)
+
+
+def deliveries(outcome: Outcome) -> tuple[Delivery, ...]:
+    return tuple(Delivery(*row) for row in outcome.timeline)
+
+
+def data_record(data: VerticalData) -> DataRecord:
+    return DataRecord(data.source, data.rows, data.test_rows, dict(data.widths), tuple(data.notes))
+
+
+# -- warnings --------------------------------------------------------------------------------------------------------
+
+
+def warnings_of(
+    *,
+    data: VerticalData,
+    scheme: str,
+    labels_everywhere: bool,
+    labels_at: Sequence[str],
+    label_dp_epsilon: float | None,
+    seeded: bool,
+    outcome: Outcome,
+) -> tuple[str, ...]:
+    """Everything a careful reader must know before trusting the run, in the order of importance."""
+    found = [*_alarms(outcome), _about_labels(data, labels_everywhere, labels_at, label_dp_epsilon)]
+    if len(data.names) == 2:
+        found.append(
+            "There are two parties: each subtracts its own share from a sum and has the other's, whatever the scheme."
+        )
+    if scheme == "tree":
+        found.append('secure_sum = "tree" sends partial sums in the clear: it is insecure, for comparison only.')
+    if scheme == "two-tree":
+        found.append(
+            'secure_sum = "two-tree" hides a share from any one party; two that pool what they saw may uncover it.'
+        )
+    if seeded:
+        found.append(SEEDED)
+    if "generated" in data.source:
+        found.append("The data is generated, not real.")
+    if "pooled-unit" in data.source:
+        found.append(
+            "Rows were scaled by their pooled norm, which real parties would have to share: for comparison only."
+        )
+    return tuple(found)
+
+
+def _about_labels(
+    data: VerticalData, everywhere: bool, labels_at: Sequence[str], label_dp_epsilon: float | None
+) -> str:
+    noisy = (
+        f" They were answered at random first (label_dp_epsilon = {label_dp_epsilon:g})." if label_dp_epsilon else ""
+    )
+    if everywhere:
+        return f"The labels were given to every party: this method needs them everywhere.{noisy}"
+    others = [name for name in data.names if name not in labels_at]
+    if not others:
+        return f"Every party holds the labels.{noisy}"
+    told = (
+        "derivatives whose sign is the label" if data.task == "classification" else "derivatives that give labels away"
+    )
+    return (
+        f"Labels are disclosed: they stay at {', '.join(labels_at)}, but {', '.join(others)} received {told}."
+        f"{noisy or ' Set label_dp_epsilon to protect them.'}"
+    )
+
+
+def _alarms(outcome: Outcome) -> list[str]:
+    found = [
+        f"{finish.reason}." for finish in _distinct(outcome) if finish.verdict in ("diverged", "range", "peer-lost")
+    ]
+    if outcome.stalled and outcome.stalled != "ended by the observer":
+        found.append(f"The run did not end by itself: {outcome.stalled}.")
+    for time_s, party, name, value in outcome.observations:
+        if name == "lost":
+            found.append(f"{party} lost {value} at {time_s:.3g} s.")
+        elif name in ("starved", "alarm"):
+            found.append(f"{party}: {value}")
+    return list(dict.fromkeys(found))
+
+
+def _distinct(outcome: Outcome) -> list[Any]:
+    return list({(f.verdict, f.reason): f for f in outcome.finished.values()}.values())
