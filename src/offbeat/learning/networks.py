@@ -140,8 +140,7 @@ class TorchEmbedding:
             return (self.final(_clipped(raw, trace.disturbance.clip) + noise) * upstream).sum()
 
         detached = {name: value.detach() for name, value in trace.trained.items()}
-        with torch.backends.mkldnn.flags(enabled=False):  # its recurrent kernel has no rule for many rows at once
-            each: Tensors = vmap(grad(pulled), in_dims=(None, 0, 0, 0))(detached, trace.x, upstream, noise)
+        each: Tensors = vmap(grad(pulled), in_dims=(None, 0, 0, 0))(detached, trace.x, upstream, noise)
         return each
 
     def infer(self, weights: Weights, features: Any, rows: Array) -> Array:
@@ -310,17 +309,28 @@ def cnn(
 
 
 class LastState(nn.Module):  # type: ignore[misc]
-    """An LSTM over (batch, time, inputs), its last state, and one linear layer."""
+    """An LSTM over (batch, time, inputs), its last state, and one linear layer.
+
+    Written out step by step: the library's fused kernels give no gradients of single rows.
+    """
 
     def __init__(self, inputs: int, width: int, hidden: int, c: float) -> None:
         super().__init__()
-        self.recurrent = nn.LSTM(inputs, hidden, batch_first=True)
+        self.hidden = hidden
+        self.from_input = nn.Linear(inputs, 4 * hidden)
+        self.from_state = nn.Linear(hidden, 4 * hidden, bias=False)
         self.perturb = Perturb(c)
         self.linear = nn.Linear(hidden, width)
 
     def forward(self, x: Any) -> Any:
-        states, _ = self.recurrent(x)
-        return self.linear(self.perturb(states[:, -1]))
+        arriving = self.from_input(x)
+        state = cell = x.new_zeros((*x.shape[:-2], self.hidden))
+        for step in range(x.shape[-2]):
+            gates = arriving[..., step, :] + self.from_state(state)
+            keep, forget, new, show = gates.chunk(4, dim=-1)
+            cell = torch.sigmoid(forget + 1.0) * cell + torch.sigmoid(keep) * torch.tanh(new)
+            state = torch.sigmoid(show) * torch.tanh(cell)
+        return self.linear(self.perturb(state))
 
 
 def lstm(inputs: int, width: int, hidden: int = 32, *, c: float = 0.0, seed: int = 0) -> Any:
@@ -419,7 +429,7 @@ def _measure(module: Any, example: tuple[int, ...], kind: Any, device: str) -> t
 def _counter(counted: list[int]) -> Any:
     def count(layer: Any, inputs: Any, output: Any) -> None:
         if isinstance(layer, nn.Linear):
-            counted.append(layer.in_features * layer.out_features)
+            counted.append(output.numel() * layer.in_features)
         elif isinstance(layer, nn.Conv2d):
             counted.append(layer.weight.numel() * prod(output.shape[-2:]))
         elif isinstance(layer, nn.LSTM):
