@@ -219,8 +219,8 @@ def lag_rows(rows: Sequence[tuple[str, Sequence[int], str]]) -> Markup:
     """(party, counts by bucket, note): each party's lags as a row of columns, in shares of its own updates."""
     buckets = max((len(counts) for _, counts, _ in rows), default=1) or 1
     width = (_BAR_RIGHT - _BAR_LEFT) / buckets
-    height = 46.0
-    drawn = [_lag_row(row, 10 + index * height, width) for index, row in enumerate(rows)]
+    height = 46.0 if len(rows) <= 8 else 30.0
+    drawn = [_lag_row(row, 10 + index * height, width, height - 14) for index, row in enumerate(rows)]
     bottom = 10 + height * len(rows)
     ticks = [
         tag("text", bucket_label(bucket), x=_BAR_LEFT + (bucket + 0.5) * width, y=bottom + 8, class_="tick middle")
@@ -231,9 +231,9 @@ def lag_rows(rows: Sequence[tuple[str, Sequence[int], str]]) -> Markup:
     return _bar_chart("Lag by party", described, [*drawn, *ticks, name], bottom + 34)
 
 
-def _lag_row(row: tuple[str, Sequence[int], str], y: float, width: float) -> Markup:
+def _lag_row(row: tuple[str, Sequence[int], str], y: float, width: float, height: float) -> Markup:
     name, counts, note = row
-    total, tallest, base = sum(counts), max(counts, default=0), y + 36
+    total, tallest, base = sum(counts), max(counts, default=0), y + height + 4
     columns = [
         tag(
             "rect",
@@ -242,9 +242,9 @@ def _lag_row(row: tuple[str, Sequence[int], str], y: float, width: float) -> Mar
                 f"{name}: lag {bucket_label(bucket)}, {numbers.percent(number, total)} of {numbers.count(total)}",
             ),
             x=_BAR_LEFT + bucket * width + 2,
-            y=base - 32 * number / tallest,
+            y=base - height * number / tallest,
             width=width - 4,
-            height=32 * number / tallest,
+            height=height * number / tallest,
             class_="part compute",
         )
         for bucket, number in enumerate(counts)
@@ -277,8 +277,11 @@ def part_legend() -> Markup:
 
 
 def clipped(name: str, letters: int = 15) -> str:
-    """A name that fits beside a bar; the whole name stands in the table."""
-    return name if len(name) <= letters else name[: letters - 1] + "…"
+    """A name that fits beside a bar, shortened in the middle: names of many parties often differ in their ends."""
+    if len(name) <= letters:
+        return name
+    tail = (letters - 1) // 2
+    return f"{name[: letters - 1 - tail]}…{name[-tail:]}"
 
 
 Draw = Callable[[Axis], Markup]

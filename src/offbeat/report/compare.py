@@ -34,7 +34,7 @@ from offbeat.report.page import header, split_rows
 Records = Mapping[str, RunRecord]
 
 _RATE_TOLERANCE = 1.5
-_RUNS_AS_COLUMNS = 5
+_RUNS_ABREAST = 5
 _PREFERRED: tuple[Quantity, ...] = ("suboptimality", "objective", "gap", "test_metric")
 
 
@@ -83,33 +83,20 @@ class Comparison:
 
 
 def comparison(runs: Comparison) -> Group:
-    """The table, with its caveats above it, as something rich can print: a few runs as columns, many as rows."""
+    """A column for each run, five to a table, with the caveats above them, as something rich can print."""
     head, rows = _cells(runs)
-    body = _as_columns(head, rows) if len(rows) <= _RUNS_AS_COLUMNS else _as_rows(head, rows)
-    return Group(*(Text(f"! {caveat}", style="yellow") for caveat in runs.caveats()), body)
+    tables = [_table(head, rows[start : start + _RUNS_ABREAST]) for start in range(0, len(rows), _RUNS_ABREAST)]
+    return Group(*(Text(f"! {caveat}", style="yellow") for caveat in runs.caveats()), *tables)
 
 
-def _as_columns(head: list[str], rows: list[list[str]]) -> Table:
-    body = _empty_table()
-    body.add_column(head[0])
+def _table(head: list[str], rows: list[list[str]]) -> Table:
+    body = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 1))
+    body.add_column(head[0], no_wrap=True)
     for row in rows:
         body.add_column(Text(row[0]), justify="right", overflow="fold")
     for index, name in enumerate(head[1:], 1):
         body.add_row(name, *(Text(row[index]) for row in rows))
     return body
-
-
-def _as_rows(head: list[str], rows: list[list[str]]) -> Table:
-    body = _empty_table()
-    for index, name in enumerate(head):
-        body.add_column(name, justify="right" if index > 2 else "left", no_wrap=index > 0, overflow="fold", min_width=6)
-    for row in rows:
-        body.add_row(*(Text(cell) for cell in row))
-    return body
-
-
-def _empty_table() -> Table:
-    return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 1))
 
 
 def comparison_text(runs: Comparison, width: int = 120) -> str:

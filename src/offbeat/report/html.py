@@ -79,7 +79,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Child]], caption: str, nu
 def _cell(index: int, cell: Child, numeric: bool) -> Markup:
     if index == 0:
         return tag("th", cell, scope="row")
-    return tag("td", cell, class_="n" if numeric else None)
+    one_word = isinstance(cell, str) and len(cell) <= 24 and " " not in cell
+    return tag("td", cell, class_="n" if numeric else "w" if one_word else None)
 
 
 def section(identifier: str, title: str, *children: Child) -> Markup:

@@ -20,7 +20,7 @@ LANES_SHOWN = 16
 FIRST_VIEW_MESSAGES = 90
 
 WIDTH, LEFT, RIGHT = 1120, 130.0, 1106.0
-TOP, LANE_HEIGHT = 24.0, 52.0
+TOP = 24.0
 OVERVIEW_BINS = 160
 
 
@@ -45,12 +45,16 @@ class Timeline:
         start = min((message.sent_s for message in first), default=0.0)
         return (0.0 if start < end / 4 else start), end
 
+    @property
+    def lane_height(self) -> float:
+        return 52.0 if len(self.parties) <= 8 else 36.0
+
     def lane(self, party: str) -> float:
-        return TOP + (self.parties.index(party) + 0.5) * LANE_HEIGHT
+        return TOP + (self.parties.index(party) + 0.5) * self.lane_height
 
     @property
     def height(self) -> float:
-        return TOP + len(self.parties) * LANE_HEIGHT + 34
+        return TOP + len(self.parties) * self.lane_height + 34
 
     def tone(self, kind: str) -> int:
         return self.kinds.index(kind) % len(SERIES)

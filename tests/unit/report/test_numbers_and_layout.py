@@ -121,7 +121,9 @@ def test_axis_units_have_few_digits():
 def test_small_texts():
     assert tick_text(1e-4, log=True) == "10⁻⁴"
     assert tick_text(0.25, log=False) == "0.25"
-    assert clipped("a-party-with-a-long-name") == "a-party-with-a…"
+    assert clipped("hospital-number-07") == "hospita…mber-07"
+    assert len(clipped("hospital-number-07")) == 15
+    assert clipped("bank") == "bank"
 
 
 def test_every_colour_can_be_read_on_its_page():
