@@ -63,6 +63,7 @@ class Simulator:
         events_max: int = 200_000_000,
         detect_s: float = 1.0,
         timeline_max: int = 3000,
+        digest: bool = True,
     ) -> None:
         self.seed = seed
         self.costs = costs or CostModel()
@@ -73,6 +74,7 @@ class Simulator:
         self.events_max = events_max
         self.detect_s = detect_s
         self.timeline_max = timeline_max
+        self.digest = digest
         self.bytes_sent = 0  # payload sent by anyone so far, brought up to date before each look
 
     def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
@@ -344,7 +346,7 @@ class _World:
         outcome = Outcome(
             clock="virtual",
             time_s=self.now,
-            digest=self._digest(),
+            digest=self._digest() if self.setting.digest else "",
             finished=self.finished,
             observations=self.observations,
             tallies=self._tallies(),
