@@ -16,6 +16,7 @@ from offbeat.report.layout import Scale, linear_scale, log_scale, thin
 from offbeat.report.palette import SERIES
 
 POINTS_DRAWN = 160
+FEW_POINTS = 12  # so few looks are drawn as dots too: a single one would be no line
 
 _WIDTH, _HEIGHT = 380, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 366.0, 26.0, 206.0
@@ -63,7 +64,7 @@ class Unit:
 def axis_unit(axis: Axis, largest: float) -> Unit:
     """The unit in which an axis reaching to `largest` has the fewest digits."""
     name, units = _AXES[axis]
-    fitting = [(divisor, symbol) for divisor, symbol in units if largest >= 2 * divisor]
+    fitting = [(divisor, symbol) for divisor, symbol in units if largest >= divisor * (2 if divisor == 60 else 1)]
     divisor, symbol = fitting[-1] if fitting else units[0]
     return Unit(name, divisor, symbol)
 
@@ -147,7 +148,12 @@ def _line(line: Series, across: Scale, upwards: Scale, unit: Unit) -> Markup:
         tag("circle", cx=px, cy=py, r=3.2, data_label=f"{line.name} {numbers.short(y, 3)} at {unit.text(x)}")
         for (px, py), (x, y) in zip(places, line.points, strict=True)
     ]
-    return tag("g", tag("path", d=path, class_="line"), tag("g", *marks, class_="marks"), class_=f"s{tone}")
+    return tag(
+        "g",
+        tag("path", d=path, class_="line"),
+        tag("g", *marks, class_="marks few" if len(places) <= FEW_POINTS else "marks"),
+        class_=f"s{tone}",
+    )
 
 
 def legend(names: Sequence[tuple[str, int]]) -> Markup:

@@ -98,7 +98,7 @@
   };
   const arrow = (message) => {
     const tone = data.tones[message[4]];
-    const made = node("path", { d: path(message), class: `arrow s${tone}` });
+    const made = node("path", { d: path(message), class: data.strokes[message[4]] });
     if (message[1] !== null && message[1] <= view[1]) made.setAttribute("marker-end", `url(#head${tone})`);
     made.dataset.from = data.parties[message[2]];
     made.dataset.to = data.parties[message[3]];
@@ -109,8 +109,8 @@
 
   const drawTicks = () => {
     const length = view[1] - view[0];
-    const [divisor, symbol] = view[1] < 2e-3 ? [1e-6, "µs"] : view[1] < 2 ? [1e-3, "ms"] : view[1] < 120 ? [1, "s"]
-      : view[1] < 7200 ? [60, "min"] : [3600, "h"];
+    const [divisor, symbol] = view[1] < 1e-3 ? [1e-6, "µs"] : view[1] < 1 ? [1e-3, "ms"] : view[1] < 120 ? [1, "s"]
+      : view[1] < 3600 ? [60, "min"] : [3600, "h"];
     const rough = length / divisor / 8, power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 2.5, 5, 10].map((times) => times * power).find((size) => size >= rough * 0.999);
     const drawn = [node("text", { x: data.right, y: bottom + 28, class: "name end" }, `time (${symbol})`)];

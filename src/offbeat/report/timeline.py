@@ -59,6 +59,11 @@ class Timeline:
     def tone(self, kind: str) -> int:
         return self.kinds.index(kind) % len(SERIES)
 
+    def stroke(self, kind: str) -> str:
+        """The classes of an arrow: its colour, and dashes where a colour is used a second time."""
+        again = " again" if self.kinds.index(kind) >= len(SERIES) else ""
+        return f"arrow s{self.tone(kind)}{again}"
+
 
 def timeline_of(record: RunRecord) -> Timeline:
     """What can be shown: the first messages, between the parties that exchanged most of them."""
@@ -101,6 +106,7 @@ def _data(timeline: Timeline) -> dict[str, object]:
         "right": RIGHT,
         "lanes": [timeline.lane(name) for name in timeline.parties],
         "tones": [timeline.tone(name) for name in timeline.kinds],
+        "strokes": [timeline.stroke(name) for name in timeline.kinds],
         "messages": [
             [_rounded(row.sent_s), _rounded(row.received_s), party[row.sender], party[row.receiver], kind[row.kind]]
             for row in timeline.messages
@@ -257,7 +263,7 @@ def _arrow(timeline: Timeline, message: Delivery, view: Scale) -> Markup:
         path, head = f"M{x1:.1f} {y1:.1f}V{end:.1f}m-3.5 -3.5l7 7m0 -7l-7 7", None
     else:
         path, head = f"M{x1:.1f} {y1:.1f}L{view.at(message.received_s):.1f} {y2:.1f}", f"url(#head{tone})"
-    return tag("path", d=path, class_=f"arrow s{tone}", marker_end=head)
+    return tag("path", d=path, class_=timeline.stroke(message.kind), marker_end=head)
 
 
 def _kind_legend(timeline: Timeline) -> Markup:
@@ -265,7 +271,7 @@ def _kind_legend(timeline: Timeline) -> Markup:
     entries = [
         tag(
             "li",
-            tag("svg", tag("path", d="M1 6H24", class_=f"arrow s{timeline.tone(kind)}",
+            tag("svg", tag("path", d="M1 6H24", class_=timeline.stroke(kind),
                            marker_end=f"url(#head{timeline.tone(kind)})"),
                 viewBox="0 0 30 12", class_="swatch", aria_hidden="true"),
             f"{kind} ({numbers.count(counts[kind])})",

@@ -112,6 +112,8 @@ def test_thin_keeps_both_ends():
 def test_axis_units_have_few_digits():
     assert axis_unit("time_s", 48.25).label == "time (s)"
     assert axis_unit("time_s", 0.7).label == "time (ms)"
+    assert axis_unit("time_s", 1.8).label == "time (s)"
+    assert axis_unit("time_s", 90.0).label == "time (s)"
     assert axis_unit("time_s", 900.0).label == "time (min)"
     assert axis_unit("bytes", 31_469_760).label == "bytes sent (MB)"
     assert axis_unit("passes", 12.5).label == "passes"

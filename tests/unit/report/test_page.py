@@ -10,6 +10,7 @@ import pytest
 from report_samples import PARTIES, hostile_record, sample_party, sample_record, sample_timeline
 
 from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.record import Delivery
 from offbeat.report.html import Markup, data_block, tag
 from offbeat.report.page import PARTIES_DRAWN, report_page, write_report
 from offbeat.report.timeline import LANES_SHOWN, MESSAGES_KEPT, timeline_of
@@ -176,6 +177,20 @@ def test_the_first_stretch_is_drawn_without_a_script(text):
     arrows = re.search(r'<g id="timeline-arrows">(.*?)</g>', text, re.S)[1]
     assert 80 <= arrows.count("<path") <= 120
     assert "94 of 640 messages, 0 s to 116 ms" in text
+
+
+def test_a_ninth_kind_is_told_from_the_first():
+    names = [f"Kind{number}" for number in range(9)]
+    messages = [Delivery(0.1 * place, 0.1 * place + 0.05, "bank", "shop", kind) for place, kind in enumerate(names)]
+    timeline = timeline_of(sample_record(timeline=tuple(messages)))
+    assert timeline.stroke("Kind0") == "arrow s0"
+    assert timeline.stroke("Kind8") == "arrow s0 again"
+
+
+def test_a_single_look_is_a_dot():
+    text = report_page(sample_record(curve=(CurveRow(1.0, 1.0, 8, objective=0.5),)))
+    assert 'class="marks few"' in text
+    assert 'class="marks few"' not in report_page(sample_record(curve=sample_record().curve[::2]))
 
 
 def test_large_runs_are_bounded_and_say_so():
