@@ -19,7 +19,7 @@ from offbeat.errors import BadJob
 from offbeat.party.contract import Broadcast, Effect, Finish, Message, Observe, PartyName, Send
 
 LOSS_POLICIES = ("wait", "stop", "continue")
-HALT_TRIES = 40
+TRIES_MAX = 40
 
 StepRule = Callable[[float, float], tuple[float, int]]
 """(L, L_max) of the whole problem -> (step size, batch)."""
@@ -110,7 +110,8 @@ class Conduct:
         self.lost: set[PartyName] = set()
         self.unacknowledged: dict[str, set[PartyName]] = {"begin": set(), "roster": set(), "halt": set()}
         self.halt: Halt | None = None
-        self.halt_tries = 0
+        self.halt_tries = self.roster_tries = 0
+        self.raised: Alarm | None = None
 
     @property
     def presides(self) -> bool:
@@ -143,7 +144,7 @@ class Conduct:
 
     # -- the roster ----------------------------------------------------------------------------------------------
 
-    def on_lost(self, peer: PartyName) -> tuple[list[Effect], bool]:
+    def on_lost(self, peer: PartyName, best: int) -> tuple[list[Effect], bool]:
         """The runtime gave a peer up. The second value says whether the roster changed."""
         self.lost.add(peer)
         effects: list[Effect] = [Observe("lost", peer)]
@@ -156,7 +157,7 @@ class Conduct:
         if not self.presides:
             return effects, False
         if self.on_loss == "stop":
-            return [*effects, *self.end("peer-lost", f"{peer} was lost and on_loss is 'stop'", -1)], False
+            return [*effects, *self.end("peer-lost", f"{peer} was lost and on_loss is 'stop'", best)], False
         return [*effects, *self._name_roster()], True
 
     def on_back(self, peer: PartyName) -> tuple[list[Effect], bool]:
@@ -167,10 +168,13 @@ class Conduct:
         return [*effects, *self._name_roster()], True
 
     def _name_roster(self) -> list[Effect]:
+        """A new epoch. Its number is the chair's own: if two parties take the chair at once, one of them yields."""
         self.epoch += 1
+        self.epoch += (self.everybody.index(self.me) - self.epoch) % len(self.everybody)
         self.roster = tuple(name for name in self.everybody if name not in self.lost)
         self.unacknowledged["roster"] = set(self.peers)
-        self.unacknowledged["begin"] &= set(self.roster)
+        self.unacknowledged["begin"] = set(self.peers) if self.begun else set()  # whoever returns may have missed it
+        self.roster_tries = 0
         return [
             Broadcast(self.peers, Roster(self.epoch, self.roster, self.chair)),
             Observe("roster", [self.epoch, list(self.roster)]),
@@ -181,15 +185,16 @@ class Conduct:
         news = body.epoch > self.epoch
         if news:
             self.epoch, self.roster, self.chair = body.epoch, body.names, body.chair
-        return [Send(sender, Rostered(body.epoch))], news
+        return [Send(sender, Rostered(body.epoch))] if body.epoch == self.epoch else [], news
 
     # -- ending --------------------------------------------------------------------------------------------------
 
     def alarm(self, verdict: str, reason: str, best: int) -> list[Effect]:
-        """This party cannot go on."""
+        """This party cannot go on; it says so until it is heard."""
         if self.presides:
             return self.end(verdict, reason, best)
-        return [Send(self.chair, Alarm(verdict, reason))]
+        self.raised = Alarm(verdict, reason)
+        return [Send(self.chair, self.raised)]
 
     def end(self, verdict: str, reason: str, best: int) -> list[Effect]:
         """The chair: halt everybody, once."""
@@ -208,33 +213,39 @@ class Conduct:
     def _finish(self, halt: Halt) -> Finish:
         return Finish(halt.verdict, halt.reason)
 
-    def patrol(self) -> list[Effect]:
+    def patrol(self, best: int) -> list[Effect]:
         """Say again what was not acknowledged."""
         effects: list[Effect] = []
         if self.halt is not None:
             self.halt_tries += 1
-            if self.halt_tries > HALT_TRIES:
+            if self.halt_tries > TRIES_MAX:
                 return [self._finish(self.halt)]
             return [Broadcast(tuple(sorted(self.unacknowledged["halt"])), self.halt)]
-        if self.unacknowledged["roster"]:
-            body = Roster(self.epoch, self.roster, self.chair)
-            effects.append(Broadcast(tuple(sorted(self.unacknowledged["roster"])), body))
-        if self.unacknowledged["begin"]:
+        if self.raised is not None:
+            effects.append(Send(self.chair, self.raised))
+        if self.presides and self.unacknowledged["roster"]:
+            self.roster_tries += 1
+            silent = sorted(self.unacknowledged["roster"])
+            if self.roster_tries > TRIES_MAX:
+                return self.end("peer-lost", f"{', '.join(silent)} did not acknowledge the new roster", best)
+            effects.append(Broadcast(tuple(silent), Roster(self.epoch, self.roster, self.chair)))
+        if self.presides and self.unacknowledged["begin"]:
             effects.append(Broadcast(tuple(sorted(self.unacknowledged["begin"])), Begin(self.eta, self.batch)))
         return effects
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("epoch", "chair", "eta", "batch", "begun", "halt_tries")
+    _PLAIN = ("epoch", "chair", "eta", "batch", "begun", "halt_tries", "roster_tries")
 
     def snapshot(self) -> dict[str, Any]:
-        halt = self.halt
+        halt, raised = self.halt, self.raised
         return {
             **{name: getattr(self, name) for name in self._PLAIN},
             "roster": list(self.roster),
             "lost": sorted(self.lost),
             "unacknowledged": {what: sorted(names) for what, names in self.unacknowledged.items()},
             "halt": [halt.verdict, halt.reason, halt.best] if halt is not None else None,
+            "raised": [raised.verdict, raised.reason] if raised is not None else None,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -243,3 +254,4 @@ class Conduct:
         self.roster, self.lost = tuple(state["roster"]), set(state["lost"])
         self.unacknowledged = {what: set(names) for what, names in state["unacknowledged"].items()}
         self.halt = Halt(*state["halt"]) if state["halt"] is not None else None
+        self.raised = Alarm(*state["raised"]) if state["raised"] is not None else None

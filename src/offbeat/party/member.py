@@ -179,7 +179,7 @@ class Member:
             conduct.Begun: lambda sender, _: self.conduct.on_acknowledged("begin", sender),
             conduct.Roster: self._on_roster,
             conduct.Rostered: self._on_rostered,
-            conduct.Alarm: lambda _, body: self.conduct.end(body.verdict, body.reason, self.survey.best),
+            conduct.Alarm: self._on_alarm,
             conduct.Halt: self._on_halt,
             conduct.Halted: lambda sender, _: self.conduct.on_acknowledged("halt", sender),
         }
@@ -215,9 +215,8 @@ class Member:
     def _on_started(self, event: Started) -> list[Effect]:
         self.sounding.offer()
         effects: list[Effect] = [Wake(self.options.patience_s), *self.sums.offer_key()]
-        if not event.resumed:
-            return [*effects, *self._sound()]
-        return [*effects, *self.pending.again(), *self.role.resumed()]
+        effects += self._sound()  # also when resumed: the party may have gone down before it ever started
+        return [*effects, *self.pending.again(), *self.role.resumed()] if event.resumed else effects
 
     def _sound(self) -> list[Effect]:
         if not (self.conduct.presides and self.sums.ready) or self.sounding_begun or self.conduct.begun:
@@ -273,7 +272,7 @@ class Member:
 
     def _on_computed(self, event: Computed) -> list[Effect]:
         taken = self.pending.take(event.ticket)
-        if taken is None:
+        if taken is None or self.conduct.halt is not None:  # the model that is kept moves no more
             return []
         kind, payload = taken
         if kind != "table":
@@ -283,13 +282,15 @@ class Member:
         return [*self.role.surveyed(), *effects] if self.survey.complete and not before else effects
 
     def _on_woken(self, event: Woken) -> list[Effect]:
+        if self.conduct.halt is not None:
+            return [Wake(self.options.patience_s), *self.conduct.patrol(self.survey.best)]
         effects, given_up = self.sums.patrol()
         for lost in given_up:
             effects += self._given_up(lost)
         if self.sounding_begun and not self.conduct.begun:
             effects += self.sounding.say_again()
         effects += self.survey.patrol()
-        effects += self.conduct.patrol()
+        effects += self._kept_best(self.conduct.patrol(self.survey.best))
         effects += self.role.patrolled()
         return [Wake(self.options.patience_s), *effects]
 
@@ -300,6 +301,9 @@ class Member:
             return self.survey.on_abandoned(lost)
         return [] if self.conduct.begun else self.sounding.ask_again()
 
+    def _on_alarm(self, sender: PartyName, body: conduct.Alarm) -> list[Effect]:
+        return self._end(body.verdict, body.reason) if self.conduct.presides else []  # it will reach the chair yet
+
     def _on_halt(self, sender: PartyName, body: conduct.Halt) -> list[Effect]:
         self._keep_best(body.best)
         return self.conduct.on_halt(sender, body)
@@ -307,7 +311,7 @@ class Member:
     # -- the roster ----------------------------------------------------------------------------------------------
 
     def _on_lost(self, event: PeerLost) -> list[Effect]:
-        effects, changed = self.conduct.on_lost(event.peer)
+        effects, changed = self.conduct.on_lost(event.peer, self.survey.best)
         return [*effects, *self._enter_roster()] if changed else self._kept_best(effects)
 
     def _on_back(self, event: PeerBack) -> list[Effect]:
@@ -329,9 +333,7 @@ class Member:
             self.sums.enter_epoch(self.conduct.epoch, self.conduct.roster)
         except BadJob as problem:
             return self._alarm("peer-lost", f"too few parties are left to hide a share: {problem}")
-        self.survey.chair = self.conduct.chair
-        self.survey.set_roster(self.conduct.roster)
-        self.survey.abort()
+        self.survey.enter_epoch(self.conduct.epoch, self.conduct.roster, self.conduct.chair)
         self.sounding_begun = False
         if not self.conduct.begun:
             return self._sound()
@@ -372,6 +374,8 @@ class Member:
         return f"{reason}, above the target {self.options.target:g}" if self.options.target is not None else reason
 
     def _end(self, verdict: str, reason: str) -> list[Effect]:
+        if self.conduct.halt is not None:
+            return []
         self._keep_best(self.survey.best)
         return self.conduct.end(verdict, reason, self.survey.best)
 
@@ -420,7 +424,6 @@ class Member:
         self.lags = list(state["lags"])
         for name in self._PARTS:
             getattr(self, name).restore(state[name])
-        self.survey.chair = self.conduct.chair
 
 
 def _plain(news: Certified, passes: float) -> dict[str, float]:

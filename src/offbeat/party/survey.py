@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.errors import UnexpectedEvent
 from offbeat.learning.blocks import finish_product
 from offbeat.learning.losses import Loss
 from offbeat.learning.penalties import Penalty
@@ -35,6 +36,9 @@ from offbeat.party.shares import BlockShares, decode, narrow, scalars_of
 
 CHUNK_ROWS = 1024
 CHUNKS_IN_FLIGHT = 2
+EPOCH_STRIDE = 2**32
+"""Snapshots of roster epoch e are numbered from e * EPOCH_STRIDE up: what belongs to another roster is known by its
+number, and left alone."""
 
 
 class Mark(Message, frozen=True):
@@ -152,6 +156,7 @@ class Survey:
         self.me, self.chair, self.active = me, chair, active
         self.problem, self.shares, self.sums, self.pending = problem, shares, sums, pending
         self.zero_start = zero_start  # no block moves before the first survey is complete
+        self.epoch = 0
         self.set_roster(roster)
         self.current = -1  # the snapshot under way or last done
         self.best = -1
@@ -220,16 +225,24 @@ class Survey:
         self.scalars_asked = -1
         own = self.shares.scalars[scalars_of(self.current)]
         norm_squared, penalty = narrow(decode(done.words, self.sums.scale) + own, self.sums.scale).tolist()
-        objective = sum(self.loss_sums.values()) / self.problem.rows + self.problem.strength * penalty
+        losses = sum(self.loss_sums[start] for start in sorted(self.loss_sums))  # in row order, whatever came first
+        objective = losses / self.problem.rows + self.problem.strength * penalty
         norm_squared = max(norm_squared, 0.0)
-        better = self.best < 0 or objective <= min(c.objective for c in self.history if c.snapshot == self.best)
-        self.best = self.current if better else self.best
+        self.best = self.current if self._is_best(objective) else self.best
         certified = Certified(self.current, objective, norm_squared**0.5, self.problem.gap(norm_squared), self.best)
         return [Broadcast(self.peers, certified), *self.on_certified(self.me, certified)], certified
+
+    def _is_best(self, objective: float) -> bool:
+        """Objectives compare within one roster only: a model without a lost party's block starts its own record."""
+        if self.best < self.epoch * EPOCH_STRIDE:
+            return True
+        return objective <= min((c.objective for c in self.history if c.snapshot == self.best), default=np.inf)
 
     # -- everybody -----------------------------------------------------------------------------------------------
 
     def on_mark(self, sender: PartyName, body: Mark) -> list[Effect]:
+        if body.snapshot // EPOCH_STRIDE != self.epoch:
+            return []  # of a roster this party has left, or has not heard of yet: then it will be marked again
         if body.snapshot > self.current:
             self._freeze(body.snapshot, body.keep)
         return [Send(sender, Marked(body.snapshot))] if body.snapshot == self.current else []
@@ -296,7 +309,12 @@ class Survey:
     def on_table(self, sender: PartyName, body: Table) -> list[Effect]:
         if body.snapshot != self.current or body.start in self.arrived or body.start not in self.chunks:
             return []
-        stop = body.start + len(body.derivatives)
+        stop = self._stop_of(body.start)
+        if body.derivatives.shape != (stop - body.start,) or body.derivatives.dtype != np.float64:
+            raise UnexpectedEvent(
+                f"{sender} sent a table for rows {body.start} to {stop} with {body.derivatives.shape} derivatives of "
+                f"{body.derivatives.dtype}. Are both sides running the same job?"
+            )
         self.arrived.add(body.start)
         self.table[body.start : stop] = body.derivatives
         self.loss_sums[body.start] = body.loss_sum
@@ -355,14 +373,17 @@ class Survey:
         missing = [start for start in sorted(self.chunks - self.arrived) if start in owners]
         return [Send(owners[start], TableWanted(self.current, start)) for start in missing[:16]]
 
-    def abort(self) -> None:
-        """Give the survey under way up (the roster changed); its number stays used."""
-        self.under_way = False
+    def enter_epoch(self, epoch: int, roster: tuple[PartyName, ...], chair: PartyName) -> None:
+        """There is a new roster: give up the survey under way, and count from the new epoch's first number on."""
+        self.epoch, self.chair = epoch, chair
+        self.set_roster(roster)
+        self.current = epoch * EPOCH_STRIDE - 1
+        self.under_way = self.complete = False
         self._blank()
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("current", "best", "complete", "under_way", "scalars_asked", "to_ask")
+    _PLAIN = ("epoch", "chair", "current", "best", "complete", "under_way", "scalars_asked", "to_ask")
     _SETS = ("arrived", "added", "unmarked", "unready", "chunks")
 
     def snapshot(self) -> dict[str, Any]:
@@ -386,4 +407,5 @@ class Survey:
             setattr(self, name, set(state[name]))
         self.asked, self.loss_sums = dict(state["asked"]), dict(state["loss_sums"])
         self.table, self.gradient = state["table"], state["gradient"]
+        self.to_ask = list(state["to_ask"])
         self.history = [Certified(*fields) for fields in state["history"]]
