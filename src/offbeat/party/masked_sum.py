@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from offbeat.errors import BadJob, MaskReuse
+from offbeat.errors import BadJob, MaskReuse, UnexpectedEvent
 from offbeat.party.contract import Broadcast, Effect, Message, PartyName, Send
 from offbeat.privacy.masks import FRACTION_BITS, KeyStream, NetMask, PairKeys, range_limit, scale_of
 from offbeat.privacy.trees import Tree, children, one_tree, two_trees
@@ -142,6 +142,8 @@ class Sum:
     versions: dict[PartyName, int] = field(default_factory=dict)
     tries: int = 0
     fresh: bool = True  # asked since the last patrol: not late yet
+    order: int = 0  # how many requests came before it
+    insist: bool = False  # there is nothing else to ask instead: never give up
 
     def plain(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in self.__slots__}
@@ -168,11 +170,12 @@ class MaskedSum:
     ) -> None:
         options.check_roster(len(roster))
         self.me, self.run, self.options, self.source = me, run, options, source
+        self._pairwise = options.scheme == "pairwise"
         self.scale = scale_of(options.fraction_bits)
         self.keys = PairKeys(secret)
         self.publics: dict[PartyName, bytes] = {}
         self._secret = secret
-        self.next_first = 0
+        self.next_first = self.asked = 0
         self.retried = self.abandoned = self.refused = 0
         self.seen: dict[PartyName, int] = {}  # newest block version heard of, by party
         self._enter_epoch(0, roster)
@@ -202,6 +205,11 @@ class MaskedSum:
     def take_key(self, sender: PartyName, offer: KeyOffered) -> list[Effect]:
         if not self.keys.knows(sender):
             self._agree(sender, offer.public)
+        elif self.publics[sender] != offer.public:
+            raise UnexpectedEvent(
+                f"{sender} offered another key than before in the same run; no sum with it would be right. A party "
+                "that comes back must bring the key it began with."
+            )
         effects: list[Effect] = [Send(sender, KeyOffered(self.keys.public, False))] if offer.answer else []
         if self.ready and self.early:
             early, self.early = self.early, []
@@ -210,8 +218,11 @@ class MaskedSum:
         return effects
 
     def _agree(self, peer: PartyName, public: bytes) -> None:
+        try:
+            self.keys.agree(peer, public)
+        except ValueError as problem:
+            raise UnexpectedEvent(f"{peer} offered {len(public)} bytes that are no usable key: {problem}") from problem
         self.publics[peer] = public
-        self.keys.agree(peer, public)
         self._note_readiness()
 
     def enter_epoch(self, epoch: int, roster: tuple[PartyName, ...]) -> list[Sum]:
@@ -224,21 +235,24 @@ class MaskedSum:
 
     # -- asking --------------------------------------------------------------------------------------------------
 
-    def ask(self, start: int, stop: int, point: int, version: int) -> list[Effect]:
+    def ask(self, start: int, stop: int, point: int, version: int, insist: bool = False) -> list[Effect]:
         """Begin a sum over rows [start, stop). Its number is `next_first` before the call."""
-        ask = self._book(start, stop, point, version)
+        ask = self._book(start, stop, point, version, insist)
         return [Broadcast(self.peers, ask)]
 
     def expect(self, start: int, stop: int, version: int) -> list[Effect]:
         """Book a sum whose shares the others send unasked, since they know the order of rounds too."""
-        self._book(start, stop, CURRENT, version)
+        self._book(start, stop, CURRENT, version, insist=True)
         return []
 
-    def _book(self, start: int, stop: int, point: int, version: int) -> ShareAsked:
+    def _book(self, start: int, stop: int, point: int, version: int, insist: bool = False) -> ShareAsked:
         first = self.next_first
         self.next_first = first + (stop - start)
-        self.open[first] = Sum(first, start, stop, point, version, np.zeros(stop - start, np.uint64), self._expected())
-        return self._request(self.open[first])
+        wanted = Sum(first, start, stop, point, version, np.zeros(stop - start, np.uint64), self._expected())
+        wanted.order, wanted.insist = self.asked, insist
+        self.asked += 1
+        self.open[first] = wanted
+        return self._request(wanted)
 
     @property
     def open_at_current(self) -> int:
@@ -246,7 +260,7 @@ class MaskedSum:
         return sum([wanted.point == CURRENT for wanted in self.open.values()])
 
     def _request(self, wanted: Sum) -> ShareAsked:
-        done = next(iter(self.open))
+        done = min(self.open)
         return ShareAsked(wanted.first, wanted.start, wanted.stop, wanted.point, wanted.version, self.epoch, done)
 
     def _expected(self) -> set[Any]:
@@ -261,10 +275,7 @@ class MaskedSum:
         wanted = self.open.get(given.first)
         if wanted is None or given.epoch != self.epoch or sender not in wanted.missing:
             return None  # late, repeated, or of another epoch
-        if len(given.words) != len(wanted.words):
-            raise MaskReuse(
-                f"{sender} answered request {given.first} with {len(given.words)} words, not {len(wanted.words)}."
-            )
+        _check_words(sender, given.first, given.words, len(wanted.words))
         wanted.missing.discard(sender)
         wanted.words += given.words
         wanted.versions[sender] = given.version
@@ -286,18 +297,19 @@ class MaskedSum:
             if wanted.fresh:
                 wanted.fresh = False
                 continue
-            wanted.tries += 1
-            if wanted.tries > self.options.tries_max:
+            if not wanted.insist and self._hopeless(wanted):
                 del self.open[wanted.first]
                 given_up.append(wanted)
                 continue
-            late = (
-                tuple(p for p in self.peers if p in wanted.missing) if self.options.scheme == "pairwise" else self.peers
-            )
-            effects.append(Broadcast(late, self._request(wanted)))
+            wanted.tries = min(wanted.tries + 1, self.options.tries_max)
+            effects.append(Broadcast(self._late(wanted), self._request(wanted)))
             self.retried += 1
         self.abandoned += len(given_up)
         return effects, given_up
+
+    def _hopeless(self, wanted: Sum) -> bool:
+        """Asked for often enough, or so many requests ago that its answers may have been forgotten."""
+        return wanted.tries >= self.options.tries_max or self.asked - wanted.order >= ANSWERS_KEPT
 
     def _late(self, wanted: Sum) -> tuple[PartyName, ...]:
         """Whom to ask again: in a tree the missing subtree may lack anybody's answer."""
@@ -321,7 +333,7 @@ class MaskedSum:
         """One masked share, once; the same bytes again if the request is repeated."""
         if ask.version > self.seen.get(asker, -1):
             self.seen[asker] = ask.version
-        if ask.epoch != self.epoch or asker not in self.answers:
+        if ask.epoch != self.epoch or asker not in self.answers or not 0 <= ask.start < ask.stop or ask.first < 0:
             self.refused += 1
             return []
         if not self.ready:
@@ -338,7 +350,13 @@ class MaskedSum:
             return []
         if not self.source.knows(ask.point):
             return []  # a snapshot this party has not taken yet: the asker will ask again
-        sends = self._masked_answer(asker, ask) if self.options.scheme == "pairwise" else self._tree_answer(asker, ask)
+        try:
+            sends = self._masked_answer(asker, ask) if self._pairwise else self._tree_answer(asker, ask)
+        except MaskReuse:  # answered so long ago that the answer was forgotten; a second one would use its mask again
+            self.refused += 1
+            return []
+        except (IndexError, ValueError) as problem:
+            raise UnexpectedEvent(f"{asker} asked for rows {ask.start} to {ask.stop}: {problem}") from problem
         kept[ask.first] = (ask, sends)
         if len(kept) > ANSWERS_KEPT:
             del kept[next(iter(kept))]
@@ -427,13 +445,18 @@ class MaskedSum:
         if given.epoch != self.epoch:
             return [], None
         if given.asker != self.me:
-            if given.first < self.closed_below.get(given.asker, 0):
+            if given.first < self.closed_below.get(given.asker, given.first + 1):
                 return [], None
+            if not 0 <= given.tree < len(self._trees(given.asker)):
+                raise UnexpectedEvent(f"{sender} sent a sum for tree {given.tree}, which the scheme does not have.")
+            self._check_versions(sender, given)
             sends = self._add_partial(given.asker, given.first, given.tree, sender, given.words, given.versions, 0)
             return list(sends), None
         wanted = self.open.get(given.first)
         if wanted is None or (given.tree, sender) not in wanted.missing:
             return [], None
+        _check_words(sender, given.first, given.words, len(wanted.words))
+        self._check_versions(sender, given)
         wanted.missing.discard((given.tree, sender))
         wanted.words += given.words if given.tree == 0 else -given.words
         for name, version in zip(self.roster, given.versions.tolist(), strict=True):
@@ -460,12 +483,19 @@ class MaskedSum:
             partial = self.partials[key] = _Partial(shape[self.me], {self.me, *children(shape, self.me)})
         if source not in partial.missing:
             return []
+        _check_words(source, first, words, len(partial.words) or len(words))
         partial.add(source, words, versions)
         if partial.missing:
             return []
         body = PartialGiven(asker, first, tree, partial.words, partial.versions, self.epoch)
         partial.sent = Send(partial.parent, body, (len(words) + 1) // 2, nonzeros // 2)
         return [partial.sent]
+
+    def _check_versions(self, sender: PartyName, given: PartialGiven) -> None:
+        if given.versions.shape != (len(self.roster),) or given.versions.dtype != np.int64:
+            raise UnexpectedEvent(
+                f"{sender} sent versions of {given.versions.shape}, not of {len(self.roster)} parties."
+            )
 
     def _forget_partials(self, asker: PartyName) -> None:
         closed = self.closed_below.get(asker, 0)
@@ -479,7 +509,9 @@ class MaskedSum:
         return {
             "epoch": self.epoch,
             "roster": list(self.roster),
+            "public": self.keys.public,
             "next_first": self.next_first,
+            "asked": self.asked,
             "counts": [self.retried, self.abandoned, self.refused],
             "seen": dict(self.seen),
             "publics": dict(self.publics),
@@ -492,8 +524,13 @@ class MaskedSum:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        if state["public"] != self.keys.public:
+            raise BadJob(
+                f"{self.me} was restored with another private key than the one it took its snapshot with: no sum would "
+                "be right. Build it with the same secret (or the same secrets_seed) as before."
+            )
         self._enter_epoch(state["epoch"], tuple(state["roster"]))
-        self.next_first = state["next_first"]
+        self.next_first, self.asked = state["next_first"], state["asked"]
         self.retried, self.abandoned, self.refused = state["counts"]
         self.seen = dict(state["seen"])
         for name, public in state["publics"].items():
@@ -509,6 +546,13 @@ class MaskedSum:
         for asker, first, tree, partial in state["partials"]:
             self.partials[asker, first, tree] = _Partial.from_plain(partial)
         self.early = [(name, ShareAsked(*fields)) for name, fields in state["early"]]
+
+
+def _check_words(sender: PartyName, first: int, words: np.ndarray, count: int) -> None:
+    if words.shape != (count,) or words.dtype != np.uint64:
+        raise UnexpectedEvent(
+            f"{sender} answered request {first} with {words.shape} words of {words.dtype}, not {count} of uint64."
+        )
 
 
 def _fields(body: Message) -> tuple[Any, ...]:

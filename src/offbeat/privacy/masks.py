@@ -91,6 +91,8 @@ class NetMask:
 
     def take(self, first: int, count: int) -> tuple[np.ndarray, int]:
         """Words [first, first + count) as (array, position in it); raises MaskReuse if any was handed out before."""
+        if count < 1:
+            raise ValueError(f"expected at least one mask word to be asked for; got {count}")
         if first == self.next:
             self.next = first + count
         else:
