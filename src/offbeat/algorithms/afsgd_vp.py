@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.errors import BadJob
+from offbeat.errors import BadJob, UnexpectedEvent
 from offbeat.learning.blocks import Block, finish_product
 from offbeat.learning.directions import Direction, Saga, Sgd, Svrg
 from offbeat.learning.sampling import BlockSampler
@@ -140,7 +140,8 @@ class Worker:
 
     def begun(self) -> list[Effect]:
         self.sampler = self._new_sampler()
-        return self._ask() if self.member.options.method != "svrg" else []
+        waits = self.member.options.method == "svrg" and not self.member.survey.complete
+        return [] if waits else self._ask()
 
     @property
     def steps(self) -> bool:
@@ -149,7 +150,8 @@ class Worker:
 
     def surveyed(self) -> list[Effect]:
         self.stepper.adopt_survey()
-        return [] if self.started or self.member.options.method != "svrg" else self._ask()
+        waits = self.started or self.sampler is None  # a survey may overtake the word to begin
+        return [] if waits or self.member.options.method != "svrg" else self._ask()
 
     def _ask(self) -> list[Effect]:
         """Keep so many products in flight."""
@@ -173,10 +175,10 @@ class Worker:
     def worked(self, kind: str, payload: Any, result: Any) -> list[Effect]:
         start, stop, words, version, versions = payload
         lag = self.member.sums.lag(self.member.block.version - version, versions)
-        self.member.count_lag(lag)
         if 0 < self.member.options.lag_max < lag:
             self.stale += 1
             return self._ask()
+        self.member.count_lag(lag)
         theta = self.stepper.derivatives(start, stop, words)
         if not np.isfinite(theta).all():
             return self.member.alarm("diverged", "a product is no longer finite; use a smaller step")
@@ -240,7 +242,12 @@ class RoundWorker:
         self.words: np.ndarray | None = None  # the chair: the others' total of this round, once known
         self.last: Product | None = None
         self.paused = False  # the chair: a survey is the barrier
-        member.attach(self, {Product: self._on_product, RoundWanted: self._on_round_wanted})
+        own: dict[type[Message], Callable[[PartyName, Any], list[Effect]]] = {
+            Product: self._on_product,
+            RoundWanted: self._on_round_wanted,
+            ShareAsked: self._on_asked,
+        }
+        member.attach(self, own)
 
     # -- the method ----------------------------------------------------------------------------------------------
 
@@ -250,7 +257,7 @@ class RoundWorker:
         if not self.member.conduct.presides:
             return []
         self.paused = self.member.options.method == "svrg"
-        return self.member.sums.ask(*self.rows, CURRENT, self.member.block.version)
+        return self.member.sums.ask(*self.rows, CURRENT, self.round, insist=True)
 
     def surveyed(self) -> list[Effect]:
         self.stepper.adopt_survey()
@@ -262,9 +269,17 @@ class RoundWorker:
         return self._close_round()
 
     def _close_round(self) -> list[Effect]:
-        """The chair: the round's products, unless its own step or a survey is still to be waited for."""
+        """The chair: the round's products, unless its own step or a survey is still to be waited for.
+
+        A survey begins here and nowhere else: all shares of the round have come, so every party has taken the same
+        steps, and none moves before the product. That makes the frozen copies one point, as in the centralised method.
+        """
         if self.words is None or self.paused or self.member.pending.count("round"):
             return []
+        survey = self.member.survey_if_due()
+        if survey:
+            self.paused = True
+            return survey
         products = self._products(self.words)
         self.words = None
         if not np.isfinite(products).all():
@@ -272,7 +287,7 @@ class RoundWorker:
         assert self.sampler is not None
         self.next_rows = self.sampler.next()
         self.last = Product(self.round, products, self.member.sums.next_first)
-        self.member.sums.expect(*self.next_rows, self.member.block.version + 1)
+        self.member.sums.expect(*self.next_rows, self.round + 1)
         return [Broadcast(self.member.sums.peers, self.last), *self._on_product(self.name, self.last)]
 
     def _products(self, words: np.ndarray) -> np.ndarray:
@@ -283,31 +298,39 @@ class RoundWorker:
         return products
 
     def _on_product(self, sender: PartyName, body: Product) -> list[Effect]:
-        if body.round != self.round or self.member.pending.count("round"):
+        if self.sampler is None or body.round != self.round or self.member.pending.count("round"):
             return []
         start, stop = self.rows
+        if body.products.shape != (stop - start,) or body.products.dtype != np.float64:
+            raise UnexpectedEvent(
+                f"{sender} sent {body.products.shape} products for round {body.round}, which has {stop - start} rows."
+            )
         payload = [body.round, body.products, body.next_first]
         return [self.member.pending.add("round", payload, stop - start, self.member.block.nonzeros(start, stop))]
 
     def worked(self, kind: str, payload: Any, result: Any) -> list[Effect]:
         number, products, next_first = payload
         problem, (start, stop) = self.member.problem, self.rows
-        assert number == self.round and problem.labels is not None and self.sampler is not None
-        self.stepper.step(start, stop, problem.loss.derivative(products, problem.labels[start:stop]))
-        self.member.count_lag(0)
+        assert number == self.round and self.sampler is not None
+        if problem.labels is not None:
+            self.stepper.step(start, stop, problem.loss.derivative(products, problem.labels[start:stop]))
+            self.member.count_lag(0)
         self.round += 1
         if self.member.conduct.presides:
             self.rows = self.next_rows
-            effects = self.member.survey_if_due()
-            self.paused = self.paused or bool(effects)
-            return [*effects, *self._close_round()]
+            return self._close_round()
         self.rows = self.sampler.next()
         return self._volunteer(next_first)
+
+    def _on_asked(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
+        """A share of a round that this party has not reached would be taken too early; it will be sent from there."""
+        early = ask.point == CURRENT and ask.version != self.round
+        return [] if early else self.member.sums.answer(asker, ask)
 
     def _volunteer(self, first: int) -> list[Effect]:
         """Send the next round's share unasked, under the number the chair has booked for it."""
         sums, (start, stop) = self.member.sums, self.rows
-        ask = ShareAsked(first, start, stop, CURRENT, -1, sums.epoch, 0)
+        ask = ShareAsked(first, start, stop, CURRENT, self.round, sums.epoch, 0)
         return sums.answer(self.member.conduct.chair, ask)
 
     def certified(self, news: Certified) -> list[Effect]:
@@ -315,10 +338,7 @@ class RoundWorker:
         return self._close_round()
 
     def abandoned(self, lost: Sum) -> list[Effect]:
-        """Rounds have no other batch to turn to: insist, under the same number, with the same bytes."""
-        self.member.sums.open[lost.first] = lost
-        lost.tries = 0
-        return []
+        return []  # never: rounds insist, for they have no other batch to turn to
 
     def rostered(self) -> list[Effect]:
         return self.member.alarm("peer-lost", "synchronous rounds cannot go on without a party")
