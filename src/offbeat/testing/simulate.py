@@ -1,0 +1,198 @@
+"""Many seeds under every fault profile: safety while the world is broken, an end with a certificate once it is healed.
+
+    python -m offbeat.testing.simulate --seeds 200                       a table, one line per profile
+    python -m offbeat.testing.simulate --seed 17 --profile loss --method afsvrg-vp      one run again
+
+A seed draws everything: the problem, the options, the costs and, unless named, the method. Faults last until a virtual
+time; then the run must reach its target. A failure prints the line that replays it.
+"""
+
+import argparse
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import numpy as np
+
+from offbeat.party.contract import Effect, Event, Party
+from offbeat.party.member import LinearOptions
+from offbeat.randomness import stream
+from offbeat.runtime.contract import Outcome
+from offbeat.runtime.simulator import PROFILES, CostModel, Jitter, Link, Simulator, profile
+from offbeat.runtime.simulator.checkers import Checker, Violation
+from offbeat.testing.linear_checkers import linear_checkers
+from offbeat.testing.small_problem import (
+    METHODS,
+    SmallProblem,
+    build_parties,
+    draw_options,
+    draw_problem,
+    method_named,
+    rebuilder,
+    weights_of,
+)
+
+HEALED_AFTER_S = 0.3
+LIMIT_S = 60.0
+DETECT_S = 0.04
+WORKERS = 2
+CHUNK = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: with the code, all that is needed to see it again."""
+
+    seed: int
+    profile: str
+    method: str
+
+    def __str__(self) -> str:
+        return f"make replay SEED={self.seed} PROFILE={self.profile} METHOD={self.method}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a case went; `failure` is empty where all was well."""
+
+    case: Case
+    failure: str = ""
+    events: int = 0
+    time_s: float = 0.0
+    retried: int = 0
+    abandoned: int = 0
+    refused: int = 0
+
+
+def run_case(case: Case) -> Result:
+    """Run it, and say what went wrong, if anything."""
+    try:
+        return _run(case)
+    except Exception as problem:
+        where = traceback.extract_tb(problem.__traceback__)[-1]
+        place = "" if isinstance(problem, Violation) else f" ({where.filename.rsplit('/', 1)[-1]}:{where.lineno})"
+        return Result(case, failure=f"{type(problem).__name__}: {problem}{place}")
+
+
+def _run(case: Case) -> Result:
+    kind, problem = method_named(case.method), draw_problem(case.seed)
+    options = draw_options(case.seed, kind.direction, target=kind.target)
+    last = _LastParties()
+    outcome = simulator_for(case, problem, options, last).run(build_parties(case.method, problem, options, case.seed))
+    parties = last.parties
+    sums = [party.member.sums for party in parties]  # type: ignore[attr-defined]
+    counts = [sum(getattr(s, name) for s in sums) for name in ("retried", "abandoned", "refused")]
+    return Result(case, _judge(problem, parties, outcome), outcome.events, outcome.time_s, *counts)
+
+
+class _LastParties:
+    """The parties as they are at the end: those that crashed were made anew."""
+
+    def __init__(self) -> None:
+        self.parties: Sequence[Party] = ()
+
+    def handled(self, now_s: float, party: Party, event: Event, effects: Sequence[Effect]) -> None:
+        pass
+
+    def ended(self, outcome: Outcome, parties: Sequence[Party]) -> None:
+        self.parties = parties
+
+
+def simulator_for(case: Case, problem: SmallProblem, options: LinearOptions, *others: Checker) -> Simulator:
+    """Costs and faults of this seed, every checker watching."""
+    rng = stream(case.seed, case.profile, "faults")
+    return Simulator(
+        seed=case.seed,
+        costs=_draw_costs(case.seed, problem),
+        faults=profile(case.profile, problem.names, rng, HEALED_AFTER_S),
+        checkers=[*others, *linear_checkers(case.method, problem, options)],
+        rebuild=rebuilder(case.method, problem, options, case.seed),
+        until_s=LIMIT_S,
+        detect_s=DETECT_S,
+    )
+
+
+def _draw_costs(seed: int, problem: SmallProblem) -> CostModel:
+    rng = stream(seed, "costs")
+    slow = {str(rng.choice(problem.names)): float(rng.uniform(1.0, 5.0))}
+    jitter = Jitter(str(rng.choice(["none", "lognormal", "exponential"])))
+    return CostModel(slow=slow, jitter=jitter, serving=str(rng.choice(["free", "full", "slow"])), link=Link(2e-4))
+
+
+def _judge(problem: SmallProblem, parties: Sequence[Party], outcome: Outcome) -> str:
+    """The run reached its target, and the model that was kept is the best one it certified."""
+    verdicts = {finish.verdict for finish in outcome.finished.values()}
+    if verdicts != {"target"}:
+        return f"ended with {sorted(verdicts)}: {next(iter(outcome.finished.values())).reason}"
+    certified = [value["objective"] for _, _, name, value in outcome.observations if name == "certificate"]
+    kept = problem.objective(problem.pooled(weights_of(parties)))
+    if not abs(kept - min(certified)) <= 1e-9 * max(1.0, abs(kept)):
+        return f"the model that was kept has objective {kept!r}, the best certified one {min(certified)!r}"
+    return ""
+
+
+# -- many ------------------------------------------------------------------------------------------------------------
+
+
+def cases(seeds: Sequence[int], profiles: Sequence[str], methods: Sequence[str]) -> Iterator[Case]:
+    """Every seed under every profile; the methods take turns over the seeds, from another one in each profile."""
+    for at, name in enumerate(profiles):
+        for seed in seeds:
+            yield Case(seed, name, methods[(seed + at) % len(methods)])
+
+
+def table(results: Sequence[Result], profiles: Sequence[str]) -> str:
+    head = f"{'profile':<10} {'runs':>5} {'failed':>6} {'events':>9} {'retried':>8} {'abandoned':>9} {'refused':>8}"
+    lines = [head]
+    for name in profiles:
+        rows = [r for r in results if r.case.profile == name]
+        failed = sum(bool(r.failure) for r in rows)
+        numbers = [sum(getattr(r, key) for r in rows) for key in ("events", "retried", "abandoned", "refused")]
+        lines.append(
+            f"{name:<10} {len(rows):>5} {failed:>6} {numbers[0]:>9} {numbers[1]:>8} {numbers[2]:>9} {numbers[3]:>8}"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = _parser().parse_args(arguments)
+    profiles = [asked.profile] if asked.profile else list(PROFILES)
+    methods = [asked.method] if asked.method else list(METHODS)
+    seeds = [asked.seed] if asked.seed is not None else list(range(asked.seeds))
+    if asked.seed is not None and not asked.method:
+        wanted = [Case(asked.seed, name, method) for name in profiles for method in methods]
+    else:
+        wanted = list(cases(seeds, profiles, methods))
+    began = time.monotonic()
+    results = _run_all(wanted)
+    print(table(results, profiles))
+    failures = [result for result in results if result.failure]
+    for result in failures:
+        print(f"{result.case}    # {result.failure}")
+    print(f"{len(results)} runs, {len(failures)} failed, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _run_all(wanted: Sequence[Case]) -> list[Result]:
+    if len(wanted) <= CHUNK:
+        return [run_case(case) for case in wanted]
+    with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
+        return list(pool.map(run_case, wanted, chunksize=CHUNK))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m offbeat.testing.simulate", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from 0 up (200)")
+    parser.add_argument("--seed", type=int, help="this seed alone")
+    parser.add_argument("--profile", choices=PROFILES, help="this fault profile alone")
+    parser.add_argument("--method", choices=sorted(METHODS), help="this method alone")
+    return parser
+
+
+if __name__ == "__main__":
+    np.seterr(all="raise", under="ignore")
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""Small problems drawn from a seed, and the linear methods that are tried on them.
+
+Everything a run needs is drawn from its seed: how many parties, rows and columns, dense or sparse, which loss, how
+sums are hidden, how many products are in flight. So a seed and a method's name replay a run.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from offbeat.algorithms import afsgd_vp, vfb2
+from offbeat.errors import BadJob
+from offbeat.learning import central
+from offbeat.learning.blocks import Block, make_block
+from offbeat.learning.losses import LOGISTIC, SQUARED, Loss
+from offbeat.learning.penalties import L2, Penalty
+from offbeat.party.contract import Message, Party, PartyName
+from offbeat.party.masked_sum import SumOptions
+from offbeat.party.member import LinearOptions
+from offbeat.party.survey import Problem
+from offbeat.randomness import stream
+
+
+@dataclass(frozen=True)
+class Method:
+    """A linear vertical method: its builder, its direction, and the message that stands for one update."""
+
+    build: Callable[..., list[Party]]
+    messages: tuple[type[Message], ...]
+    direction: str
+    synchronous: bool
+    update: tuple[str, str]  # message kind, and the field that numbers it
+    own_updates: bool = False
+    labels_everywhere: bool = True
+    target: float = 1e-6
+
+
+_ASKED, _PRODUCT, _BACKWARD = ("ShareAsked", "first"), ("Product", "round"), ("Backward", "number")
+
+
+def _afsgd(direction: str, synchronous: bool) -> Method:
+    update = _PRODUCT if synchronous else _ASKED
+    target = 5e-3 if direction == "sgd" else 1e-6
+    build, messages = afsgd_vp.build, afsgd_vp.MESSAGES
+    return Method(build, messages, direction, synchronous, update, own_updates=not synchronous, target=target)
+
+
+def _vfb(direction: str, synchronous: bool) -> Method:
+    target = 5e-3 if direction == "sgd" else 1e-6
+    build, messages = vfb2.build, vfb2.MESSAGES
+    return Method(build, messages, direction, synchronous, _BACKWARD, labels_everywhere=False, target=target)
+
+
+METHODS = {
+    "afsgd-vp": _afsgd("sgd", False),
+    "afsvrg-vp": _afsgd("svrg", False),
+    "afsaga-vp": _afsgd("saga", False),
+    "fsgd-vp": _afsgd("sgd", True),
+    "fsvrg-vp": _afsgd("svrg", True),
+    "fsaga-vp": _afsgd("saga", True),
+    "vfb2-sgd": _vfb("sgd", False),
+    "vfb2-svrg": _vfb("svrg", False),
+    "vfb2-saga": _vfb("saga", False),
+    "vfb-sgd": _vfb("sgd", True),
+    "vfb-svrg": _vfb("svrg", True),
+    "vfb-saga": _vfb("saga", True),
+}
+
+
+@dataclass(frozen=True)
+class SmallProblem:
+    """Pooled data, and how its columns lie with the parties."""
+
+    X: Any
+    y: np.ndarray
+    loss: Loss
+    strength: float
+    columns: dict[PartyName, np.ndarray]
+    penalty: Penalty = L2
+    labels_at: tuple[PartyName, ...] = field(default=())
+
+    @property
+    def names(self) -> tuple[PartyName, ...]:
+        return tuple(self.columns)
+
+    def block(self, name: PartyName) -> Block:
+        return make_block(self.X[:, self.columns[name]], penalty=self.penalty, strength=self.strength)
+
+    def problem(self) -> Problem:
+        return Problem(self.X.shape[0], self.loss, self.penalty, self.strength, self.y)
+
+    def blocks(self) -> dict[PartyName, Block]:
+        return {name: self.block(name) for name in self.names}
+
+    def pooled(self, weights: dict[PartyName, np.ndarray]) -> np.ndarray:
+        """The parties' weights as one vector over the pooled columns."""
+        whole = np.zeros(self.X.shape[1])
+        for name, columns in self.columns.items():
+            whole[columns] = weights[name]
+        return whole
+
+    def objective(self, w: np.ndarray) -> float:
+        return central.objective(self.X, self.y, w, self.loss, self.penalty, self.strength)
+
+    def dense(self) -> np.ndarray:
+        return np.asarray(self.X.toarray() if scipy.sparse.issparse(self.X) else self.X)
+
+
+def draw_problem(
+    seed: int,
+    *,
+    parties: int | None = None,
+    rows: int | None = None,
+    sparse: bool | None = None,
+    loss: Loss | None = None,
+    strength: float = 0.02,
+) -> SmallProblem:
+    """A problem whose rows have norm about one; what is not given is drawn."""
+    rng = stream(seed, "small problem")
+    count = int(rng.integers(3, 6)) if parties is None else parties
+    rows = int(rng.integers(200, 401)) if rows is None else rows
+    width = count * int(rng.integers(2, 6))
+    thin = bool(rng.random() < 0.4) if sparse is None else sparse
+    loss = (LOGISTIC if rng.random() < 0.7 else SQUARED) if loss is None else loss
+    X = rng.standard_normal((rows, width)) / np.sqrt(width)
+    if thin:
+        X *= rng.random((rows, width)) < 0.3
+    score = X @ (3.0 * rng.standard_normal(width))
+    y = np.where(rng.random(rows) < 1 / (1 + np.exp(-score)), 1.0, -1.0) if loss is LOGISTIC else score
+    if loss is not LOGISTIC:
+        y = y + 0.1 * rng.standard_normal(rows)
+    names = [f"party{i}" for i in range(count)]
+    columns = dict(zip(names, np.array_split(rng.permutation(width), count), strict=True))
+    data = scipy.sparse.csr_matrix(X) if thin else X
+    return SmallProblem(data, y, loss, strength, columns, labels_at=tuple(names[: int(rng.integers(1, count))]))
+
+
+def draw_options(seed: int, direction: str, **changes: Any) -> LinearOptions:
+    """Options as varied as users' are; `changes` win."""
+    rng = stream(seed, "options")
+    scheme = str(rng.choice(["pairwise", "pairwise", "pairwise", "two-tree"]))
+    options = LinearOptions(
+        method=direction,
+        passes=400.0,
+        batch=int(rng.choice([16, 32, 64])),
+        in_flight=int(rng.integers(1, 4)),
+        lag=4.0,
+        lag_max=int(rng.choice([0, 0, 40])),
+        patience_s=0.05,
+        snapshot_passes=float(rng.choice([1.0, 2.0])),
+        sums=SumOptions(scheme=scheme),
+    )
+    return replace(options, **changes)
+
+
+def build_parties(
+    method: str, problem: SmallProblem, options: LinearOptions, seed: int = 0, only: PartyName | None = None
+) -> list[Party]:
+    """The parties of one run, with keys from the seed: the same call gives the same parties."""
+    kind = method_named(method)
+    labels_at = problem.names if kind.labels_everywhere else problem.labels_at or problem.names[:1]
+    return kind.build(
+        problem.blocks() if only is None else _blocks_for(problem, only),
+        problem.problem(),
+        options,
+        synchronous=kind.synchronous,
+        labels_at=labels_at,
+        seed=seed,
+        run=f"run-{seed}",
+        secrets_seed=seed,
+        only=only,
+    )
+
+
+def _blocks_for(problem: SmallProblem, only: PartyName) -> dict[PartyName, Block]:
+    block = problem.block(only)
+    return dict.fromkeys(problem.names, block)
+
+
+def rebuilder(method: str, problem: SmallProblem, options: LinearOptions, seed: int) -> Callable[[PartyName], Party]:
+    """What the simulator calls after a crash: the same party, made anew."""
+    return lambda name: build_parties(method, problem, options, seed, only=name)[0]
+
+
+def method_named(name: str) -> Method:
+    if name not in METHODS:
+        raise BadJob(f"Unknown method {name!r}; one of {', '.join(METHODS)} is expected.")
+    return METHODS[name]
+
+
+def weights_of(parties: Sequence[Party]) -> dict[PartyName, np.ndarray]:
+    return {party.name: weights(party) for party in parties}
+
+
+def weights(party: Party) -> np.ndarray:
+    found: np.ndarray = party.member.block.weights()  # type: ignore[attr-defined]
+    return found
