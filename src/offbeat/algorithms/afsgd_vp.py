@@ -313,7 +313,9 @@ class RoundWorker:
         problem, (start, stop) = self.member.problem, self.rows
         assert number == self.round and self.sampler is not None
         if problem.labels is not None:
-            self.stepper.step(start, stop, problem.loss.derivative(products, problem.labels[start:stop]))
+            nothing = np.zeros(stop - start, np.uint64)  # the products are known: no shares to add
+        _, theta = finish_product(nothing, products, problem.labels[start:stop], problem.loss, 1.0)
+        self.stepper.step(start, stop, theta)
             self.member.count_lag(0)
         self.round += 1
         if self.member.conduct.presides:

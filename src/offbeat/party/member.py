@@ -164,7 +164,7 @@ class Member:
         self.role: Role
         self.handlers: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
             masked_sum.KeyOffered: self._on_key,
-            masked_sum.ShareAsked: self._on_asked,
+            masked_sum.ShareAsked: self.sums.answer,
             masked_sum.ShareGiven: self._on_given,
             masked_sum.PartialGiven: self._on_partial,
             Probe: self.sounding.on_probe,
@@ -226,9 +226,6 @@ class Member:
 
     def _on_key(self, sender: PartyName, body: masked_sum.KeyOffered) -> list[Effect]:
         return [*self.sums.take_key(sender, body), *self._sound()]
-
-    def _on_asked(self, sender: PartyName, body: masked_sum.ShareAsked) -> list[Effect]:
-        return self.sums.answer(sender, body)
 
     def _on_given(self, sender: PartyName, body: masked_sum.ShareGiven) -> list[Effect]:
         done = self.sums.collect(sender, body)
