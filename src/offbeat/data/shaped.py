@@ -38,6 +38,7 @@ SHAPES = {
     "e2006-shaped": Shape(19_395, 150_360, 1_241, knee=600, positive=None),
 }
 
+NONZEROS_MAX = 300_000_000  # some 10 GiB while it is made
 STRENGTH = 0.5  # how far an informative pair of columns leans
 FLIPPED = 0.02  # share of labels that are wrong
 
@@ -52,6 +53,12 @@ def shaped(name: str, scale: float = 1.0, seed: int = 0) -> DataSet:
     shape, rng = SHAPES[name], np.random.default_rng(seed)
     rows = max(50, round(shape.rows * scale))
     columns = max(20 * shape.row_nonzeros, round(shape.columns * np.sqrt(scale)))
+    if rows * shape.row_nonzeros > NONZEROS_MAX:
+        fits = NONZEROS_MAX / (shape.rows * shape.row_nonzeros)
+        raise BadData(
+            f"{name} at scale {scale:g} has about {rows * shape.row_nonzeros:,} non-zeros, more than the "
+            f"{NONZEROS_MAX:,} that are made in memory. Shrink it: '{name}@{fits:.2g}' fits."
+        )
     labels, leaning = _labels(shape, rows, rng)
     features = _sparse_rows(shape, rows, columns, leaning, rng)
     table = Table(np.arange(rows, dtype=np.int64), NumberedColumns(range(columns)), features, labels, name)

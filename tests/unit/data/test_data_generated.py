@@ -125,6 +125,8 @@ def test_names_and_factors() -> None:
         load_dataset("url-shape")
     with pytest.raises(BadData, match=r"in \(0, 1\]"):
         load_dataset("url-shaped@2")
+    with pytest.raises(BadData, match=r"'webspam-shaped@0\.23' fits"):
+        load_dataset("webspam-shaped")
     with pytest.raises(BadData, match="Only generated sets"):
         load_dataset("mnist@0.5")
     with pytest.raises(BadData, match="load_solids"):
