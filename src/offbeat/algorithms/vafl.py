@@ -132,6 +132,7 @@ _ANSWERS_KEPT = 32  # answers a client can give again
 _BACKOFF_MAX = 8  # a retry waits at most this many times `retry_s`
 _TIME_UP, _HALT, _WATCH = -1, -2, -3  # tokens of the server's timers; others are request numbers
 _HALT_TRIES, _PREDICT_TRIES = 5, 5
+_DIVERGED = 1e6  # a batch loss so many times the first one ends the run
 _ROUNDS_MAX = 3  # refreshes of one update, before it goes on with what it has
 
 
@@ -295,13 +296,13 @@ class Client:
 
     # lines 4 to 6: choose rows, embed, upload
 
-    def _activate(self) -> list[Effect]:
+    def _activate(self, at_most: int | None = None) -> list[Effect]:
+        """Fill the free places in flight; only one where a clock activates."""
         effects: list[Effect] = []
-        while (
-            self.phase == "training"
-            and self.halt is None
-            and len(self.pending) + self.forward_jobs < self.options.in_flight
-        ):
+        if self.phase != "training" or self.halt is not None:
+            return effects
+        free = self.options.in_flight - len(self.pending) - self.forward_jobs
+        for _ in range(free if at_most is None else min(free, at_most)):
             rows = self._choose_rows()
             if not len(rows):
                 return effects + self._rest()
@@ -519,7 +520,7 @@ class Client:
         if self.phase == "done":
             return []
         if event.token == _ACTIVATE:
-            return self._set_clock() + self._activate()
+            return self._set_clock() + self._activate(at_most=1)
         if event.token == _RESUME:
             return self._ask_to_resume()
         return self._retry(event.token)
@@ -654,7 +655,7 @@ class Server:
         self.phase = "filling" if options.initial_upload and options.variant != "vafl-sync" else "training"
         self.iteration = self.rows_done = self.tickets = self.requests = self.passes_told = 0
         self.refreshed = self.refused = self.abandoned = self.duplicates = 0
-        self.loss_sum, self.loss_count = 0.0, 0
+        self.loss_sum, self.loss_count, self.first_loss = 0.0, 0, 0.0
         self.heard = self.heard_before = 0
         self.verdict = self.reason = ""
         self.seen = [0] * len(self.clients)
@@ -877,8 +878,9 @@ class Server:
         result = self.head.evaluate(
             self.weights, self.table.read(union), self.targets[union], [c.client for c in contributions]
         )
-        if not math.isfinite(result.loss):
-            return self._end("diverged", f"the loss is {result.loss} after {self.iteration} head updates")
+        self.first_loss = result.loss if self.iteration == 0 else self.first_loss
+        if not result.loss <= _DIVERGED * (1.0 + self.first_loss):
+            return self._end("diverged", f"the loss is {result.loss:g} after {self.iteration} head updates")
         effects: list[Effect] = []
         for c in contributions:
             derivative = result.derivatives[c.client][np.searchsorted(union, c.rows)]
@@ -1111,7 +1113,7 @@ class Server:
             "phase": self.phase,
             "end": [self.verdict, self.reason],
             "counts": [getattr(self, name) for name in _SERVER_COUNTS],
-            "loss": [self.loss_sum, self.loss_count],
+            "loss": [self.loss_sum, self.loss_count, self.first_loss],
             "trained": self.head.to_arrays(self.weights.trained),
             "kept": self.head.to_arrays(self.weights.kept),
             "memory": self.head.to_arrays(self.memory),
@@ -1138,7 +1140,7 @@ class Server:
         self.verdict, self.reason = state["end"]
         for name, value in zip(_SERVER_COUNTS, state["counts"], strict=True):
             setattr(self, name, value)
-        self.loss_sum, self.loss_count = state["loss"]
+        self.loss_sum, self.loss_count, self.first_loss = state["loss"]
         self.weights = Weights(self.head.from_arrays(state["trained"]), self.head.from_arrays(state["kept"]))
         self.memory = self.head.from_arrays(state["memory"])
         self.table.restore(state["table"])

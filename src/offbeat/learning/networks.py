@@ -155,8 +155,8 @@ class TorchEmbedding:
         kinds = [type(la).__name__ for la in self.module.modules() if isinstance(la, nn.modules.batchnorm._BatchNorm)]
         if kinds:
             raise BadJob(
-                f"Private mode needs one gradient for each row, and {kinds[0]} mixes the rows of a batch. Use GroupNorm "
-                "or LayerNorm in the embedding, or leave `private` out."
+                f"Private mode needs one gradient for each row, and {kinds[0]} mixes the rows of a batch. Use "
+                "GroupNorm or LayerNorm in the embedding, or leave `private` out."
             )
 
     def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
