@@ -314,8 +314,8 @@ class RoundWorker:
         assert number == self.round and self.sampler is not None
         if problem.labels is not None:
             nothing = np.zeros(stop - start, np.uint64)  # the products are known: no shares to add
-        _, theta = finish_product(nothing, products, problem.labels[start:stop], problem.loss, 1.0)
-        self.stepper.step(start, stop, theta)
+            _, theta = finish_product(nothing, products, problem.labels[start:stop], problem.loss, 1.0)
+            self.stepper.step(start, stop, theta)
             self.member.count_lag(0)
         self.round += 1
         if self.member.conduct.presides:
