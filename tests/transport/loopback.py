@@ -13,7 +13,7 @@ from offbeat.runtime.grpc.server import Server
 from offbeat.runtime.grpc.session import Session, own_thread
 from offbeat.runtime.processes import free_ports
 
-QUICK = SessionOptions(beat_s=0.05, silence_s=0.5, loss_s=1.0, wait_s=30.0, grace_s=0.5, linger_s=10.0)
+QUICK = SessionOptions(beat_s=0.05, silence_s=0.5, loss_s=1.0, wait_s=30.0, greet_s=1.0, grace_s=0.5, linger_s=10.0)
 
 
 class Loopback:

@@ -40,6 +40,7 @@ class Channel:
         self.beat_s = beat_s
         self.generation = 0
         self.up = False
+        self.met = False
         self.heard_s = time.monotonic()
         self.peer_verdict: str | None = None
         self.faults = 0
@@ -115,7 +116,7 @@ class Channel:
             self.link.opened(peer_accepted)
             previous, self._abandon = self._abandon, abandon
             self.generation += 1
-            self.up, self.heard_s = True, time.monotonic()
+            self.up, self.met, self.heard_s = True, True, time.monotonic()
             generation = self.generation
             self._changed.notify_all()
         if previous is not None:

@@ -130,6 +130,14 @@ def self_signed(member: Member) -> bool:
     return certificate.issuer == certificate.subject
 
 
+def common_name(certificate_pem: bytes, where: Path) -> str:
+    try:
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+        return check_name(str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value))
+    except (ValueError, IndexError) as problem:
+        raise BadInput(f"{where} is not a certificate in PEM with a common name: {problem}.") from problem
+
+
 def validity(certificate_pem: bytes) -> tuple[datetime, datetime]:
     certificate = x509.load_pem_x509_certificate(certificate_pem)
     return certificate.not_valid_before_utc, certificate.not_valid_after_utc

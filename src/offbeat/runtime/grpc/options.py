@@ -24,6 +24,7 @@ class SessionOptions:
     silence_s: float = 5.0  # a stream on which nothing was heard for so long is replaced
     loss_s: float = 15.0
     wait_s: float = 600.0
+    greet_s: float = 120.0  # a peer that has not been heard at all yet may still be reading its data
     grace_s: float = 10.0
     linger_s: float = 30.0  # a finished party stays so long for peers that have not got everything yet
     checkpoint_s: float = 30.0

@@ -351,6 +351,8 @@ class Session:
                 self._verdict_due = self._verdict_due if self.lost else None
                 self._handle([_Incoming(LogBack(peer), PeerBack(peer))])
             limit_s = options.wait_s if options.on_loss == "wait" else options.loss_s
+            if not channel.met:
+                limit_s = options.greet_s
             if peer not in self.lost and silence_s > limit_s:
                 self._on_lost(peer, f"was not heard for {silence_s:.0f} s{self._trouble(peer)}")
         self._end_if_overdue()

@@ -1,0 +1,227 @@
+"""The calls between daemons, and from an owner to its own: small requests over the same port and certificates.
+
+A peer may propose, begin, report and halt; everything else is for the owner, who shows the party's own certificate.
+An error at the other side arrives as the same type with the same words, and the name of the party it came from.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from offbeat import errors
+from offbeat.errors import OffbeatError, PeerFailed
+from offbeat.runtime.grpc.identity import Identity, Member, Roster
+from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, SERVICE, Bounds, offbeat_version
+
+METHOD = "Control"
+CALL_WITHIN_S = 20.0
+
+
+class Packet(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Base of requests and answers."""
+
+
+# -- between peers ----------------------------------------------------------------------------------------------------
+
+
+class Ping(Packet, frozen=True):
+    pass
+
+
+class Propose(Packet, frozen=True):
+    """Take part in this job? `salt` keys the ids' tokens; it is kept with the keys, not in the run folder."""
+
+    run: str
+    job: str
+    salt: bytes
+
+
+class Begin(Packet, frozen=True):
+    run: str
+
+
+class Report(Packet, frozen=True):
+    """A party tells the initiator how its part ended; `facts` are what the initiator is entitled to."""
+
+    run: str
+    verdict: str
+    reason: str
+    kind: str = ""  # the error's type, if it was one
+    facts: dict[str, Any] = {}
+
+
+class Halt(Packet, frozen=True):
+    run: str
+    verdict: str
+    reason: str
+
+
+class OpenPrediction(Packet, frozen=True):
+    run: str
+    prediction: str
+    rows: int
+
+
+# -- from the owner ---------------------------------------------------------------------------------------------------
+
+
+class Submit(Packet, frozen=True):
+    job: str
+
+
+class Status(Packet, frozen=True):
+    run: str
+
+
+class ListRuns(Packet, frozen=True):
+    pass
+
+
+class Stop(Packet, frozen=True):
+    run: str
+
+
+class Predict(Packet, frozen=True):
+    run: str
+    ids: list[str]
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+class Done(Packet, frozen=True):
+    pass
+
+
+class Pong(Packet, frozen=True):
+    name: str
+    offbeat: str
+    protocol: int
+    roster: str
+    time_s: float
+
+
+class Submitted(Packet, frozen=True):
+    run: str
+
+
+class RunStatus(Packet, frozen=True):
+    """One run as this party sees it; `parties` is what they reported, at the initiator."""
+
+    run: str
+    job: str
+    initiator: str
+    phase: str
+    verdict: str = ""
+    reason: str = ""
+    kind: str = ""
+    progress: dict[str, Any] = {}
+    metrics: dict[str, float] = {}
+    parties: dict[str, str] = {}
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ("done", "failed", "refused", "stopped")
+
+
+class Runs(Packet, frozen=True):
+    runs: list[RunStatus]
+
+
+class Predicted(Packet, frozen=True):
+    scores: list[float]
+    known: list[bool]
+    probabilities: list[float] | None
+    classes: list[Any] | None
+    without: list[str]
+
+
+class Failure(Packet, frozen=True):
+    kind: str
+    message: str
+
+
+Request = Ping | Propose | Begin | Report | Halt | OpenPrediction | Submit | Status | ListRuns | Stop | Predict
+Answer = Done | Pong | Submitted | RunStatus | Runs | Predicted | Failure
+
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+OWNER_ONLY = (Submit, Status, ListRuns, Stop, Predict)
+
+
+def encode(packet: Packet) -> bytes:
+    return _ENCODER.encode(packet)
+
+
+def decode_request(raw: bytes) -> Request:
+    try:
+        return _REQUESTS.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
+        raise PeerFailed(f"a request of {len(raw)} bytes is not one of ours: {problem}") from problem
+
+
+def error_named(kind: str, message: str) -> OffbeatError:
+    """The error as it was at the other side; an unknown kind is a failed peer."""
+    found = getattr(errors, kind, PeerFailed)
+    known = isinstance(found, type) and issubclass(found, OffbeatError)
+    error: OffbeatError = found(message) if known else PeerFailed(message)
+    return error
+
+
+class Caller:
+    """Makes control calls in this party's name."""
+
+    def __init__(self, identity: Identity, roster: Roster, addresses: Mapping[str, str] | None = None) -> None:
+        self.identity = identity
+        self.roster = roster
+        self.addresses = addresses or {}
+
+    def call(self, peer: str, request: Request, timeout_s: float = CALL_WITHIN_S) -> Answer:
+        """One request, one answer; raises what the other side raised, or `PeerFailed` if it cannot be reached."""
+        import grpc
+
+        from offbeat.runtime.grpc.dialer import open_channel
+
+        member = self._member(peer)
+        wire = open_channel(self.identity, self.roster, member, Bounds())
+        try:
+            raw = wire.unary_unary(f"/{SERVICE}/{METHOD}")(encode(request), timeout=timeout_s)
+        except grpc.RpcError as problem:
+            raise PeerFailed(unreachable(member, problem)) from problem
+        finally:
+            wire.close()
+        answer = _ANSWERS.decode(raw)
+        if isinstance(answer, Failure):
+            raise error_named(answer.kind, answer.message)
+        return answer
+
+    def _member(self, peer: str) -> Member:
+        member = self.roster.member(peer)
+        address = self.addresses.get(peer, member.address)
+        if not address:
+            raise PeerFailed(f"'{peer}' has no address in the roster and can only be waited for.")
+        return Member(member.name, member.certificate_pem, address)
+
+
+def unreachable(member: Member, problem: Any) -> str:
+    code, detail = problem.code(), str(problem.details())
+    if code.name == "PERMISSION_DENIED":
+        return f"'{member.name}' refused us: {detail}."
+    if code.name == "DEADLINE_EXCEEDED":
+        return f"'{member.name}' at {member.address} did not answer in time; is its daemon busy or stopped?"
+    if "CERTIFICATE_VERIFY_FAILED" in detail or "handshake" in detail.lower():
+        return (
+            f"whoever listens at {member.address} does not show the certificate pinned for '{member.name}' ({detail})."
+        )
+    return (
+        f"'{member.name}' cannot be reached at {member.address} ({detail}). Is `offbeat party serve` running there, is "
+        "the port open, and does its roster hold our certificate?"
+    )
+
+
+def pong(name: str, roster: Roster) -> Pong:
+    return Pong(name, offbeat_version(), PROTOCOL_VERSION, roster.hash, time.time())

@@ -1,0 +1,331 @@
+"""`offbeat party serve`: one party's daemon. It answers its owner and its peers, and takes part in runs.
+
+The initiator proposes; every party accepts or refuses by its policy, before any data is read; then all begin. Each
+works through the run by itself, and reports to the initiator. A daemon that was killed finds its runs again when it
+starts, and goes on with them.
+"""
+
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offbeat.errors import BadInput, BadJob, OffbeatError, PeerFailed, Refused
+from offbeat.evaluation import probabilities
+from offbeat.learning.losses import loss_named
+from offbeat.orgs import control, predict
+from offbeat.orgs.align_psi import tokens_of
+from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
+from offbeat.orgs.job import Job, job_from_text
+from offbeat.orgs.party_config import Home
+from offbeat.orgs.policy import refuse_job, refuse_prediction
+from offbeat.orgs.row_ledger import RowLedger
+from offbeat.orgs.runs import Run
+from offbeat.orgs.scoring import TableScores
+from offbeat.runtime.grpc.identity import Member
+from offbeat.runtime.grpc.options import SessionOptions
+from offbeat.runtime.grpc.server import Server
+
+log = logging.getLogger("offbeat.party")
+
+RUNS_AT_ONCE = 8
+PREDICT_WITHIN_S = 60.0
+CONTROL_FILE = "control"
+
+
+class Daemon:
+    """One party's presence on the network."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.identity = home.identity()
+        self.roster = home.roster()
+        self.caller = Caller(self.identity, self.roster)
+        self.runs: dict[str, Run] = {}
+        self.address = ""
+        self._lock = threading.Lock()
+        self._threads: dict[str, threading.Thread] = {}
+        self.server = Server(
+            self.identity, self.roster, home.config.listen or "127.0.0.1:0", control={control.METHOD: self._answer}
+        )
+        self._peer_requests: dict[type, Callable[[str, Any], Answer]] = {
+            control.Ping: lambda peer, request: control.pong(home.name, self.roster),
+            control.Propose: self._on_propose,
+            control.Begin: self._on_begin,
+            control.Report: self._on_report,
+            control.Halt: self._on_halt,
+            control.OpenPrediction: self._on_open_prediction,
+        }
+        self._owner_requests: dict[type, Callable[[Any], Answer]] = {
+            control.Submit: self._on_submit,
+            control.Status: lambda request: self._run(request.run).status,
+            control.ListRuns: lambda request: control.Runs([run.status for run in self.runs.values()]),
+            control.Stop: self._on_stop,
+            control.Predict: self._on_predict,
+        }
+
+    def start(self) -> str:
+        """Begin to listen, and take up the runs that a crash or a restart left; the address is returned."""
+        port = self.server.start()
+        host = (self.home.config.listen or "127.0.0.1:0").rpartition(":")[0]
+        self.address = f"{host}:{port}"
+        self.home.private.mkdir(parents=True, exist_ok=True, mode=0o700)
+        local = "127.0.0.1" if host in ("0.0.0.0", "[::]") else host
+        (self.home.private / CONTROL_FILE).write_text(f"{local}:{port}\n", encoding="utf-8")
+        for state in sorted(self.home.runs.glob("*/state.json")):
+            self._take_up(state)
+        return self.address
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    def _take_up(self, path: Path) -> None:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        reports = state.pop("reports")
+        job = job_from_text((path.parent / "job.toml").read_text(encoding="utf-8"), path.parent / "job.toml")
+        run = self._new_run(state["run"], job, state["initiator"])
+        run.status, run.reports = RunStatus(**state), reports
+        self.runs[run.run] = run
+        if run.status.phase in ("aligning", "training"):
+            log.info("going on with run %s", run.run)
+            self._begin(run)
+
+    def _new_run(self, name: str, job: Job, initiator: str) -> Run:
+        return Run(self.home, self.identity, self.roster, self.server, name, job, initiator)
+
+    def _run(self, name: str) -> Run:
+        run = self.runs.get(name)
+        if run is None:
+            known = ", ".join(self.runs) or "none"
+            raise BadInput(f"'{self.home.name}' knows no run '{name}'; it has {known}.")
+        return run
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def _answer(self, member: Member, raw: bytes) -> bytes:
+        try:
+            return control.encode(self._dispatch(member.name, control.decode_request(raw)))
+        except OffbeatError as problem:
+            log.warning("%s was refused: %s", member.name, problem)
+            return control.encode(Failure(type(problem).__name__, str(problem)))
+        except Exception as problem:
+            log.exception("a request of %s failed", member.name)
+            return control.encode(Failure("PeerFailed", f"'{self.home.name}' failed to answer: {problem!r}"))
+
+    def _dispatch(self, peer: str, request: Request) -> Answer:
+        owner = self._owner_requests.get(type(request))
+        if owner is None:
+            return self._peer_requests[type(request)](peer, request)
+        if peer != self.home.name:
+            raise Refused(
+                f"'{peer}' asked '{self.home.name}' for what only its owner may ask ({type(request).__name__})."
+            )
+        return owner(request)
+
+    # -- proposing and beginning ----------------------------------------------------------------------------------
+
+    def _on_submit(self, request: control.Submit) -> Answer:
+        job = job_from_text(request.job, "the submitted job")
+        for name in job.parties:
+            self.roster.member(name)
+        refuse_job(self.home.config.policy, job, self.home.name, self.home.name)
+        self._refuse_crowd()
+        name = f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        salt = secrets.token_bytes(32)
+        others = [party for party in job.parties if party != self.home.name]
+        self._agree(others, control.Propose(name, job.text, salt))
+        run = self._new_run(name, job, self.home.name)
+        self.runs[name] = run
+        run.accept(salt)
+        for other in others:
+            self.caller.call(other, control.Begin(name))
+        self._begin(run)
+        return control.Submitted(name)
+
+    def _agree(self, others: list[str], proposal: control.Propose) -> None:
+        """Ask everybody; if one refuses or cannot be asked, tell those who accepted."""
+        accepted: list[str] = []
+        for other in others:
+            try:
+                self.caller.call(other, proposal)
+                accepted.append(other)
+            except OffbeatError as problem:
+                for friend in accepted:
+                    self._tell(friend, control.Halt(proposal.run, "refused", f"{problem}"))
+                raise
+
+    def _refuse_crowd(self) -> None:
+        active = [name for name, run in self.runs.items() if not run.status.ended]
+        if len(active) >= RUNS_AT_ONCE:
+            raise Refused(f"'{self.home.name}' has {len(active)} runs under way, which is the most it takes at once.")
+
+    def _on_propose(self, peer: str, request: control.Propose) -> Answer:
+        job = job_from_text(request.job, f"the job of '{peer}'")
+        if request.run in self.runs:
+            return control.Done()
+        if not request.run.startswith(f"{job.name}-") or "/" in request.run or len(request.run) > 120:
+            raise BadJob(f"'{peer}' named a run '{request.run[:120]}', which is not a name for job '{job.name}'.")
+        refuse_job(self.home.config.policy, job, self.home.name, peer)
+        self._refuse_crowd()
+        run = self._new_run(request.run, job, peer)
+        self.runs[request.run] = run
+        run.accept(request.salt)
+        log.info("accepted run %s of %s", request.run, peer)
+        return control.Done()
+
+    def _on_begin(self, peer: str, request: control.Begin) -> Answer:
+        run = self._of_initiator(request.run, peer)
+        self._begin(run)
+        return control.Done()
+
+    def _of_initiator(self, name: str, peer: str) -> Run:
+        run = self._run(name)
+        if peer != run.initiator:
+            raise Refused(f"run '{name}' is led by '{run.initiator}', not by '{peer}'.")
+        return run
+
+    def _begin(self, run: Run) -> None:
+        with self._lock:
+            if run.run in self._threads or run.status.ended:
+                return
+            thread = threading.Thread(target=run.take_part, args=(self._reporter(run),), name=run.run, daemon=True)
+            self._threads[run.run] = thread
+        thread.start()
+
+    # -- reporting and halting ------------------------------------------------------------------------------------
+
+    def _reporter(self, run: Run) -> Callable[[str, str, str, dict[str, Any]], None]:
+        def report(verdict: str, reason: str, kind: str, facts: dict[str, Any]) -> None:
+            log.info("run %s: %s (%s)", run.run, verdict, reason)
+            packet = control.Report(run.run, verdict, reason, kind, facts)
+            if run.initiator == self.home.name:
+                self._on_report(self.home.name, packet)
+            else:
+                self._tell(run.initiator, packet)
+
+        return report
+
+    def _on_report(self, peer: str, request: control.Report) -> Answer:
+        run = self._run(request.run)
+        if run.initiator != self.home.name or peer not in run.job.parties:
+            raise Refused(f"'{peer}' reports about run '{request.run}', which '{self.home.name}' does not lead.")
+        run.reports[peer] = {
+            "verdict": request.verdict,
+            "reason": request.reason,
+            "kind": request.kind,
+            **request.facts,
+        }
+        metrics = {**run.status.metrics, **request.facts.get("metrics", {})}
+        run.update(parties={**run.status.parties, peer: request.verdict}, metrics=metrics)
+        if request.kind and peer != self.home.name and not run.status.ended:
+            run.update(kind=request.kind)
+            run.stop("failed", f"'{peer}' failed: {request.reason}")
+            run.update(phase="refused" if request.kind == "Refused" else "failed", kind=request.kind)
+        if request.kind:
+            for other in run.job.parties:
+                if other not in (peer, self.home.name):
+                    self._tell(other, control.Halt(request.run, "failed", f"'{peer}' failed: {request.reason}"))
+        return control.Done()
+
+    def _on_halt(self, peer: str, request: control.Halt) -> Answer:
+        run = self._of_initiator(request.run, peer)
+        run.stop(request.verdict, request.reason)
+        return control.Done()
+
+    def _on_stop(self, request: control.Stop) -> Answer:
+        run = self._run(request.run)
+        reason = f"stopped by the owner of '{self.home.name}'"
+        run.stop("stopped", reason)
+        if run.initiator == self.home.name:
+            for other in run.job.parties:
+                if other != self.home.name:
+                    self._tell(other, control.Halt(request.run, "stopped", reason))
+        return control.Done()
+
+    def _tell(self, peer: str, request: Request) -> None:
+        """A courtesy: whoever cannot be reached finds out by itself."""
+        try:
+            self.caller.call(peer, request)
+        except OffbeatError as problem:
+            log.warning("could not tell %s: %s", peer, problem)
+
+    # -- predicting -----------------------------------------------------------------------------------------------
+
+    def _on_predict(self, request: control.Predict) -> Answer:
+        run = self._run(request.run)
+        self._refuse_untrained(run)
+        prediction = f"predict-{secrets.token_hex(8)}"
+        without, reached = self.home.config.policy.predict_without, []
+        for other in run.job.parties:
+            if other == self.home.name:
+                continue
+            try:
+                self.caller.call(other, control.OpenPrediction(request.run, prediction, len(request.ids)))
+                reached.append(other)
+            except PeerFailed:
+                if not without:
+                    raise
+        tokens = tokens_of(request.ids, run.salt)
+        party = self._predictor(run, prediction, self.home.name, tokens)
+        outcome = self._predict_session(run, prediction, party)
+        finish = outcome.finished[self.home.name]
+        if finish.verdict != "predicted" or party.result is None:
+            raise Refused(f"{finish.reason}.") if finish.verdict == "refused" else PeerFailed(f"{finish.reason}.")
+        return self._predicted(run, party)
+
+    def _predicted(self, run: Run, party: predict.Predictor) -> control.Predicted:
+        assert party.result is not None
+        scores = np.where(party.known, party.result, np.nan)
+        loss = loss_named(run.job.model.loss)
+        chances = probabilities(scores, loss).tolist() if run.job.model.loss == "logistic" else None
+        classes = TableScores.classes_of(run)
+        return control.Predicted(scores.tolist(), party.known.tolist(), chances, classes, list(party.left_out))
+
+    def _on_open_prediction(self, peer: str, request: control.OpenPrediction) -> Answer:
+        run = self._run(request.run)
+        if peer not in run.job.parties or not request.prediction.startswith("predict-") or "/" in request.prediction:
+            raise Refused(f"'{peer}' has no part in run '{request.run}'.")
+        self._refuse_untrained(run)
+        refuse_prediction(self.home.config.policy, self.home.name, peer, request.rows)
+        party = self._predictor(run, request.prediction, peer, ())
+        thread = threading.Thread(target=self._answer_prediction, args=(run, request.prediction, party), daemon=True)
+        thread.start()
+        return control.Done()
+
+    def _answer_prediction(self, run: Run, prediction: str, party: predict.Predictor) -> None:
+        try:
+            outcome = self._predict_session(run, prediction, party)
+            log.info("%s of %s: %s", prediction, party.asker, outcome.finished[self.home.name].reason)
+        except OffbeatError as problem:
+            log.warning("%s of %s: %s", prediction, party.asker, problem)
+
+    def _refuse_untrained(self, run: Run) -> None:
+        if run.status.phase != "done":
+            raise Refused(
+                f"run '{run.run}' is '{run.status.phase}' at '{self.home.name}'; only a finished model predicts."
+            )
+
+    def _predictor(self, run: Run, prediction: str, asker: str, tokens: Any) -> predict.Predictor:
+        ledger = RowLedger(self.home.private / "ledger")
+        scorer = TableScores(self.home, run, ledger, what=f"{run.run}/{prediction}", asker=asker)
+        return run.predictor(prediction, asker, scorer, tokens, without=self.home.config.policy.predict_without)
+
+    def _predict_session(self, run: Run, prediction: str, party: predict.Predictor) -> Any:
+        on_loss: Any = "continue" if self.home.config.policy.predict_without else "stop"
+        options = SessionOptions(
+            on_loss=on_loss,
+            beat_s=0.5,
+            silence_s=3.0,
+            loss_s=5.0,
+            greet_s=5.0,
+            wait_s=PREDICT_WITHIN_S,
+            grace_s=2.0,
+            linger_s=5.0,
+        )
+        return run.session(prediction, party, predict.MESSAGES, None, run.job.digest, options)

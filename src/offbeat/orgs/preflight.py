@@ -1,0 +1,128 @@
+"""`offbeat party check`: everything that can be known to be wrong before a job, and how to mend it."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+
+from offbeat.errors import OffbeatError
+from offbeat.orgs.align_psi import id_column
+from offbeat.orgs.control import Caller, Ping, Pong
+from offbeat.orgs.party_config import Home
+from offbeat.orgs.rows import load_table
+from offbeat.runtime.grpc.identity import Roster, short, validity
+from offbeat.runtime.grpc.session import we_dial
+from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, offbeat_version
+
+CLOCK_DIFFERENCE_S = 60.0
+EXPIRES_SOON_DAYS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: fine, a warning, or wrong; with what to do about it."""
+
+    what: str
+    state: str  # "ok", "warning" or "wrong"
+    detail: str
+
+
+def check_home(home: Home, *, reach: bool = True) -> list[Finding]:
+    """All findings, the settings first; a check that cannot be made because an earlier one failed is left out."""
+    findings = [*_tried("keys", lambda: _keys(home)), *_tried("data", lambda: _data(home)), *_extras(home)]
+    if any(f.what == "keys" and f.state == "wrong" for f in findings):
+        return findings
+    roster = home.roster()
+    findings += _tried("roster", lambda: _roster(home, roster))
+    if reach:
+        for name in roster.names:
+            if name != home.name:
+                findings += _tried(f"peer {name}", lambda name=name: _peer(home, roster, name))  # type: ignore[misc]
+    return findings
+
+
+def _tried(what: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    try:
+        return list(check())
+    except OffbeatError as problem:
+        return [Finding(what, "wrong", str(problem))]
+
+
+def _keys(home: Home) -> Iterator[Finding]:
+    identity = home.identity()
+    begin, end = validity(identity.certificate_pem)
+    now = datetime.now(UTC)
+    left = (end - now).days
+    if not begin <= now <= end:
+        yield Finding(
+            "keys", "wrong", f"the certificate is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}; make a new one."
+        )
+    elif left < EXPIRES_SOON_DAYS:
+        yield Finding("keys", "warning", f"the certificate ends in {left} days ({end:%Y-%m-%d}); rotate it in time.")
+    else:
+        yield Finding("keys", "ok", f"key and certificate of '{home.name}' belong together, valid to {end:%Y-%m-%d}")
+
+
+def _roster(home: Home, roster: Roster) -> Iterator[Finding]:
+    others = [name for name in roster.names if name != home.name]
+    if len(others) < 2:
+        yield Finding(
+            "roster", "warning", f"the roster lists {len(others) + 1} parties; sums hide shares from three on."
+        )
+    yield Finding("roster", "ok", f"{len(roster.members)} parties; compare its hash by telephone: {short(roster.hash)}")
+    me = roster.member(home.name)
+    for name in others:
+        we_dial(me, roster.member(name))
+    if me.address and not home.config.listen:
+        yield Finding("roster", "wrong", f"the others call us at {me.address}, but `listen` in party.toml is empty.")
+
+
+def _data(home: Home) -> Iterator[Finding]:
+    table = load_table(home)
+    column = id_column(table.ids, b"preflight")
+    labels = "with labels" if table.labels is not None else "without labels"
+    yield Finding("data", "ok", f"{home.data_file.name}: {len(table)} rows, {len(table.columns)} columns, {labels}")
+    for note in column.notes(home.name):
+        yield Finding("data", "warning", note)
+    least = home.config.policy.rows_least
+    if len(column.tokens) < least:
+        yield Finding(
+            "data", "wrong", f"{len(column.tokens)} distinct ids are fewer than the policy's rows_least = {least}."
+        )
+
+
+def _extras(home: Home) -> list[Finding]:
+    if find_spec("private_set_intersection") is None:
+        return [
+            Finding(
+                "psi",
+                "warning",
+                "the extra 'psi' is missing: only imported alignments work. pip install 'offbeat[psi]'",
+            )
+        ]
+    return [Finding("psi", "ok", "private set intersection is installed")]
+
+
+def _peer(home: Home, roster: Roster, name: str) -> Iterator[Finding]:
+    what = f"peer {name}"
+    if not roster.member(name).address:
+        yield Finding(what, "ok", "has no address: it will call us")
+        return
+    begin = time.time()
+    answer = Caller(home.identity(), roster).call(name, Ping(), timeout_s=5.0)
+    assert isinstance(answer, Pong)
+    if answer.protocol != PROTOCOL_VERSION:
+        yield Finding(
+            what, "wrong", f"runs offbeat {answer.offbeat}, we run {offbeat_version()}: install the same version."
+        )
+    if answer.roster != roster.hash:
+        yield Finding(what, "wrong", f"has another roster ({short(answer.roster)}, ours {short(roster.hash)}).")
+    skew_s = answer.time_s - (begin + time.time()) / 2
+    if abs(skew_s) > CLOCK_DIFFERENCE_S:
+        yield Finding(
+            what, "warning", f"its clock differs from ours by {skew_s:+.0f} s; certificates may seem invalid."
+        )
+    yield Finding(
+        what, "ok", f"answers as '{answer.name}', offbeat {answer.offbeat}, in {(time.time() - begin) * 1e3:.0f} ms"
+    )

@@ -1,0 +1,289 @@
+"""One run at one party: proposed, aligned, trained, tested; every step can be taken up again after a crash.
+
+runs/<run>/state.json        phase and verdict; nothing secret
+runs/<run>/job.toml          the job as all parties agreed to it
+runs/<run>/align/, events/, checkpoints/, record.json, report.html
+private/<run>/               salt, aligned rows, this party's block: never leaves the owner
+"""
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.data.matrix import Floats
+from offbeat.data.table import Table
+from offbeat.errors import BadData, OffbeatError, PeerFailed, Refused
+from offbeat.evaluation import accuracy, area_under_curve
+from offbeat.orgs import align_psi, predict
+from offbeat.orgs.align_psi import Aligner, id_column, tokens_of
+from offbeat.orgs.control import RunStatus, error_named
+from offbeat.orgs.guard import Guarded
+from offbeat.orgs.job import Job
+from offbeat.orgs.org_record import write_record
+from offbeat.orgs.party_config import Home
+from offbeat.orgs.policy import refuse_rows
+from offbeat.orgs.predict import Predictor
+from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
+from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept, load_table, own_rows, write_model
+from offbeat.orgs.train import build_party, options_of
+from offbeat.party.contract import Finish, Message, Party
+from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
+from offbeat.runtime.contract import Outcome
+from offbeat.runtime.grpc.identity import Identity, Roster, write_private
+from offbeat.runtime.grpc.options import SessionOptions
+from offbeat.runtime.grpc.server import Server
+from offbeat.runtime.grpc.session import Session
+
+GOOD_VERDICTS = ("target", "passes")
+
+
+class Run:
+    """A run's state and its steps. `report` tells the initiator how this party's part ended."""
+
+    def __init__(
+        self, home: Home, identity: Identity, roster: Roster, server: Server, run: str, job: Job, initiator: str
+    ) -> None:
+        self.home, self.identity, self.roster, self.server = home, identity, roster, server
+        self.run, self.job, self.initiator = run, job, initiator
+        self.folder = home.runs / run
+        self.private = home.private / run
+        self.status = RunStatus(run, job.name, initiator, "proposed")
+        self.reports: dict[str, dict[str, Any]] = {}
+        self._session: Session | None = None
+        self._stopped = ""
+        self._lock = threading.Lock()
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def update(self, **changes: Any) -> None:
+        """Change the status and write it down."""
+        with self._lock:
+            self.status = RunStatus(
+                **{**{f: getattr(self.status, f) for f in self.status.__struct_fields__}, **changes}
+            )
+            self.folder.mkdir(parents=True, exist_ok=True)
+            content = {f: getattr(self.status, f) for f in self.status.__struct_fields__}
+            unfinished = self.folder / "state.new"
+            unfinished.write_text(json.dumps({**content, "reports": self.reports}, indent=1), encoding="utf-8")
+            unfinished.replace(self.folder / "state.json")
+
+    def accept(self, salt: bytes) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "job.toml").write_text(self.job.text, encoding="utf-8")
+        if not (self.private / "salt").exists():
+            write_private(self.private / "salt", salt)
+        self.update(phase="accepted")
+
+    @property
+    def salt(self) -> bytes:
+        return (self.private / "salt").read_bytes()
+
+    def stop(self, verdict: str, reason: str) -> None:
+        """End this run here, from any thread."""
+        self._stopped = reason
+        session = self._session
+        if session is not None:
+            session.stop(reason)
+        if not self.status.ended:
+            self.update(phase="stopped" if verdict == "stopped" else "failed", verdict=verdict, reason=reason)
+
+    # -- the steps ------------------------------------------------------------------------------------------------
+
+    def take_part(self, report: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+        """Align, train, test; what is done already is not done again."""
+        try:
+            verdict, reason, facts = self._steps()
+            kind, phase = "", "done" if verdict in GOOD_VERDICTS else "failed"
+        except OffbeatError as problem:
+            verdict, reason, kind, facts = "failed", f"{self._where()}: {problem}", type(problem).__name__, {}
+            phase = "refused" if isinstance(problem, Refused) else "failed"
+        if self._stopped and verdict not in GOOD_VERDICTS:
+            verdict, reason, kind, phase = "stopped", self._stopped, "", self.status.phase
+        if not self.status.ended:
+            self.update(phase=phase, verdict=verdict, reason=reason, kind=kind)
+        report(verdict, reason, kind, facts)
+
+    def _where(self) -> str:
+        return f"'{self.home.name}', while {self.status.phase}"
+
+    def _steps(self) -> tuple[str, str, dict[str, Any]]:
+        self.update(phase="aligning")
+        table = load_table(self.home)
+        rows, tokens = self._aligned(table)
+        refuse_rows(self.home.config.policy, self.home.name, len(rows))
+        own = own_rows(self.home, table, self.job, rows, tokens)
+        self.update(phase="training", progress={**self.status.progress, "rows": len(rows)})
+        finish, facts, party, outcome = self._trained(own, table, rows)
+        if finish.verdict in GOOD_VERDICTS:
+            metrics = self._tested(own, facts["weights"])
+            self.update(metrics=metrics)
+            facts["metrics"] = metrics
+        facts.pop("weights")
+        record = write_record(self.folder, self.job, self.run, self.home.name, party, outcome, own, self.status.metrics)
+        facts |= record
+        return finish.verdict, finish.reason, facts
+
+    def _aligned(self, table: Table) -> tuple[NDArray[np.int64], list[bytes]]:
+        kept = read_checkpoint(self.private, "alignment")
+        if kept is not None:
+            return kept["rows"], list(kept["tokens"])
+        column = id_column(table.ids, self.salt)
+        imported = self._imported() if self.job.rows.align == "import" else None
+        secret = self.identity.derive(f"alignment {self.run}")
+        party = Aligner(
+            self.home.name, self.job.parties, self.job.labels_at[0], column, secret=secret, imported=imported
+        )
+        outcome = self.session("align", party, align_psi.MESSAGES, self.folder / "align", self.job.digest)
+        finish = outcome.finished[self.home.name]
+        if finish.verdict != "aligned":
+            raise error_named("BadData" if finish.verdict == "misaligned" else "PeerFailed", f"{finish.reason}.")
+        assert party.joined is not None
+        rows, tokens = party.rows(), list(party.joined)
+        write_checkpoint(
+            self.private, "alignment", {"rows": rows, "tokens": tokens, "notes": column.notes(self.home.name)}
+        )
+        return rows, tokens
+
+    def _imported(self) -> list[bytes]:
+        path = self.home.folder / f"{self.job.name}.ids"
+        if not path.is_file():
+            raise BadData(f"the job imports an alignment: expected one id per line, in the common order, in {path}.")
+        return tokens_of(path.read_text(encoding="utf-8").split("\n")[:-1], self.salt)
+
+    def _trained(
+        self, own: OwnRows, table: Table, rows: NDArray[np.int64]
+    ) -> tuple[Finish, dict[str, Any], Guarded, Outcome]:
+        ledger, policy = RowLedger(self.home.private / "ledger"), self.home.config.policy
+        ids = self._training_ids(own, table, rows)
+        before = ledger.counts(ids)
+        refuse_rows_over_cap(policy.row_cap, before, 1, self.home.name)
+        secret = self.identity.derive(f"masks {self.run}")
+        party, messages = build_party(
+            self.job, self.home.name, own, run=self.run, secret=secret, cap=policy.row_cap, before=before
+        )
+        outcome = self.session("train", party, messages, self.folder, self._training_digest(own))
+        finish = outcome.finished[self.home.name]
+        ledger.add(ids, party.asked, what=self.run, asker=self.initiator)
+        weights = party.inner.member.block.weights()  # type: ignore[attr-defined]
+        model = OwnModel(weights, own.fitted, holds_intercept(self.job, self.home.name), own.classes)
+        write_model(self.private, "model", model)
+        return finish, {"weights": weights, "events": outcome.events, "seconds": outcome.time_s}, party, outcome
+
+    def _training_ids(self, own: OwnRows, table: Table, rows: NDArray[np.int64]) -> list[Any]:
+        position = dict(zip(self._all_tokens(), rows.tolist(), strict=True))
+        return [table.ids[position[token]] for token in own.tokens_train]
+
+    def _all_tokens(self) -> list[bytes]:
+        kept = read_checkpoint(self.private, "alignment")
+        assert kept is not None
+        return list(kept["tokens"])
+
+    def _training_digest(self, own: OwnRows) -> str:
+        """Every stream of the training compares it: the same job over the same rows in the same order."""
+        return hashlib.sha256(self.job.digest.encode() + b"".join(own.tokens_train)).hexdigest()
+
+    def _tested(self, own: OwnRows, weights: Floats) -> dict[str, float]:
+        """Score the held-out rows together; the first label holder alone learns the scores and computes metrics."""
+        if not len(own.tokens_test):
+            return {}
+        scorer = FixedScores(own.tokens_test, np.asarray(own.test @ weights))
+        party = self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test, without=False)
+        outcome = self.session("test", party, predict.MESSAGES, self.folder / "test", self._training_digest(own))
+        finish = outcome.finished[self.home.name]
+        if finish.verdict != "predicted":
+            raise PeerFailed(f"the test rows could not be scored: {finish.reason}.")
+        if party.result is None:
+            return {}
+        assert own.y_test is not None
+        if self.job.model.task == "regression":
+            return {"test_rmse": float(np.sqrt(np.mean((party.result - own.y_test) ** 2)))}
+        found = {
+            "test_auc": area_under_curve(party.result, own.y_test),
+            "test_accuracy": accuracy(party.result, own.y_test),
+        }
+        return {name: value for name, value in found.items() if np.isfinite(value)}
+
+    # -- sessions -------------------------------------------------------------------------------------------------
+
+    def predictor(
+        self, what: str, asker: str, scorer: predict.Scorer, tokens: Sequence[bytes], *, without: bool
+    ) -> Predictor:
+        name = f"{self.run}/{what}"
+        return Predictor(
+            self.home.name,
+            self.job.parties,
+            asker,
+            scorer,
+            run=name,
+            secret=self.identity.derive(f"masks {name}"),
+            sums=options_of(self.job).sums,
+            tokens=tokens if self.home.name == asker else (),
+            without=without,
+        )
+
+    def session(
+        self,
+        what: str,
+        party: Party,
+        messages: Sequence[type[Message]],
+        folder: Path | None,
+        digest: str,
+        options: SessionOptions | None = None,
+    ) -> Outcome:
+        """Take one party through one of the run's sessions; streams are told apart by the run's name and `what`."""
+        session = Session(
+            self.identity,
+            self.roster,
+            party,
+            messages,
+            run=f"{self.run}/{what}",
+            server=self.server,
+            peers=self.job.parties,
+            options=options or self._session_options(),
+            folder=folder,
+            job_digest=digest,
+            watch=self._watch,
+        )
+        self._session = session
+        if self._stopped:
+            raise PeerFailed(self._stopped)
+        try:
+            return session.run()
+        finally:
+            self._session = None
+
+    def _session_options(self) -> SessionOptions:
+        network = self.job.network
+        silence_s = min(5.0, network.loss_s)
+        return SessionOptions(
+            on_loss=network.on_loss,
+            beat_s=silence_s / 5,
+            silence_s=silence_s,
+            loss_s=network.loss_s,
+            wait_s=max(network.wait_s, network.loss_s),
+        )
+
+    def _watch(self, at_s: float, name: str, value: Any) -> None:
+        if name == "certificate":
+            self.update(progress={**self.status.progress, **value})
+        elif name in ("lost", "back"):
+            self.update(progress={**self.status.progress, name: value})
+
+
+class FixedScores:
+    """Scores that are known already, by token."""
+
+    def __init__(self, tokens: Sequence[bytes], values: Floats) -> None:
+        self._position = {token: i for i, token in enumerate(tokens)}
+        self._values = values
+
+    def scores(self, tokens: Sequence[bytes]) -> tuple[Floats, NDArray[np.bool_]]:
+        places = [self._position.get(token, -1) for token in tokens]
+        known = np.array(places) >= 0
+        return np.where(known, self._values[places] if len(self._values) else 0.0, 0.0), known

@@ -1,0 +1,47 @@
+"""A party's shares of scores for rows named by tokens: from its table as it is now, its kept block, and its ledger."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.data.matrix import Floats
+from offbeat.orgs.align_psi import id_column
+from offbeat.orgs.party_config import Home
+from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
+from offbeat.orgs.rows import load_table, read_model
+from offbeat.orgs.runs import Run
+
+
+class TableScores:
+    """Looks rows up by token; every row that enters a sum is counted in the owner's ledger, and held to the cap."""
+
+    def __init__(self, home: Home, run: Run, ledger: RowLedger, *, what: str, asker: str) -> None:
+        self._home, self._run, self._ledger, self._what, self._asker = home, run, ledger, what, asker
+
+    def scores(self, tokens: Sequence[bytes]) -> tuple[Floats, NDArray[np.bool_]]:
+        table = load_table(self._home)
+        model = read_model(self._run.private, "model")
+        column = id_column(table.ids, self._run.salt)
+        row_of = dict(zip(column.tokens, column.rows.tolist(), strict=True))
+        rows = np.array([row_of.get(token, -1) for token in tokens], dtype=np.int64)
+        known = rows >= 0
+        self._count(table.ids, rows[known])
+        values = np.zeros(len(tokens))
+        if known.any():
+            values[known] = model.shares(table, rows[known])
+        return values, known
+
+    def _count(self, ids: NDArray[Any], rows: NDArray[np.int64]) -> None:
+        asked, times = np.unique(rows, return_counts=True)
+        chosen = ids[asked].tolist()
+        cap = self._home.config.policy.row_cap
+        refuse_rows_over_cap(cap, self._ledger.counts(chosen), int(times.max(initial=1)), self._home.name)
+        self._ledger.add(chosen, times.astype(np.int64), what=self._what, asker=self._asker)
+
+    @staticmethod
+    def classes_of(run: Run) -> list[Any] | None:
+        """The names of the classes, at a party that holds the labels."""
+        classes = read_model(run.private, "model").classes
+        return None if classes is None else list(classes)

@@ -1,0 +1,265 @@
+"""MAPA's parties over a real broker: TLS, access rules, bounds, broken frames, lost peers."""
+
+import ssl
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("paho.mqtt.client", reason="the extra `mqtt` is not installed")
+
+from mosquitto import Broker, need_mosquitto
+from paho.mqtt import client as paho
+
+from offbeat.algorithms.edge_privacy import EdgePrivacy
+from offbeat.algorithms.edge_rates import SteadyRate
+from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge, GradientStep, Hello, Upload
+from offbeat.errors import BadInput, PeerFailed
+from offbeat.learning.horizontal import LinearModel, edge_data
+from offbeat.message.codec import Codec
+from offbeat.message.envelope import Envelope, seal
+from offbeat.party.contract import Finish, PeerBack, PeerLost, Received, Send, Started, Wake
+from offbeat.privacy.ledger import Budget
+from offbeat.privacy.mechanism import Gaussian, NoNoise
+from offbeat.privacy.noise import SeededNoise
+from offbeat.runtime.mqtt import Address, Bounds, Mqtt
+
+MODEL = LinearModel("logistic", 6)
+TRUTH = np.random.default_rng(0).standard_normal(6)
+EDGES = ("edge1", "edge2", "edge3")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    need_mosquitto()
+    started = Broker(tmp_path_factory.mktemp("broker"), EDGES).start()
+    yield started
+    started.stop()
+
+
+def rows_of(seed, count=200):
+    features = np.random.default_rng(seed).standard_normal((count, 6))
+    return edge_data(features, (features @ TRUTH > 0).astype(int))
+
+
+def runtime(broker, name, run, folder=None, **kwargs):
+    return Mqtt(Address("127.0.0.1", broker.port, broker.identity(name)), run, MESSAGES, folder, **kwargs)
+
+
+def serve_all(broker, run, parties, folder=None, **kwargs):
+    """Every party on its own thread with its own certificate."""
+    outcomes, problems = {}, []
+
+    def work(party):
+        try:
+            outcomes[party.name] = runtime(broker, party.name, run, folder, **kwargs).serve(party)
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=work, args=(party,), daemon=True) for party in parties]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    assert not problems, problems
+    assert not any(thread.is_alive() for thread in threads), "a party hangs"
+    return outcomes
+
+
+def build(updates=60, private=True):
+    noise = Gaussian(2.0, 0.2, 200)
+    recipe = EdgePrivacy(noise, Budget(100.0, 1e-5), ((noise.cost(), 500),)) if private else EdgePrivacy(NoNoise(20))
+    cloud = Cloud(
+        MODEL.start(), GradientStep(SteadyRate(0.5, clip=1.0), 1e-4), updates=updates, lag_max=50, edges=EDGES
+    )
+    edges = [Edge(name, MODEL, rows_of(i), recipe, SeededNoise(1, name), retry_s=2.0) for i, name in enumerate(EDGES)]
+    return [cloud, *edges]
+
+
+def test_a_run_over_the_broker_learns_and_ends(broker, tmp_path):
+    parties = build()
+    outcomes = serve_all(broker, "learns", parties, tmp_path)
+    cloud, edges = parties[0], parties[1:]
+    assert cloud.version == 60 and outcomes["cloud"].finished["cloud"].verdict == "passes"
+    assert all(outcomes[name].finished[name].verdict == "passes" for name in EDGES)
+    assert MODEL.accuracy(cloud.parameters, rows_of(9, 2000)) > 0.8
+    for edge in edges:
+        assert edge.ledger.releases == edge.uploads >= cloud.applied[edge.name]
+    assert sum(cloud.applied.values()) == 60
+
+
+def test_a_party_restarts_from_its_folder(broker, tmp_path):
+    first = build(updates=5)
+    serve_all(broker, "first", first, tmp_path)
+    again = build(updates=5)
+    assert again[1].uploads == 0
+    seat = runtime(broker, "edge1", "second", tmp_path)
+    serve_all(broker, "first", [again[0], again[1]], tmp_path)
+    assert again[1].uploads >= first[1].uploads > 0
+    assert again[0].version == 5 and seat.folder == tmp_path
+
+
+class Watcher:
+    """Finishes when a peer was lost and came back."""
+
+    name = "cloud"
+
+    def __init__(self):
+        self.seen = []
+
+    def handle(self, event):
+        if isinstance(event, PeerLost | PeerBack):
+            self.seen.append(event)
+        return [Finish("passes")] if len(self.seen) == 2 else [Wake(0.2)] if isinstance(event, Started) else []
+
+    def snapshot(self):
+        return {}
+
+    def restore(self, state):
+        return None
+
+
+def raw_client(broker, name, identifier, will_topic=None):
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, identifier, clean_session=True)
+    folder = broker.identity(name)
+    context = ssl.create_default_context(cafile=str(folder / "authority.crt"))
+    context.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")
+    client.tls_set_context(context)
+    if will_topic:
+        client.will_set(will_topic, b"lost", qos=1, retain=True)
+    client.connect("127.0.0.1", broker.port)
+    client.loop_start()
+    return client
+
+
+def test_the_last_will_is_a_lost_peer(broker):
+    watcher = Watcher()
+    thread = threading.Thread(target=lambda: serve_all(broker, "wills", [watcher]), daemon=True)
+    thread.start()
+    topic = "offbeat/wills/status/edge1"
+    one = raw_client(broker, "edge1", "one", topic)
+    one.publish(topic, b"here", qos=1, retain=True).wait_for_publish(10)
+    one._sock.shutdown(2)  # the line goes dead without a word
+    while not watcher.seen and thread.is_alive():
+        thread.join(0.05)
+    two = raw_client(broker, "edge1", "two")
+    two.publish(topic, b"here", qos=1, retain=True).wait_for_publish(10)
+    thread.join(30)
+    assert watcher.seen == [PeerLost("edge1"), PeerBack("edge1")]
+    for client in (one, two):
+        client.disconnect()
+        client.loop_stop()
+
+
+class Listener:
+    """A cloud that keeps what it hears and stops at the second Hello."""
+
+    name = "cloud"
+
+    def __init__(self):
+        self.heard = []
+
+    def handle(self, event):
+        if isinstance(event, Received):
+            self.heard.append(event)
+        return [Finish("passes")] if len(self.heard) == 2 else []
+
+    def snapshot(self):
+        return {}
+
+    def restore(self, state):
+        return None
+
+
+def test_repeats_broken_frames_and_false_senders_do_not_reach_the_party(broker):
+    listener, codec = Listener(), Codec(MESSAGES)
+    box = {}
+    thread = threading.Thread(target=lambda: box.update(serve_all(broker, "frames", [listener])), daemon=True)
+    client = raw_client(broker, "edge1", "frames")
+    status = threading.Event()
+    client.on_message = lambda *_: status.set()
+    client.subscribe("offbeat/frames/status/cloud", 1)
+    thread.start()
+    assert status.wait(20)
+    mine, other = "offbeat/frames/to/cloud/edge1", "offbeat/frames/to/cloud/edge2"
+
+    def post(topic, payload):
+        client.publish(topic, payload, qos=1).wait_for_publish(10)
+
+    def hello(number, sender="edge1", run="frames"):
+        return seal(Envelope(run, sender, "cloud", number, codec.encode(Hello(0.5, number))))
+
+    post(mine, hello(1))
+    post(mine, hello(1))  # the same message again
+    post(mine, b"\x93garbage")
+    post(mine, hello(2, sender="edge2"))  # says it is somebody else
+    post(mine, hello(3, run="another"))
+    post(other, hello(4, sender="edge2"))  # the broker's access rules stop this one
+    post(mine, seal(Envelope("frames", "edge1", "cloud", 5, b"\x91\xa9Unheard-of")))
+    post(mine, hello(6))
+    thread.join(30)
+    assert [(event.sender, event.body.uploads) for event in listener.heard] == [("edge1", 1), ("edge1", 6)]
+    observed = {name: value for _, _, name, value in box["cloud"].observations}
+    assert observed["mqtt_repeated"] == 1 and observed["mqtt_refused_frames"] == 4
+    client.disconnect()
+    client.loop_stop()
+
+
+def test_an_edge_may_not_listen_to_another(broker):
+    client = raw_client(broker, "edge1", "curious")
+    heard, told = [], threading.Event()
+    client.on_message = lambda _, __, message: (heard.append(message.topic), told.set())
+    client.subscribe(
+        [("offbeat/secret/to/edge2/+", 1), ("offbeat/secret/to/cloud/+", 1), ("offbeat/secret/to/edge1/+", 1)]
+    )
+    sender = raw_client(broker, "cloud", "speaker")
+    for receiver in ("edge2", "edge1"):
+        sender.publish(f"offbeat/secret/to/{receiver}/cloud", b"x", qos=1).wait_for_publish(10)
+    assert told.wait(20)
+    assert heard == ["offbeat/secret/to/edge1/cloud"]
+    for one in (client, sender):
+        one.disconnect()
+        one.loop_stop()
+
+
+def test_a_stranger_is_refused(broker, tmp_path):
+    strangers = Broker(tmp_path, ("edge1",))
+    address = Address("127.0.0.1", broker.port, strangers.identity("edge1"))
+    with pytest.raises(PeerFailed, match="could not reach the broker"):
+        Mqtt(address, "r", MESSAGES, bounds=Bounds(connect_s=2.0)).serve(build()[1])
+
+
+def test_a_missing_identity_is_named(tmp_path):
+    with pytest.raises(BadInput, match=r"edge1.crt|authority.crt"):
+        Mqtt(Address("127.0.0.1", 1, tmp_path), "r", MESSAGES).serve(build()[1])
+
+
+class Shouter:
+    name = "edge1"
+
+    def handle(self, event):
+        return [Send("cloud", Upload(np.zeros(10_000), 0, 1, -1.0))]
+
+    def snapshot(self):
+        return {}
+
+    def restore(self, state):
+        return None
+
+
+def test_an_oversized_message_is_refused_before_it_leaves(broker):
+    with pytest.raises(PeerFailed, match="larger than the 1000 bytes"):
+        runtime(broker, "edge1", "large", bounds=Bounds(frame_bytes=1000)).serve(Shouter())
+
+
+def test_several_parties_of_one_process_share_a_runtime(broker, tmp_path):
+    cloud_only = broker.identity("cloud")
+    for name in EDGES:
+        for suffix in ("crt", "key"):
+            (cloud_only / f"{name}.{suffix}").write_bytes((broker.identity(name) / f"{name}.{suffix}").read_bytes())
+    parties = build(updates=12, private=False)
+    setting = Mqtt(Address("127.0.0.1", broker.port, cloud_only), "together", MESSAGES)
+    looks = []
+    outcome = setting.run(parties, lambda time_s: looks.append(time_s) or 0.1)
+    assert set(outcome.finished) == {"cloud", *EDGES} and parties[0].version == 12
+    assert outcome.clock == "wall" and not outcome.stalled

@@ -1,0 +1,102 @@
+"""Joint prediction in the simulator: exact sums, unknown rows, refusals, and a party that is lost."""
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+import pytest
+
+from offbeat.errors import Refused
+from offbeat.orgs.align_psi import tokens_of
+from offbeat.orgs.predict import Predictor
+from offbeat.party.masked_sum import SumOptions
+from offbeat.runtime.simulator import Simulator
+from offbeat.runtime.simulator.faults import Gone
+
+NAMES = ("bank", "shop", "telecom")
+SALT = b"salt"
+
+
+class Scores:
+    """Fixed scores by id."""
+
+    def __init__(self, scores: dict[str, float], refuse: str = "") -> None:
+        self.by_token = dict(zip(tokens_of(scores, SALT), scores.values(), strict=True))
+        self.refuse = refuse
+
+    def scores(self, tokens: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        if self.refuse:
+            raise Refused(self.refuse)
+        known = np.array([token in self.by_token for token in tokens])
+        return np.array([self.by_token.get(token, 0.0) for token in tokens]), known
+
+
+def predictors(
+    tables: dict[str, Scores],
+    ids: list[str],
+    *,
+    without: bool = False,
+    scheme: str = "pairwise",
+    insecure: bool = False,
+) -> list[Predictor]:
+    names = tuple(tables)
+    return [
+        Predictor(
+            name,
+            names,
+            names[0],
+            scorer,
+            run="run/predict/1",
+            secret=name.encode().ljust(32, b"."),
+            sums=SumOptions(scheme=scheme, two_party_insecure=insecure),
+            tokens=tokens_of(ids, SALT) if name == names[0] else (),
+            without=without,
+        )
+        for name, scorer in tables.items()
+    ]
+
+
+def tables() -> dict[str, Scores]:
+    return {
+        "bank": Scores({"a": 0.5, "b": -1.25, "c": 3.0}),
+        "shop": Scores({"b": 0.125, "a": 2.0}),
+        "telecom": Scores({"a": -4.0, "b": 1.0, "c": 9.0}),
+    }
+
+
+@pytest.mark.parametrize("scheme", ["pairwise", "two-tree", "tree"])
+def test_scores_are_the_exact_sum_of_shares(scheme: str) -> None:
+    parties = predictors(tables(), ["b", "a"], scheme=scheme)
+    outcome = Simulator(seed=0).run(parties)
+    assert {finish.verdict for finish in outcome.finished.values()} == {"predicted"}
+    assert parties[0].result is not None
+    assert parties[0].result.tolist() == [-0.125, -1.5]
+    assert parties[1].result is None and parties[2].result is None
+
+
+def test_a_row_that_one_party_does_not_know_is_marked() -> None:
+    parties = predictors(tables(), ["a", "c", "nobody"])
+    outcome = Simulator(seed=0).run(parties)
+    assert parties[0].known.tolist() == [True, False, False]
+    assert outcome.finished["bank"].reason == "1 of 3 rows scored"
+
+
+def test_a_refusal_reaches_the_asker_with_its_reason() -> None:
+    refusing = tables() | {"shop": Scores({}, refuse="row_cap is reached")}
+    parties = predictors(refusing, ["a"])
+    outcome = Simulator(seed=0).run(parties)
+    assert outcome.finished["bank"].verdict == "refused"
+    assert "'shop' declined: row_cap is reached" in outcome.finished["bank"].reason
+    assert parties[0].result is None
+
+
+def test_a_lost_party_ends_the_prediction_unless_allowed() -> None:
+    gone = (Gone("shop", at_s=0.0, down_s=inf),)
+    outcome = Simulator(seed=0, faults=gone, detect_s=0.5).run(predictors(tables(), ["a"]))
+    assert outcome.finished["bank"].verdict == "peer-lost"
+    four = tables() | {"insurer": Scores({"a": 1.0})}
+    parties = predictors(four, ["a"], without=True)
+    outcome = Simulator(seed=0, faults=gone, detect_s=0.5).run(parties)
+    assert outcome.finished["bank"].verdict == "predicted"
+    assert parties[0].result is not None and parties[0].result.tolist() == [0.5 - 4.0 + 1.0]
+    assert "without shop" in outcome.finished["bank"].reason
