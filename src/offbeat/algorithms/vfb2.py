@@ -57,7 +57,7 @@ from offbeat.randomness import secret_bytes, stream
 QUEUE_MAX = 8
 BACKWARDS_KEPT = 256
 WANTED_TRIES = 3
-STARVED_AFTER = 64
+STARVED_AFTER = 256
 
 
 class Backward(Message, frozen=True):
