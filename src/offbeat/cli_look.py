@@ -1,0 +1,60 @@
+"""offbeat audit, data and doctor."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offbeat.cli_output import print_json, rows_table
+from offbeat.cli_run import Json, RunFolder
+
+
+def audit(run: RunFolder, json: Json = False) -> None:
+    """Who received what, and what a curious party can work out of it."""
+    from offbeat.auditing import audit_run, audit_text
+
+    told = audit_run(run)
+    if json:
+        print_json(told)
+    else:
+        typer.echo(audit_text(told), nl=False)
+    raise typer.Exit(4 if told["masks"]["violations"] else 0)
+
+
+def data(
+    data: Annotated[Path | None, typer.Option("--data", help="Where named data sets lie.")] = None, json: Json = False
+) -> None:
+    """The data sets by name: what there is, and where it was found."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from offbeat.data.load import describe_datasets
+
+    rows = [asdict(row) for row in describe_datasets(data)]
+    if json:
+        print_json({"sets": rows})
+    else:
+        Console().print(rows_table(rows))
+
+
+def doctor(
+    data: Annotated[Path | None, typer.Option("--data", help="Where named data sets lie.")] = None, json: Json = False
+) -> None:
+    """Is this machine ready, and if not, what would mend it?"""
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from offbeat.doctor import checks
+
+    found = checks(data)
+    wrong = [check for check in found if check.ok is False]
+    if json:
+        print_json({"ready": not wrong, "checks": [asdict(check) for check in found]})
+    else:
+        words = {True: "ok", False: "NO", None: "-"}
+        Console().print(
+            rows_table([{"": words[c.ok], "check": c.name, "found": c.found, "to mend": c.mend or None} for c in found])
+        )
+    raise typer.Exit(1 if wrong else 0)
