@@ -1,0 +1,203 @@
+"""One horizontal run from its parts: rows at edges + a job -> RunRecord.
+
+data = horizontal_from_dataset("mnist", edges=5)
+result = run_edges(data, edge_job_from({"algorithm": "steady", "rate": {"clip": 1.0, "step": 8.0}}))
+result.record.metrics["test_accuracy"], result.privacy["edge1"]["epsilon"]
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from offbeat.algorithms.edge_privacy import EdgePrivacy, privacy_of_edges
+from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge
+from offbeat.data.horizontal import HorizontalData
+from offbeat.edge_job import EdgeJob, build_cloud, build_edge, model_of, privacy_of, recipe_of, rows_for
+from offbeat.learning.horizontal import EdgeData, HorizontalModel
+from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
+from offbeat.metrics.record import Certificate, DataRecord, PartyRecord, RunRecord
+from offbeat.privacy.noise import SEEDED_WARNING
+from offbeat.recording import deliveries, reveals
+from offbeat.runtime.contract import Outcome, Runtime, Tally
+from offbeat.runtime.simulator import CostModel, Jitter, Simulator
+
+LOOKS = 40
+STAND_IN_SECONDS = 0.05
+
+Watch = Callable[[CurveRow], None]
+
+
+@dataclass(frozen=True)
+class EdgeResult:
+    """A finished run: its record, the model, and what every edge promised and spent."""
+
+    record: RunRecord
+    parameters: np.ndarray
+    averaged: np.ndarray
+    privacy: Mapping[str, Mapping[str, Any]]
+    cloud: Cloud
+    edges: Sequence[Edge]
+
+
+def rows_of_edges(data: HorizontalData, job: EdgeJob) -> tuple[dict[str, EdgeData], EdgeData]:
+    """Every edge's rows, and the test rows, as the job's model wants them."""
+    edges = {name: rows_for(job, x, y) for name, (x, y) in data.edges.items()}
+    return edges, rows_for(job, data.x_test, data.y_test)
+
+
+def run_edges(
+    data: HorizontalData,
+    job: EdgeJob,
+    *,
+    runtime: Runtime | None = None,
+    watch: Watch | None = None,
+    jitter: str = "lognormal",
+) -> EdgeResult:
+    """Train once, in virtual time unless another runtime is given."""
+    rows, test = rows_of_edges(data, job)
+    recipes = _recipes(job, rows)
+    cloud = build_cloud(job, tuple(rows))
+    edges = [build_edge(job, name, mine, recipes[name]) for name, mine in rows.items()]
+    if runtime is None:
+        runtime = Simulator(seed=job.seed or 0, costs=CostModel(jitter=Jitter(jitter)))
+    onlooker = _Onlooker(cloud, model_of(job), test, job, watch)
+    outcome = runtime.run([cloud, *edges], onlooker.look)
+    return _result(data, job, cloud, edges, outcome, onlooker)
+
+
+def _recipes(job: EdgeJob, rows: Mapping[str, EdgeData]) -> dict[str, EdgePrivacy]:
+    if job.algorithm in ("fedasync", "fedbuff"):
+        return {name: recipe_of(job, name, mine.rows) for name, mine in rows.items()}
+    return privacy_of_edges(privacy_of(job), {name: mine.rows for name, mine in rows.items()}, job.batch)
+
+
+class _Onlooker:
+    """Evaluates the cloud's model on the test rows now and then; costs the run nothing."""
+
+    def __init__(self, cloud: Cloud, model: HorizontalModel, test: EdgeData, job: EdgeJob, watch: Watch | None) -> None:
+        self.cloud, self.model, self.test, self.job, self.watch = cloud, model, test, job, watch
+        self.curve: list[CurveRow] = []
+        self.seen = -1
+        self.every = max(1, job.updates // LOOKS)
+
+    def look(self, time_s: float) -> float:
+        if self.cloud.version >= self.seen + self.every or self.seen < 0:
+            self.seen = self.cloud.version
+            self.note(time_s)
+        return STAND_IN_SECONDS
+
+    def note(self, time_s: float) -> None:
+        parameters = self.cloud.parameters
+        row = CurveRow(
+            time_s,
+            float(self.cloud.version),
+            0,
+            objective=self.model.loss(parameters, self.test),
+            test_metric=self.model.accuracy(parameters, self.test),
+        )
+        self.curve.append(row)
+        if self.watch is not None:
+            self.watch(row)
+
+
+def _result(
+    data: HorizontalData, job: EdgeJob, cloud: Cloud, edges: Sequence[Edge], outcome: Outcome, onlooker: _Onlooker
+) -> EdgeResult:
+    onlooker.note(outcome.time_s)
+    model, test = onlooker.model, onlooker.test
+    finish = outcome.finished.get(cloud.name)
+    privacy = {edge.name: edge.statement() for edge in edges}
+    record = RunRecord(
+        offbeat=offbeat_version(),
+        algorithm=job.algorithm,
+        runtime="simulator" if outcome.clock == "virtual" else "mqtt",
+        clock=outcome.clock,
+        seed=job.seed if job.seed is not None else -1,
+        digest=outcome.digest,
+        verdict=finish.verdict if finish is not None else "stalled",
+        reason=finish.reason if finish is not None else outcome.stalled,
+        objective=model.loss(cloud.parameters, test),
+        certificate=Certificate(),
+        passes=float(sum(cloud.applied.values()) * job.batch / sum(data.rows.values())),
+        seconds=outcome.time_s,
+        metrics={
+            "test_accuracy": model.accuracy(cloud.parameters, test),
+            "test_accuracy_averaged": model.accuracy(cloud.averaged, test),
+        },
+        parties=_parties(cloud, edges, outcome),
+        reveals=reveals(outcome.tallies, MESSAGES),
+        warnings=_warnings(job, edges, privacy, data),
+        options={**msgspec.to_builtins(job), "privacy_by_edge": privacy},
+        data=DataRecord(data.source, sum(data.rows.values()), int(data.y_test.size), dict(data.rows), data.notes),
+        versions=library_versions(),
+        machine=this_machine(),
+        curve=tuple(onlooker.curve),
+        timeline=deliveries(outcome),
+    )
+    return EdgeResult(record, cloud.parameters, cloud.averaged, privacy, cloud, edges)
+
+
+def _parties(cloud: Cloud, edges: Sequence[Edge], outcome: Outcome) -> dict[str, PartyRecord]:
+    everyone: list[Cloud | Edge] = [cloud, *edges]
+    return {party.name: _party(party, outcome) for party in everyone}
+
+
+def _party(party: Cloud | Edge, outcome: Outcome) -> PartyRecord:
+    tally = outcome.tallies.get(party.name, Tally())
+    compute_s, communicate_s, wait_s = tally.split(outcome.time_s)
+    lags = _lags(party, outcome)
+    return PartyRecord(
+        updates=sum(lags),
+        lag_mean=sum(lag * count for lag, count in enumerate(lags)) / max(1, sum(lags)),
+        lag_max=max((lag for lag, count in enumerate(lags) if count), default=0),
+        lag_histogram=_by_powers(lags),
+        bytes_sent=tally.bytes_sent,
+        bytes_by_kind={kind: size for kind, (_, size) in tally.sent.items()},
+        messages_by_kind={kind: count for kind, (count, _) in tally.sent.items()},
+        compute_s=compute_s,
+        communicate_s=communicate_s,
+        wait_s=wait_s,
+        dropped=party.refused + party.dropped if isinstance(party, Cloud) else 0,
+        retried=0 if isinstance(party, Cloud) else party.retried,
+    )
+
+
+def _lags(party: Cloud | Edge, outcome: Outcome) -> list[int]:
+    """Counts by lag: of every update at the cloud, of its own uploads at an edge."""
+    if isinstance(party, Cloud):
+        return party.lags
+    mine = [value for _, name, what, value in outcome.observations if name == party.name and what == "lag"]
+    return np.bincount(np.array(mine, dtype=np.int64)).tolist() if mine else []
+
+
+def _by_powers(lags: Sequence[int]) -> tuple[int, ...]:
+    """Counts for lags 0, 1, 2-3, 4-7, ..."""
+    buckets: list[int] = []
+    for lag, count in enumerate(lags):
+        if count:
+            at = lag.bit_length()
+            buckets += [0] * (at + 1 - len(buckets))
+            buckets[at] += count
+    return tuple(buckets)
+
+
+def _warnings(
+    job: EdgeJob, edges: Sequence[Edge], privacy: Mapping[str, Mapping[str, Any]], data: HorizontalData
+) -> tuple[str, ...]:
+    found = [warning for edge in edges for warning in edge.warnings]
+    spent = [stated["epsilon"] for stated in privacy.values() if stated.get("epsilon") is not None]
+    if spent:
+        other = max(stated["epsilon (add-remove)"] for stated in privacy.values())
+        found.append(
+            f"Every edge's uploads together are ({max(spent):.3g}, {job.privacy.delta:g})-differentially private for "
+            f"{job.privacy.adjacency} ({other:.3g} for add-remove) against whoever does not see which rows were drawn."
+        )
+    if job.seed is not None:
+        found.append(SEEDED_WARNING)
+    if "generated" in data.source:
+        found.append("The data is generated, not real.")
+    return tuple(dict.fromkeys(found))

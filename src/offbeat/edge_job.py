@@ -1,0 +1,272 @@
+"""A horizontal job: everything that the cloud and the edges must agree on, as one TOML file that all of them hold.
+
+    run = "digits"
+    algorithm = "steady"            # mapa, audp, asgd, steady, fedasync, fedbuff
+    updates = 1500
+    batch = 512
+    lag_max = 60
+
+    [model]
+    kind = "softmax"                # logistic, hinge, squared-hinge, softmax, digits-network
+    features = 784
+    classes = 10
+    rows = "unit"                   # every row is scaled by its own norm: unit, or taken as it is: plain
+
+    [rate]
+    step = 8.0
+    clip = 1.0
+
+    [privacy]
+    mode = "sound"                  # sound, "batch-mean (paper)", none
+    epsilon = 3.0
+    delta = 1e-5
+    uploads = 300
+
+Keys that a file leaves out have the defaults of the structs below; an unknown key is refused with the nearest name.
+"""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from offbeat.algorithms.edge_privacy import EdgePrivacy, Paper, Privacy, Sound, Unprotected, privacy_of_edges
+from offbeat.algorithms.edge_rates import AsyncRate, Constants, NoisyRate, Rate, StagedRate, SteadyRate, first_clip
+from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
+from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge, GradientStep, Rule, noise_source
+from offbeat.data.names import did_you_mean
+from offbeat.errors import BadJob
+from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data
+from offbeat.privacy.accountant import Adjacency
+from offbeat.privacy.clipping import AdaptiveClip
+
+__all__ = ["MESSAGES", "EdgeJob", "build_cloud", "build_edge", "read_edge_job", "rows_for"]
+
+ALGORITHMS = ("mapa", "audp", "asgd", "steady", "fedasync", "fedbuff")
+LINEAR = ("logistic", "hinge", "squared-hinge", "softmax")
+MODELS = (*LINEAR, "digits-network")
+MODES = ("sound", "batch-mean (paper)", "none")
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the job's tables."""
+
+
+class ModelEntry(Part, frozen=True, kw_only=True):
+    """`side`, `channels` and `seed` describe the digits network, the others a linear model."""
+
+    kind: str = "softmax"
+    features: int = 784
+    classes: int = 10
+    rows: str = "unit"
+    side: int = 28
+    channels: tuple[int, int] = (8, 16)
+    seed: int = 0
+
+
+class RateEntry(Part, frozen=True, kw_only=True):
+    """`clip` for all; `step` for steady, and for the local steps of fedasync and fedbuff; the rest by algorithm."""
+
+    clip: float | None = None
+    step: float = 1.0
+    adaptive: bool = False
+    shrink: float = 0.5
+    floor: float = 0.0
+    failure: float = 1e-3
+    local_steps: int = 5
+    mixing: float = 0.6
+    decay: float = 0.5
+    buffer: int = 10
+
+
+class ConstantsEntry(Part, frozen=True, kw_only=True):
+    """Public bounds. `norm_max` bounds |(row, 1)|; each other one is derived from it unless given."""
+
+    norm_max: float = math.sqrt(2)
+    smoothness: float | None = None
+    deviation: float | None = None
+    radius: float | None = None
+    gap: float | None = None
+
+
+class PrivacyEntry(Part, frozen=True, kw_only=True):
+    """`epsilon` may be a table by edge. `uploads` is what the budget must last for, at each edge."""
+
+    mode: str = "sound"
+    epsilon: float | dict[str, float] = 3.0
+    delta: float = 1e-5
+    adjacency: Adjacency = "replace-one"
+    uploads: int = 300
+    noise: str = "gaussian"
+
+
+class EdgeJob(Part, frozen=True, kw_only=True):
+    """One horizontal run. Without a seed the noise is cryptographic and cannot be replayed."""
+
+    run: str = "edges"
+    algorithm: str = "mapa"
+    updates: int = 1500
+    batch: int = 512
+    lag_max: int = 60
+    strength: float = 1e-4
+    seed: int | None = None
+    retry_s: float = 2.0
+    model: ModelEntry = ModelEntry()
+    rate: RateEntry = RateEntry()
+    constants: ConstantsEntry = ConstantsEntry()
+    privacy: PrivacyEntry = PrivacyEntry()
+
+
+def read_edge_job(path: Path) -> EdgeJob:
+    """A job file, every key and value checked."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadJob(f"There is no job file {path}.") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise BadJob(f"{path} cannot be read as TOML: {problem}.") from problem
+    return edge_job_from(tree, str(path))
+
+
+def edge_job_from(tree: Mapping[str, Any], where: str = "the job") -> EdgeJob:
+    _check_keys(tree, EdgeJob, where)
+    try:
+        job = msgspec.convert(dict(tree), EdgeJob)
+    except msgspec.ValidationError as problem:
+        raise BadJob(f"{where}: {str(problem).replace('`$.', 'key `')}.") from problem
+    _check_values(job, where)
+    return job
+
+
+def _check_keys(tree: Mapping[str, Any], kind: type[Part], where: str) -> None:
+    known = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for key, value in tree.items():
+        if key not in known:
+            raise BadJob(f"{where} has an unknown key {key!r}. {did_you_mean(key, known)}")
+        inner = known[key]
+        if isinstance(inner, type) and issubclass(inner, Part) and isinstance(value, Mapping):
+            _check_keys(value, inner, f"{where}, [{key}]")
+
+
+def _check_values(job: EdgeJob, where: str) -> None:
+    chosen = {
+        "algorithm": (job.algorithm, ALGORITHMS),
+        "model.kind": (job.model.kind, MODELS),
+        "model.rows": (job.model.rows, ("unit", "plain")),
+        "privacy.mode": (job.privacy.mode, MODES),
+        "privacy.noise": (job.privacy.noise, ("gaussian", "k-norm")),
+    }
+    for key, (value, known) in chosen.items():
+        if value not in known:
+            raise BadJob(f"{where}: {key} is {value!r}. {did_you_mean(value, known)}")
+    for key, number in (("updates", job.updates), ("batch", job.batch), ("privacy.uploads", job.privacy.uploads)):
+        if number < 1:
+            raise BadJob(f"{where}: {key} must be at least 1; it is {number}.")
+    for key, size in (("retry_s", job.retry_s), ("rate.step", job.rate.step), ("rate.clip", job.rate.clip)):
+        if size is not None and not size > 0:
+            raise BadJob(f"{where}: {key} must be above 0; it is {size}.")
+    if job.algorithm in ("audp", "steady") and job.privacy.mode != "none" and job.rate.clip is None:
+        raise BadJob(f"{where}: {job.algorithm} with noise needs rate.clip, the bound on one row's gradient.")
+
+
+# -- the parts of a job ---------------------------------------------------------------------------------------------
+
+
+def model_of(job: EdgeJob) -> HorizontalModel:
+    entry = job.model
+    if entry.kind in LINEAR:
+        return LinearModel(entry.kind, entry.features, 2 if entry.kind == "logistic" else entry.classes)
+    from offbeat.learning.deep_horizontal import digits_model
+
+    return digits_model(entry.side, entry.seed, entry.channels)
+
+
+def rows_for(job: EdgeJob, features: Any, labels: Any) -> EdgeData:
+    """An edge's rows as the model wants them. Scaling a row by its own norm looks at no other row."""
+    values = np.asarray(features, dtype=np.float32).reshape(len(labels), -1)
+    if job.model.rows == "unit":
+        values = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
+    return edge_data(values, labels)
+
+
+def constants_of(job: EdgeJob) -> Constants:
+    """Public bounds only: derived from the model's form and `norm_max`, or given."""
+    entry, model = job.constants, model_of(job)
+    derived = dict.fromkeys(("smoothness", "deviation", "radius", "gap"), 1.0)
+    if isinstance(model, LinearModel):
+        found = Constants.from_public(
+            model, norm_max=entry.norm_max, strength=job.strength or 1e-4, lag_max=job.lag_max, batch=job.batch
+        )
+        derived = {name: float(getattr(found, name)) for name in derived}
+    given = {name: getattr(entry, name) for name in derived if getattr(entry, name) is not None}
+    return Constants(**{**derived, **given}, lag_max=job.lag_max, batch=job.batch)
+
+
+def privacy_of(job: EdgeJob) -> Privacy:
+    entry = job.privacy
+    if entry.mode == "none" or job.algorithm in ("asgd", "fedasync", "fedbuff"):
+        return Unprotected()
+    if entry.mode == "batch-mean (paper)":
+        return Paper(entry.epsilon)
+    adaptive = _adaptive(job) if job.rate.adaptive else None
+    noise: Any = entry.noise
+    return Sound(entry.epsilon, entry.uploads, entry.delta, entry.adjacency, noise, adaptive)
+
+
+def _adaptive(job: EdgeJob) -> AdaptiveClip:
+    return AdaptiveClip(start=job.rate.clip or 1.0)
+
+
+def rule_of(job: EdgeJob) -> Rule:
+    if job.algorithm == "fedasync":
+        return Mixing(job.rate.mixing, job.rate.decay, job.lag_max)
+    if job.algorithm == "fedbuff":
+        return BufferedMean(job.rate.buffer, 1.0)
+    return GradientStep(_rate_of(job), job.strength)
+
+
+def _rate_of(job: EdgeJob) -> Rate:
+    constants, rate = constants_of(job), job.rate
+    if job.algorithm == "asgd":
+        return AsyncRate(constants)
+    if job.algorithm == "steady":
+        return SteadyRate(rate.step, rate.clip or math.inf, _adaptive(job) if rate.adaptive else None)
+    if job.algorithm == "audp":
+        return NoisyRate(constants, rate.clip or math.inf)
+    paper = job.privacy.mode == "batch-mean (paper)"
+    start = first_clip(constants.deviation, rate.failure) if rate.clip is None else rate.clip
+    return StagedRate(constants, start, rate.shrink, rate.floor, deviation_within_clip=not paper)
+
+
+def recipe_of(job: EdgeJob, name: str, rows: int) -> EdgePrivacy:
+    if job.algorithm in ("fedasync", "fedbuff"):
+        return EdgePrivacy(LocalSteps(job.rate.local_steps, job.rate.step, min(job.batch, rows), job.strength))
+    return privacy_of_edges(privacy_of(job), {name: rows}, job.batch)[name]
+
+
+def build_cloud(job: EdgeJob, edges: tuple[str, ...] = ()) -> Cloud:
+    """The cloud of a job; `edges` are those it waits for, others may join."""
+    return Cloud(
+        model_of(job).start(),
+        rule_of(job),
+        updates=job.updates,
+        lag_max=job.lag_max,
+        edges=edges,
+        linger_s=job.retry_s,
+    )
+
+
+def build_edge(job: EdgeJob, name: str, data: EdgeData, recipe: EdgePrivacy | None = None) -> Edge:
+    """One edge of a job, its noise calibrated to its own rows and budget."""
+    return Edge(
+        name,
+        model_of(job),
+        data,
+        recipe or recipe_of(job, name, data.rows),
+        noise_source(job.seed, name),
+        retry_s=job.retry_s,
+    )

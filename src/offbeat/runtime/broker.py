@@ -1,0 +1,214 @@
+"""A broker of one's own: certificates, access rules and configuration for Mosquitto, written by one call.
+
+    folder/
+      authority.crt, authority.key    signs everybody's certificate; the key stays with whoever runs the broker
+      broker/                         mosquitto.conf, access.rules, server.crt, server.key, data/
+      parties/<name>/                 <name>.crt, <name>.key, authority.crt: what that party is handed
+
+The broker asks every client for its certificate and takes the name in it as the user. By the access rules a party
+reads only what is addressed to it and writes only under its own name, so the last word of a topic is a proven sender.
+
+    offbeat/<run>/to/<receiver>/<sender>     messages
+    offbeat/<run>/status/<party>             "here", or the last will "lost"; kept for late comers
+"""
+
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from offbeat.errors import BadInput
+from offbeat.party.contract import PartyName
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+DAYS = 825
+FRAME_BYTES = 16 * 1024 * 1024
+QUEUED_MESSAGES = 1000
+INFLIGHT_MESSAGES = 20
+
+ACCESS_RULES = """\
+# The user is the name in the client's certificate (%u).
+user {cloud}
+topic write offbeat/+/to/+/{cloud}
+
+pattern write offbeat/+/to/{cloud}/%u
+pattern read offbeat/+/to/%u/+
+pattern write offbeat/+/status/%u
+pattern read offbeat/+/status/+
+"""
+
+CONFIGURATION = """\
+# Written by `offbeat mqtt init`. Start with: mosquitto -c {folder}/mosquitto.conf
+per_listener_settings false
+{run_as}allow_anonymous false
+acl_file {folder}/access.rules
+
+listener {port} {bind}
+cafile {folder}/authority.crt
+certfile {folder}/server.crt
+keyfile {folder}/server.key
+require_certificate true
+use_identity_as_username true
+tls_version tlsv1.2
+
+# Small acknowledged messages stall for 40 ms and more unless both ends send at once.
+set_tcp_nodelay true
+
+# Every queue has a bound.
+message_size_limit {frame_bytes}
+max_queued_messages {queued}
+max_inflight_messages {inflight}
+max_keepalive 300
+
+# Subscriptions and undelivered messages survive a restart.
+persistence true
+persistence_location {folder}/data/
+autosave_interval 30
+
+log_dest stderr
+log_type error
+log_type warning
+log_type notice
+connection_messages true
+"""
+
+
+@dataclass(frozen=True)
+class BrokerPlan:
+    """What to generate. `host` is the name or address by which clients reach the broker."""
+
+    parties: Sequence[PartyName]
+    cloud: PartyName = "cloud"
+    host: str = "127.0.0.1"
+    bind: str = "0.0.0.0"
+    port: int = 8883
+    frame_bytes: int = FRAME_BYTES
+    run_as: str = ""
+    """The system user the broker runs as when it is started by root; empty for Mosquitto's own default."""
+
+
+def write_broker(folder: Path, plan: BrokerPlan) -> Path:
+    """Generate everything; the path of the configuration is returned. An existing authority is kept and used again,
+    so that parties can be added later."""
+    _check(plan)
+    folder = folder.resolve()
+    authority = _authority(folder)
+    server = folder / "broker"
+    (server / "data").mkdir(parents=True, exist_ok=True)
+    _write_pair(server, "server", authority, plan.host, server_host=plan.host)
+    _write(server / "authority.crt", _pem(authority.certificate))
+    _write(server / "access.rules", ACCESS_RULES.format(cloud=plan.cloud).encode())
+    _write(server / "mosquitto.conf", _configuration(server, plan).encode())
+    for name in (plan.cloud, *plan.parties):
+        mine = folder / "parties" / name
+        mine.mkdir(parents=True, exist_ok=True)
+        if not (mine / f"{name}.crt").exists():
+            _write_pair(mine, name, authority, name)
+        _write(mine / "authority.crt", _pem(authority.certificate))
+    return server / "mosquitto.conf"
+
+
+def _check(plan: BrokerPlan) -> None:
+    for name in (plan.cloud, *plan.parties):
+        if NAME.fullmatch(name) is None:
+            raise BadInput(f"A party's name on the broker is lower-case letters, digits, - and _; {name!r} is not.")
+    if len({plan.cloud, *plan.parties}) != 1 + len(plan.parties):
+        raise BadInput(f"Every party needs a name of its own; came {[plan.cloud, *plan.parties]}.")
+    if not 0 < plan.port < 65536:
+        raise BadInput(f"A port lies between 1 and 65535; {plan.port} does not.")
+
+
+def _configuration(server: Path, plan: BrokerPlan) -> str:
+    return CONFIGURATION.format(
+        folder=server,
+        port=plan.port,
+        bind=plan.bind,
+        frame_bytes=plan.frame_bytes + 1024,
+        queued=QUEUED_MESSAGES,
+        inflight=INFLIGHT_MESSAGES,
+        run_as=f"user {plan.run_as}\n" if plan.run_as else "",
+    )
+
+
+@dataclass(frozen=True)
+class _Signer:
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+def _authority(folder: Path) -> _Signer:
+    folder.mkdir(parents=True, exist_ok=True)
+    certificate_path, key_path = folder / "authority.crt", folder / "authority.key"
+    if key_path.exists():
+        key = serialization.load_pem_private_key(key_path.read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return _Signer(x509.load_pem_x509_certificate(certificate_path.read_bytes()), key)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "offbeat broker authority")])
+    signed = (
+        _dated(name, name, key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    _write(certificate_path, _pem(signed))
+    _write(key_path, _private(key))
+    return _Signer(signed, key)
+
+
+def _write_pair(folder: Path, stem: str, authority: _Signer, name: str, server_host: str = "") -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    usage = ExtendedKeyUsageOID.SERVER_AUTH if server_host else ExtendedKeyUsageOID.CLIENT_AUTH
+    builder = _dated(subject, authority.certificate.subject, key)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+    if server_host:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(server_host)]), critical=False)
+    _write(folder / f"{stem}.crt", _pem(builder.sign(authority.key, hashes.SHA256())))
+    _write(folder / f"{stem}.key", _private(key))
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _dated(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=DAYS))
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Keys are for their owner's eyes alone from the first byte on."""
+    mode = 0o600 if path.suffix == ".key" else 0o644
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
