@@ -38,11 +38,14 @@ class Codec:
         self.message_types = tuple(message_types)
         names = [kind.__name__ for kind in self.message_types]
         assert len(set(names)) == len(names), f"two message types share a name: {sorted(names)}"
+        self._known = frozenset(self.message_types)
         accepted: Any = Union[self.message_types]  # noqa: UP007  (built from a tuple)
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_array_to_extension)
         self._decoder = msgspec.msgpack.Decoder(accepted, ext_hook=_extension_to_array, dec_hook=_accept_array)
 
     def encode(self, body: Message) -> bytes:
+        if type(body) not in self._known:
+            raise TypeError(f"{type(body).__name__} is not one of the listed messages: no peer would accept it")
         return self._encoder.encode(body)
 
     def decode(self, frame: bytes | bytearray | memoryview) -> Message:
@@ -61,7 +64,7 @@ def encode_state(state: Any) -> bytes:
 def decode_state(frame: bytes | memoryview) -> Any:
     try:
         return _STATE_DECODER.decode(frame)
-    except (msgspec.MsgspecError, ValueError) as problem:
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as problem:
         raise BadFrame(f"{len(frame)} bytes are not a snapshot of ours: {problem}") from problem
 
 

@@ -1,0 +1,134 @@
+"""Masks: uniform, the same on both sides, gone from the total, and never handed out twice."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from offbeat.errors import MaskReuse
+from offbeat.privacy.masks import GAPS_MAX, KeyStream, NetMask, PairKeys, range_limit, scale_of
+
+KEY, OTHER = bytes(range(16)), bytes(range(16, 32))
+
+
+def net(chunk_words: int = 64) -> NetMask:
+    return NetMask([KEY], [OTHER], chunk_words)
+
+
+def taken(mask: NetMask, first: int, count: int) -> np.ndarray:
+    words, at = mask.take(first, count)
+    return words[at : at + count].copy()
+
+
+def expected(first: int, count: int) -> np.ndarray:
+    return KeyStream(KEY).words(first, count) - KeyStream(OTHER).words(first, count)
+
+
+def test_a_stream_reads_the_same_from_any_position():
+    whole = KeyStream(KEY).words(0, 1000)
+    stream = KeyStream(KEY)
+    for first, count in [(0, 1), (1, 2), (3, 1), (900, 100), (4, 7), (11, 1), (12, 500), (0, 3), (999, 1)]:
+        assert np.array_equal(stream.words(first, count), whole[first : first + count])
+
+
+def test_words_are_uniform_in_their_top_and_low_bytes():
+    words = KeyStream(KEY).words(0, 65_536)
+    for shift in (0, 56):
+        counts = np.bincount((words >> np.uint64(shift) & np.uint64(255)).astype(int), minlength=256)
+        assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_a_masked_word_says_nothing_about_what_it_hides():
+    hidden = np.array([0, 2**40], np.uint64)
+    for value in hidden:
+        masked = KeyStream(KEY).words(0, 65_536) + value
+        counts = np.bincount((masked >> np.uint64(56)).astype(int), minlength=256)
+        assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_both_sides_of_a_pair_derive_the_same_key_and_other_contexts_another():
+    ana, bo = PairKeys(bytes(32)), PairKeys(bytes(31) + b"\x01")
+    ana.agree("bo", bo.public)
+    bo.agree("ana", ana.public)
+    assert ana.stream_key("bo", b"run") == bo.stream_key("ana", b"run")
+    assert ana.stream_key("bo", b"run") != ana.stream_key("bo", b"another")
+
+
+def test_opposite_signs_cancel():
+    plus, minus = NetMask([KEY], []), NetMask([], [KEY])
+    assert np.array_equal(taken(plus, 5, 40) + taken(minus, 5, 40), np.zeros(40, np.uint64))
+
+
+def test_the_words_are_the_signed_sum_of_the_streams_wherever_they_are_read():
+    mask = net()
+    for first, count in [(0, 10), (10, 60), (70, 3), (500, 20), (73, 400), (520, 1), (480, 20), (521, 700)]:
+        assert np.array_equal(taken(mask, first, count), expected(first, count)), (first, count)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [(0, 10), (9, 1), (5, 10), (0, 1)],
+    ids=["the same", "its last word", "overlapping", "a part of it"],
+)
+def test_words_are_handed_out_once(second):
+    mask = net()
+    mask.take(0, 10)
+    with pytest.raises(MaskReuse):
+        mask.take(*second)
+
+
+def test_what_was_skipped_may_be_taken_once():
+    mask = net()
+    mask.take(0, 10)
+    mask.take(30, 10)
+    assert np.array_equal(taken(mask, 15, 5), expected(15, 5))
+    for again in [(15, 5), (14, 2), (10, 20), (30, 1)]:
+        with pytest.raises(MaskReuse):
+            mask.take(*again)
+    assert np.array_equal(taken(mask, 10, 5), expected(10, 5))
+    assert np.array_equal(taken(mask, 20, 10), expected(20, 10))
+    assert mask.gaps == []
+
+
+def test_a_range_over_a_gap_and_used_words_is_refused():
+    mask = net()
+    mask.take(10, 10)
+    with pytest.raises(MaskReuse):
+        mask.take(5, 10)
+    assert np.array_equal(taken(mask, 0, 10), expected(0, 10))
+
+
+@pytest.mark.parametrize("count", [0, -1, -5])
+def test_no_stream_is_wound_back(count):
+    mask = net()
+    mask.take(0, 10)
+    with pytest.raises(ValueError, match="at least one"):
+        mask.take(10, count)
+    assert mask.next == 10
+
+
+def test_gaps_are_bounded_and_the_oldest_are_never_used():
+    mask = net()
+    for i in range(GAPS_MAX + 5):
+        mask.take(1 + 2 * i, 1)
+    assert len(mask.gaps) == GAPS_MAX
+    with pytest.raises(MaskReuse):
+        mask.take(0, 1)
+    assert np.array_equal(taken(mask, 10, 1), expected(10, 1))
+
+
+def test_a_restored_mask_remembers_what_was_handed_out():
+    mask = net()
+    mask.take(0, 10)
+    mask.take(20, 10)
+    again = net()
+    again.restore(mask.snapshot())
+    for used in [(0, 1), (20, 10), (29, 1)]:
+        with pytest.raises(MaskReuse):
+            again.take(*used)
+    assert np.array_equal(taken(again, 10, 10), expected(10, 10))
+    assert np.array_equal(taken(again, 30, 5), expected(30, 5))
+
+
+def test_the_range_leaves_room_for_the_sum_of_all_parties():
+    for parties in (3, 8, 64):
+        assert range_limit(parties) * parties * scale_of(40) == 2.0**63
