@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 import numpy as np
@@ -39,6 +39,7 @@ from offbeat.testing.small_problem import (
 HEALED_AFTER_S = 0.3
 LIMIT_S = 60.0
 DETECT_S = 0.04
+LAG_BESIDE = 4.0
 WORKERS = 2
 CHUNK = 8
 
@@ -81,6 +82,8 @@ def run_case(case: Case) -> Result:
 def _run(case: Case) -> Result:
     kind, problem = method_named(case.method), draw_problem(case.seed)
     options = draw_options(case.seed, kind.direction, target=kind.target)
+    if not (kind.labels_everywhere or kind.synchronous):  # a slow party's queue makes derivatives older than products
+        options = replace(options, lag=LAG_BESIDE + 2.0 * options.in_flight * len(problem.labels_at))
     last = _LastParties()
     outcome = simulator_for(case, problem, options, last).run(build_parties(case.method, problem, options, case.seed))
     parties = last.parties

@@ -106,7 +106,7 @@ class SmallProblem:
         return central.objective(self.X, self.y, w, self.loss, self.penalty, self.strength)
 
     def dense(self) -> np.ndarray:
-        return np.asarray(self.X.toarray() if scipy.sparse.issparse(self.X) else self.X)
+        return np.asarray(scipy.sparse.csr_matrix(self.X).toarray())
 
 
 def draw_problem(
@@ -147,7 +147,6 @@ def draw_options(seed: int, direction: str, **changes: Any) -> LinearOptions:
         passes=400.0,
         batch=int(rng.choice([16, 32, 64])),
         in_flight=int(rng.integers(1, 4)),
-        lag=4.0,
         lag_max=int(rng.choice([0, 0, 40])),
         patience_s=0.05,
         snapshot_passes=float(rng.choice([1.0, 2.0])),

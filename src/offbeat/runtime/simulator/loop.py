@@ -126,7 +126,8 @@ class _World:
         self.down = [False] * count
         self.unfinished = count
         self.gone: set[int] = set()
-        self.memories: dict[int, bytes] = {}
+        self.missed: set[int] = set()  # down for so long that the others were told
+        self.memories: dict[int, tuple[bytes, set[int]]] = {}  # a snapshot, and whom it held for lost
         self.finished: dict[PartyName, Finish] = {}
         self.observations: list[tuple[float, PartyName, str, Any]] = []
         self.timeline: list[tuple[float, float, PartyName, PartyName, str]] = []
@@ -280,6 +281,8 @@ class _World:
         self.observations.append((self.now, self.names[index], effect.name, effect.value))
 
     def _finish(self, index: int, effect: Finish) -> None:
+        if self.names[index] in self.finished:
+            return
         self.finished[self.names[index]] = effect
         self.deaf[index] = True
         self.unfinished -= 1
@@ -310,7 +313,7 @@ class _World:
         name = self.names[index]
         if self.down[index] or name in self.finished:
             return
-        self.memories[index] = encode_state(self.parties[index].snapshot())
+        self.memories[index] = encode_state(self.parties[index].snapshot()), set(self.missed)
         self.incarnations[index] += 1
         self.down[index] = self.deaf[index] = True
         if back_s == inf:
@@ -319,17 +322,27 @@ class _World:
         else:
             self._at(back_s, -1, lambda: self._restore(index))
         if back_s - self.now > self.setting.detect_s:
-            self._at(self.now + self.setting.detect_s, -1, lambda: self._tell_others(index, PeerLost(name)))
+            self._at(self.now + self.setting.detect_s, -1, lambda: self._miss(index))
+
+    def _miss(self, index: int) -> None:
+        self.missed.add(index)
+        self._tell_others(index, PeerLost(self.names[index]))
 
     def _restore(self, index: int) -> None:
         name, rebuild = self.names[index], self.setting.rebuild
         if rebuild is not None:
             self.parties[index] = rebuild(name)
             self.handles[index] = self.parties[index].handle
-        self.parties[index].restore(decode_state(self.memories.pop(index)))
+        memory, thought_lost = self.memories.pop(index)
+        self.parties[index].restore(decode_state(memory))
         self.lanes[index] = [self.now] * len(self.lanes[index])
         self.down[index] = self.deaf[index] = False
-        self._at(self.now, index, Started(resumed=True))
+        self.missed.discard(index)
+        self._deliver(index, Started(resumed=True))
+        for other in sorted(self.missed - thought_lost):  # what it would have been told, had it been there
+            self._at(self.now, index, PeerLost(self.names[other]))
+        for other in sorted(thought_lost - self.missed):
+            self._at(self.now, index, PeerBack(self.names[other]))
         self._tell_others(index, PeerBack(name))
 
     def _tell_others(self, index: int, event: Event) -> None:
