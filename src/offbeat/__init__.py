@@ -1,1 +1,96 @@
-"""Federated learning without a common beat."""
+"""Offbeat: federated learning without a common beat.
+
+The public names are imported when they are first used, so that `import offbeat` stays quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from offbeat.data.assemble import VerticalData
+    from offbeat.data.vertical import vertical_from_arrays, vertical_from_dataset, vertical_from_tables
+    from offbeat.errors import (
+        BadData,
+        BadInput,
+        BadJob,
+        BudgetSpent,
+        NotInstalled,
+        OffbeatError,
+        OutOfRange,
+        PeerFailed,
+        Refused,
+    )
+    from offbeat.estimators import VerticalClassifier, VerticalRegressor
+    from offbeat.experiment import Result, run_experiment
+    from offbeat.job import Job, read_job
+    from offbeat.job_data import load_data
+    from offbeat.metrics.record import RunRecord
+    from offbeat.runtime.simulator import Simulator
+    from offbeat.runtime.threads import Threads
+
+WHERE = {
+    "BadData": "errors",
+    "BadInput": "errors",
+    "BadJob": "errors",
+    "BudgetSpent": "errors",
+    "Job": "job",
+    "NotInstalled": "errors",
+    "OffbeatError": "errors",
+    "OutOfRange": "errors",
+    "PeerFailed": "errors",
+    "Refused": "errors",
+    "Result": "experiment",
+    "RunRecord": "metrics.record",
+    "Simulator": "runtime.simulator",
+    "Threads": "runtime.threads",
+    "VerticalClassifier": "estimators",
+    "VerticalData": "data.assemble",
+    "VerticalRegressor": "estimators",
+    "load_data": "job_data",
+    "read_job": "job",
+    "run_experiment": "experiment",
+    "vertical_from_arrays": "data.vertical",
+    "vertical_from_dataset": "data.vertical",
+    "vertical_from_tables": "data.vertical",
+}
+"""Which module has each public name."""
+
+__all__ = [
+    "BadData",
+    "BadInput",
+    "BadJob",
+    "BudgetSpent",
+    "Job",
+    "NotInstalled",
+    "OffbeatError",
+    "OutOfRange",
+    "PeerFailed",
+    "Refused",
+    "Result",
+    "RunRecord",
+    "Simulator",
+    "Threads",
+    "VerticalClassifier",
+    "VerticalData",
+    "VerticalRegressor",
+    "load_data",
+    "read_job",
+    "run_experiment",
+    "vertical_from_arrays",
+    "vertical_from_dataset",
+    "vertical_from_tables",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from offbeat.metrics.machine import offbeat_version
+
+        return offbeat_version()
+    if name not in WHERE:
+        raise AttributeError(f"module 'offbeat' has no attribute {name!r}")
+    return getattr(import_module(f"offbeat.{WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

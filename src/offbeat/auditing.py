@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.data.vertical import VerticalData
+from offbeat.data.assemble import VerticalData
 from offbeat.evaluation import Setting
 from offbeat.experiment import build_parties, setting_for
 from offbeat.job import Job

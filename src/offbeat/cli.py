@@ -13,28 +13,28 @@ from offbeat import cli_catalogue, cli_demo, cli_look, cli_run
 from offbeat.cli_output import Polite
 
 ELSEWHERE = {
-    "edge": "offbeat.edge_cli",
-    "cloud": "offbeat.edge_cli",
-    "mqtt": "offbeat.edge_cli",
-    "keys": "offbeat.orgs_cli",
-    "party": "offbeat.orgs_cli",
-    "job": "offbeat.orgs_cli",
-    "predict": "offbeat.orgs_cli",
+    "keys": ("offbeat.orgs_cli", "keys"),
+    "party": ("offbeat.orgs_cli", "party"),
+    "job": ("offbeat.orgs_cli", "job"),
+    "predict": ("offbeat.orgs_cli", "predict"),
+    "edge": ("offbeat.edge_cli", "edge_app"),
+    "cloud": ("offbeat.edge_cli", "cloud_app"),
+    "mqtt": ("offbeat.edge_cli", "mqtt_app"),
 }
-"""Commands of other modules, imported when they are called: each is a Typer app or a function of that name there."""
+"""Commands of other modules, imported when they are called: a Typer app, or a function, by its name there."""
 
 
 class Root(Polite):
     """Knows the commands that live elsewhere without importing them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *(name for name, module in ELSEWHERE.items() if find_spec(module))]
+        return [*super().list_commands(ctx), *(name for name, (module, _) in ELSEWHERE.items() if find_spec(module))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        module = ELSEWHERE.get(cmd_name)
-        if module is None or find_spec(module) is None:
+        module, attribute = ELSEWHERE.get(cmd_name, ("", ""))
+        if not module or find_spec(module) is None:
             return super().get_command(ctx, cmd_name)
-        part = getattr(import_module(module), cmd_name)
+        part = getattr(import_module(module), attribute)
         if not isinstance(part, typer.Typer):
             alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             alone.command(cmd_name)(part)

@@ -8,7 +8,7 @@ import typer
 from offbeat.cli_output import Interruption, RunProgress, new_folder, print_json, say, speaker
 
 if TYPE_CHECKING:
-    from offbeat.data.vertical import VerticalData
+    from offbeat.data.assemble import VerticalData
     from offbeat.experiment import Result
     from offbeat.job import Job
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from offbeat.data.assemble import VerticalData
 from offbeat.data.names import FRIENDLY
 from offbeat.data.places import find_set
-from offbeat.data.vertical import VerticalData
 from offbeat.experiment import Result, Watch, run_experiment, setting_for
 from offbeat.job import DataEntry, Job, RuntimeEntry
 from offbeat.job_data import load_data

@@ -12,12 +12,12 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from offbeat.data.assemble import VerticalData
 from offbeat.data.matrix import Matrix, stack_columns
-from offbeat.data.vertical import VerticalData
 from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning.blocks import Block, make_block
-from offbeat.learning.losses import LOGISTIC, Loss
+from offbeat.learning.losses import Loss
 from offbeat.learning.penalties import L2, NONE, Penalty
 from offbeat.randomness import stream
 
@@ -133,10 +133,10 @@ def area_under_curve(scores: Floats, y: Floats) -> float:
     return below / (count * (len(y) - count))
 
 
-def probabilities(scores: Floats, loss: Loss) -> Floats:
+def probabilities(scores: Floats, loss: str) -> Floats:
     """The chance of the positive class under the logistic model; other losses give no probability."""
-    if loss is not LOGISTIC:
-        raise BadJob(f"Probabilities need the logistic loss; this model was fitted with {loss.name}. Use predict.")
+    if loss not in ("auto", "logistic"):
+        raise BadJob(f"Probabilities need the logistic loss; this model was fitted with {loss}. Use predict.")
     return np.asarray(np.exp(-np.logaddexp(0.0, -scores)))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from offbeat.data.vertical import VerticalData
+from offbeat.data.assemble import VerticalData
 from offbeat.errors import BadJob
 from offbeat.evaluation import Floats, Setting, Weights, party_weights, prepare
 from offbeat.job import Job

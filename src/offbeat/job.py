@@ -17,6 +17,7 @@ import msgspec
 
 from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
+from offbeat.methods import DEFAULT_ALGORITHM
 
 
 class JobPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +75,7 @@ class RuntimeEntry(JobPart, frozen=True, kw_only=True):
 class Job(JobPart, frozen=True, kw_only=True):
     """One run. Keys that are absent from a file have these values; None means: chosen when the run begins."""
 
-    algorithm: str = "afsvrg-vp"
+    algorithm: str = DEFAULT_ALGORITHM
     seed: int = 0
     task: str = "auto"
     loss: str = "auto"
@@ -87,7 +88,7 @@ class Job(JobPart, frozen=True, kw_only=True):
     batch: int | str = "auto"
     batch_least: int = 64
     in_flight: int = 1
-    lag: float = 1.0
+    lag: float | None = None
     lag_max: int = 0
     snapshot_passes: float = 1.0
     certify_passes: float = 3.0

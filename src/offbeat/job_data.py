@@ -2,12 +2,13 @@
 
 from typing import Literal
 
+from offbeat.data.assemble import VerticalData
 from offbeat.data.labels import Task
 from offbeat.data.matrix import is_sparse
 from offbeat.data.names import party_names
 from offbeat.data.prepare import Preparation
 from offbeat.data.table import Table, read_table
-from offbeat.data.vertical import VerticalData, vertical_from_dataset, vertical_from_tables
+from offbeat.data.vertical import vertical_from_dataset, vertical_from_tables
 from offbeat.errors import BadData, BadJob
 from offbeat.job import Job, PartyEntry
 from offbeat.methods import method_named

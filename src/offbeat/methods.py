@@ -54,6 +54,9 @@ def _backward(direction: str, title: str, *, rounds: bool = False) -> Method:
     return Method(_vfb2, direction, rounds, False, title)
 
 
+DEFAULT_ALGORITHM = "afsvrg-vp"
+"""What a job and the estimators use when nothing is said."""
+
 METHODS: dict[str, Method] = {
     "afsgd-vp": _afsgd("sgd", "AFSGD-VP: asynchronous, stochastic gradients; labels everywhere"),
     "afsvrg-vp": _afsgd("svrg", "AFSVRG-VP: the same with snapshots"),

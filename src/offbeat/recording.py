@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from offbeat.data.vertical import VerticalData
+from offbeat.data.assemble import VerticalData
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.record import Certificate, DataRecord, Delivery, PartyRecord, Reveal
 from offbeat.party.contract import Message

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from offbeat.data.assemble import VerticalData
 from offbeat.data.names import NumberedColumns
-from offbeat.data.vertical import VerticalData
 from offbeat.errors import BadInput
 from offbeat.experiment import Result
 from offbeat.job import Job, read_job, toml_of

@@ -1,0 +1,201 @@
+"""scikit-learn's manners for vertical learning: rows shared by all, columns by party.
+
+    model = VerticalClassifier(passes=40).fit({"bank": Xb, "shop": Xs, "telecom": Xt}, y)
+    model.predict_proba({"bank": Zb, "shop": Zs, "telecom": Zt})
+    model.certificate_.duality_gap      # how far the objective is from the best possible, at most
+
+Everything runs in this process: it is for research, for planning, and for finding out what a joint model would be
+worth before organisations connect. Columns are taken as they are unless `standardise` says otherwise.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from offbeat.data.assemble import VerticalData
+from offbeat.data.labels import Task, encode_labels
+from offbeat.data.names import NumberedColumns, did_you_mean
+from offbeat.data.prepare import Preparation
+from offbeat.data.table import Table, table_from_arrays
+from offbeat.data.vertical import vertical_from_arrays
+from offbeat.errors import BadData
+from offbeat.evaluation import probabilities
+from offbeat.experiment import Result, run_experiment
+from offbeat.job import Job, job_from
+from offbeat.methods import DEFAULT_ALGORITHM, method_named
+
+Floats = NDArray[np.float64]
+Blocks = Mapping[str, Any]
+
+
+class _Vertical(BaseEstimator):  # type: ignore[misc]
+    """What the two estimators share. The constructor only stores; `fit` checks."""
+
+    def __init__(
+        self,
+        algorithm: str = DEFAULT_ALGORITHM,
+        *,
+        penalty: float = 1e-4,
+        penalty_kind: str = "l2",
+        loss: str = "auto",
+        intercept: bool = True,
+        standardise: str = "none",
+        passes: float = 60,
+        target: float | None = 1e-6,
+        step: float | str = "auto",
+        batch: int | str = "auto",
+        in_flight: int = 1,
+        secure_sum: str = "pairwise",
+        two_party_insecure: bool = False,
+        labels_at: list[str] | None = None,
+        label_dp_epsilon: float | None = None,
+        runtime: str = "simulator",
+        slow: dict[str, float] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.algorithm = algorithm
+        self.penalty = penalty
+        self.penalty_kind = penalty_kind
+        self.loss = loss
+        self.intercept = intercept
+        self.standardise = standardise
+        self.passes = passes
+        self.target = target
+        self.step = step
+        self.batch = batch
+        self.in_flight = in_flight
+        self.secure_sum = secure_sum
+        self.two_party_insecure = two_party_insecure
+        self.labels_at = labels_at
+        self.label_dp_epsilon = label_dp_epsilon
+        self.runtime = runtime
+        self.slow = slow
+        self.seed = seed
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _fit(self, X: Blocks, y: Any, task: Task) -> Result:
+        job = self._job(task)
+        data = self._data(X, y, task, job)
+        result = run_experiment(data, job)
+        self._keep(result, data)
+        self._warn(result)
+        return result
+
+    def _job(self, task: Task) -> Job:
+        given = {
+            name: getattr(self, name)
+            for name in self.get_params(deep=False)
+            if name not in ("runtime", "slow", "standardise") and getattr(self, name) is not None
+        }
+        runtime = {"kind": self.runtime, "slow": dict(self.slow or {})}
+        tree = {**given, "task": task, "runtime": runtime, "optimum": False, "looks_per_pass": 1.0}
+        return job_from(tree, where=type(self).__name__)
+
+    def _data(self, X: Blocks, y: Any, task: Task, job: Job) -> VerticalData:
+        if not isinstance(X, Mapping):
+            raise BadData(
+                f"X must be a dictionary from party to its columns, as in {{'bank': Xb, 'shop': Xs}}; got "
+                f"{type(X).__name__}."
+            )
+        everywhere = method_named(job.algorithm).labels_everywhere
+        holders: Any = "all" if everywhere else (self.labels_at or [next(iter(X), "")])
+        if everywhere and self.labels_at is not None:
+            raise BadData(f"{job.algorithm} gives the labels to every party; leave labels_at out, or use vfb2-svrg.")
+        preparation = Preparation(standardise=self.standardise)  # type: ignore[arg-type]
+        return vertical_from_arrays(X, y, holders, preparation, 0.0, self.seed, task=task)
+
+    def _keep(self, result: Result, data: VerticalData) -> None:
+        self.parties_ = data.names
+        self.n_features_in_ = sum(data.widths.values())
+        self.coef_ = {name: np.array(result.weights[name]) for name in data.names}
+        self.intercept_ = result.intercept
+        self.certificate_ = result.record.certificate
+        self.record_ = result.record
+        self.n_iter_ = result.record.passes
+        self._columns = dict(data.columns)
+        self._fitted = dict(data.fitted)
+
+    def _warn(self, result: Result) -> None:
+        record = result.record
+        if record.verdict == "target" or (record.verdict == "passes" and self.target is None):
+            return
+        warnings.warn(f"{record.reason}. See record_.", ConvergenceWarning, stacklevel=4)
+
+    # -- using ---------------------------------------------------------------------------------------------------
+
+    def decision_function(self, X: Blocks) -> Floats:
+        """The product of every row with the whole model."""
+        check_is_fitted(self)
+        tables = {name: self._table(X, name) for name in self.parties_}
+        unknown = [name for name in X if name not in tables]
+        if unknown:
+            raise BadData(f"{unknown[0]!r} is no party of this model. {did_you_mean(str(unknown[0]), self.parties_)}")
+        sizes = {name: len(table) for name, table in tables.items()}
+        if len(set(sizes.values())) > 1:
+            raise BadData(f"All parties need the same number of rows; came {sizes}.")
+        total = np.full(next(iter(sizes.values())), float(self.intercept_))
+        for name, table in tables.items():
+            total += np.asarray(self._fitted[name].apply(table.features) @ self.coef_[name])
+        return total
+
+    def _table(self, X: Blocks, name: str) -> Table:
+        if name not in X:
+            raise BadData(f"The columns of party {name!r} are missing; this model needs {', '.join(self.parties_)}.")
+        table = table_from_arrays(X[name], name=f"party {name!r}")
+        expected = len(self.coef_[name])  # nothing here makes several columns of one
+        if len(table.columns) != expected:
+            raise BadData(f"Party {name!r} had {expected} columns when fitted; came {len(table.columns)}.")
+        named = not isinstance(table.columns, NumberedColumns)
+        known = self._columns[name]
+        if named and not isinstance(known, NumberedColumns) and list(table.columns) != list(known):
+            raise BadData(
+                f"Party {name!r} had the columns {', '.join(known)} when fitted; came {', '.join(table.columns)}. "
+                "Bring the same columns in the same order."
+            )
+        return table
+
+
+class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
+    """Two classes of any type. After `fit`: coef_ (by party), intercept_, classes_, certificate_, record_."""
+
+    def fit(self, X: Blocks, y: Any) -> "VerticalClassifier":
+        """X: the columns of each party (arrays, sparse matrices, data frames), all with the same rows; y: labels."""
+        labels = np.asarray(y)
+        try:
+            classes, position = np.unique(labels, return_inverse=True)
+        except TypeError as problem:
+            raise BadData(f"The classes cannot be put in order: {problem}.") from problem
+        if len(classes) != 2 or labels.ndim != 1:
+            encode_labels(labels.ravel(), "classification", "y")
+            raise BadData(f"y must be one label per row; came an array of shape {labels.shape}.")
+        self._fit(X, np.where(position == 0, -1.0, 1.0), "classification")
+        self.classes_ = classes
+        return self
+
+    def predict(self, X: Blocks) -> NDArray[Any]:
+        return np.asarray(self.classes_[(self.decision_function(X) >= 0).astype(np.intp)])
+
+    def predict_proba(self, X: Blocks) -> Floats:
+        """One column per class, in the order of classes_."""
+        scores = self.decision_function(X)
+        positive = probabilities(scores, self.record_.options["loss"])
+        return np.column_stack([1.0 - positive, positive])
+
+
+class VerticalRegressor(RegressorMixin, _Vertical):  # type: ignore[misc]
+    """A number to predict, by the squared loss. After `fit`: coef_ (by party), intercept_, certificate_, record_."""
+
+    def fit(self, X: Blocks, y: Any) -> "VerticalRegressor":
+        """X: the columns of each party (arrays, sparse matrices, data frames), all with the same rows; y: numbers."""
+        self._fit(X, y, "regression")
+        return self
+
+    def predict(self, X: Blocks) -> Floats:
+        return self.decision_function(X)
