@@ -18,9 +18,9 @@ import typer
 
 from offbeat.errors import BadInput, OffbeatError, PeerFailed
 
-keys_app = typer.Typer(help="Keys, certificates and the roster of parties that trust each other.", no_args_is_help=True)
-party_app = typer.Typer(help="One party: its settings, a check before the first job, its daemon.", no_args_is_help=True)
-job_app = typer.Typer(help="Jobs that parties do together.", no_args_is_help=True)
+keys = typer.Typer(help="Keys, certificates and the roster of parties that trust each other.", no_args_is_help=True)
+party = typer.Typer(help="One party: its settings, a check before the first job, its daemon.", no_args_is_help=True)
+job = typer.Typer(help="Jobs that parties do together.", no_args_is_help=True)
 
 HomeOption = Annotated[Path, typer.Option("--home", help="The folder with party.toml, or the file itself.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]
@@ -41,7 +41,7 @@ def show(value: Any, as_json: bool) -> None:
 # -- keys -------------------------------------------------------------------------------------------------------------
 
 
-@keys_app.command("new")
+@keys.command("new")
 def keys_new(
     name: str,
     folder: Annotated[Path, typer.Option("--dir", help="Where the key goes; only its owner can read it.")] = Path(
@@ -71,7 +71,7 @@ def keys_new(
     show({"key": str(key_file), "certificate": str(certificate), "fingerprint": mark}, json_)
 
 
-@keys_app.command("trust")
+@keys.command("trust")
 def keys_trust(
     certificate: Annotated[Path, typer.Argument(help="A party's certificate, as it gave it to you.")],
     address: Annotated[str, typer.Option(help="host:port where it listens; empty if it only calls out.")] = "",
@@ -101,7 +101,7 @@ def keys_trust(
     show({"roster": str(roster_file), "parties": list(roster.names), "hash": roster.hash}, json_)
 
 
-@keys_app.command("show")
+@keys.command("show")
 def keys_show(
     roster_file: Annotated[Path, typer.Option("--roster")] = Path("roster.toml"), json_: JsonOption = False
 ) -> None:
@@ -120,7 +120,7 @@ def keys_show(
 # -- party ------------------------------------------------------------------------------------------------------------
 
 
-@party_app.command("init")
+@party.command("init")
 def party_init(
     name: str,
     folder: Annotated[Path, typer.Option("--dir")] = Path("."),
@@ -145,7 +145,7 @@ def party_init(
     )
 
 
-@party_app.command("check")
+@party.command("check")
 def party_check(
     home: HomeOption = Path("."),
     reach: Annotated[bool, typer.Option(help="Call the peers, too.")] = True,
@@ -165,7 +165,7 @@ def party_check(
         raise typer.Exit(PeerFailed.exit_code if unreachable else BadInput.exit_code)
 
 
-@party_app.command("serve")
+@party.command("serve")
 def party_serve(
     home: HomeOption = Path("."),
     verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False,
@@ -212,7 +212,7 @@ def ask(home_path: Path, party: str, request: Any, timeout_s: float = 60.0) -> A
     return caller.call(home.name, request, timeout_s)
 
 
-@job_app.command("submit")
+@job.command("submit")
 def job_submit(
     job: Annotated[Path, typer.Argument(help="The job file.")],
     party: PartyOption = "",
@@ -232,7 +232,7 @@ def job_submit(
         show({"run": submitted.run}, json_)
 
 
-@job_app.command("status")
+@job.command("status")
 def job_status(run: str, party: PartyOption = "", home: HomeOption = Path("."), json_: JsonOption = False) -> None:
     """How one run stands, as this party sees it."""
     from offbeat.orgs.control import Status
@@ -242,7 +242,7 @@ def job_status(run: str, party: PartyOption = "", home: HomeOption = Path("."), 
     show(msgspec.to_builtins(status), json_)
 
 
-@job_app.command("watch")
+@job.command("watch")
 def job_watch(run: str, party: PartyOption = "", home: HomeOption = Path("."), json_: JsonOption = False) -> None:
     """Follow a run to its end; the exit code is the run's."""
     from offbeat.orgs.control import Status, error_named
@@ -263,7 +263,7 @@ def job_watch(run: str, party: PartyOption = "", home: HomeOption = Path("."), j
         raise OffbeatError(status.reason) if status.phase == "stopped" else PeerFailed(status.reason)
 
 
-@job_app.command("stop")
+@job.command("stop")
 def job_stop(run: str, party: PartyOption = "", home: HomeOption = Path(".")) -> None:
     """End a run; the initiator's stop ends it everywhere."""
     from offbeat.orgs.control import Stop
@@ -272,7 +272,7 @@ def job_stop(run: str, party: PartyOption = "", home: HomeOption = Path(".")) ->
     say(f"stopped {run}.")
 
 
-@job_app.command("list")
+@job.command("list")
 def job_list(party: PartyOption = "", home: HomeOption = Path("."), json_: JsonOption = False) -> None:
     """All runs this party knows."""
     from offbeat.orgs.control import ListRuns
@@ -299,7 +299,7 @@ def status_line(status: Any) -> str:
 # -- predict ----------------------------------------------------------------------------------------------------------
 
 
-def predict_command(
+def predict(
     run: Annotated[str, typer.Argument(help="A finished run.")],
     ids: Annotated[Path | None, typer.Option("--ids", help="A file with one id per line.")] = None,
     one: Annotated[list[str] | None, typer.Option("--id", help="One id; may be repeated.")] = None,

@@ -283,7 +283,8 @@ class Daemon:
         assert party.result is not None
         scores = np.where(party.known, party.result, np.nan)
         loss = loss_named(run.job.model.loss)
-        chances = probabilities(scores, loss).tolist() if run.job.model.loss == "logistic" else None
+        logistic = run.job.model.loss == "logistic"
+        chances = probabilities(np.where(party.known, party.result, 0.0), loss).tolist() if logistic else None
         classes = TableScores.classes_of(run)
         return control.Predicted(scores.tolist(), party.known.tolist(), chances, classes, list(party.left_out))
 

@@ -22,7 +22,7 @@ class Policy(Settings, frozen=True):
     parties_least: Annotated[int, msgspec.Meta(ge=2)] = 3
     columns_never: Names = ()  # never used, whatever the data section lists
     rows_least: Annotated[int, msgspec.Meta(ge=1)] = 100  # a smaller intersection is refused
-    passes_most: Annotated[float, msgspec.Meta(gt=0)] = 200.0
+    passes_most: Annotated[float, msgspec.Meta(gt=0)] = 1000.0
     row_cap: Annotated[int, msgspec.Meta(ge=0)] = 0  # how often one row may enter a sum, ever; 0: no cap
     labels: bool = True  # whether this party's labels (and derivatives, which tell them) may be used at all
     derivatives: bool = True  # whether this party may be sent derivatives (they tell it other parties' labels)

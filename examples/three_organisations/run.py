@@ -1,0 +1,163 @@
+"""Three organisations on this machine, each with its own folder, keys, file and daemon: from alignment to prediction.
+
+    python examples/three_organisations/run.py [FOLDER]
+
+Every step is a command that a person would type at one of the organisations; this script types them. The data is the
+breast cancer set that comes with scikit-learn: 569 real patients, 30 measurements, ten to each organisation.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer
+
+HERE = Path(__file__).parent
+NAMES = ("clinic", "hospital", "laboratory")
+OFFBEAT = [sys.executable, "-c", "from offbeat.cli import main; main()"]
+
+
+def main(folder: Path) -> None:
+    begin = time.monotonic()
+    title("1. Each organisation has a table of its own, in its own order")
+    write_tables(folder)
+    title("2. Each makes its settings and its key, and pins the certificates of the others")
+    set_up(folder)
+    title("3. Each starts its daemon and checks that all is well")
+    daemons = [serve(folder / name) for name in NAMES]
+    try:
+        for name in NAMES:
+            offbeat("party", "check", "--home", folder / name)
+        title("4. The hospital proposes a job: private set intersection, then training, all by policy")
+        status = offbeat_json("job", "submit", HERE / "job.toml", "--home", folder / "hospital", "--wait")
+        run = status["run"]
+        title("5. Joint prediction for three patients, whose scores the hospital alone learns")
+        ids = ("P100000", "P100003", "P100007")
+        offbeat("predict", run, "--home", folder / "hospital", *(arg for i in ids for arg in ("--id", i)))
+        scores = offbeat_json("predict", run, "--home", folder / "hospital", "--ids", folder / "all.ids")
+        title("6. Was anything lost against pooling all tables?")
+        compare(folder, run, scores["rows"])
+    finally:
+        for daemon in daemons:
+            daemon.terminate()
+        for daemon in daemons:
+            daemon.wait()
+    for name in NAMES:
+        say(f"report of {name}: {folder / name / 'runs' / run / 'report.html'}")
+    say(f"done in {time.monotonic() - begin:.1f} s")
+
+
+def write_tables(folder: Path) -> None:
+    """Ten columns each; the rows shuffled, a few missing, one doubled, everywhere differently."""
+    data = load_breast_cancer()
+    ids = np.array([f"P{100000 + i}" for i in range(len(data.target))])
+    (folder / "all.ids").parent.mkdir(parents=True, exist_ok=True)
+    (folder / "all.ids").write_text("\n".join(ids) + "\n", encoding="utf-8")
+    for k, name in enumerate(NAMES):
+        rows = np.random.default_rng(k).permutation(len(ids))[: len(ids) - 10 * k - 5]
+        rows = np.append(rows, rows[0])
+        columns = [*range(10 * k, 10 * k + 10)]
+        head = ["patient", *(str(data.feature_names[c]).replace(" ", "_") for c in columns)]
+        head += ["malignant"] if name == "hospital" else []
+        lines = [",".join(head)]
+        for row in rows:
+            label = [str(1 - int(data.target[row]))] if name == "hospital" else []
+            lines.append(",".join([ids[row], *(repr(float(data.data[row, c])) for c in columns), *label]))
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "patients.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        say(f"{name}: {len(rows)} rows, 10 columns")
+
+
+def set_up(folder: Path) -> None:
+    from offbeat.runtime.processes import free_ports
+
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(NAMES, free_ports(len(NAMES)), strict=True)}
+    for name in NAMES:
+        place = folder / name
+        label = ("--label", "malignant") if name == "hospital" else ()
+        more = ("--dir", place, "--data", "patients.csv", "--id", "patient", "--listen", addresses[name], *label)
+        offbeat("party", "init", name, *more, quiet=True)
+        offbeat("keys", "new", name, "--dir", place / "keys", quiet=True)
+    for name in NAMES:
+        for other in NAMES:  # in real life the certificates arrive by mail, and the hash is compared by telephone
+            certificate = folder / other / "keys" / f"{other}.crt"
+            roster = folder / name / "roster.toml"
+            offbeat("keys", "trust", certificate, "--address", addresses[other], "--roster", roster, quiet=True)
+    offbeat("keys", "show", "--roster", folder / "hospital" / "roster.toml")
+
+
+def serve(place: Path) -> "subprocess.Popen[bytes]":
+    log = (place / "daemon.log").open("ab")
+    daemon = subprocess.Popen([*OFFBEAT, "party", "serve", "--home", str(place)], stderr=log, stdout=log)
+    for _ in range(600):
+        if (place / "private" / "control").exists():
+            return daemon
+        time.sleep(0.05)
+    raise SystemExit(f"the daemon of {place.name} did not start; see {place / 'daemon.log'}")
+
+
+def compare(folder: Path, run: str, rows: list[dict[str, float]]) -> None:
+    """Pool the three aligned tables, which only this script can do, and solve the same problem centrally."""
+    from offbeat.data.matrix import stack_columns
+    from offbeat.learning.central import optimum
+    from offbeat.learning.losses import LOGISTIC
+    from offbeat.orgs.job import read_job
+    from offbeat.orgs.party_config import read_home
+    from offbeat.orgs.rows import load_table, own_rows
+    from offbeat.runtime.checkpoint import read_checkpoint
+
+    job = read_job(HERE / "job.toml")
+    blocks, labels, ids = [], None, None
+    for name in job.parties:
+        home = read_home(folder / name)
+        table = load_table(home)
+        kept = read_checkpoint(home.private / run, "alignment")
+        assert kept is not None
+        own = own_rows(home, table, job, kept["rows"], kept["tokens"])
+        blocks.append((own.train, own.test))
+        if own.y_train is not None:
+            labels = own.y_train
+            order = {token: str(table.ids[row]) for token, row in zip(kept["tokens"], kept["rows"], strict=True)}
+            ids = [order[token] for token in (*own.tokens_train, *own.tokens_test)]
+    assert labels is not None and ids is not None
+    weights, _ = optimum(
+        stack_columns([train for train, _ in blocks]), labels, LOGISTIC, job.model.strength, tolerance=1e-12
+    )
+    pooled = np.vstack([stack_columns([b[i] for b in blocks]) for i in (0, 1)]) @ weights
+    together = {row["id"]: row["score"] for row in rows}
+    difference = max(abs(together[i] - score) for i, score in zip(ids, pooled, strict=True))
+    say(f"{len(ids)} patients: the largest difference between joint and pooled scores is {difference:.1e}")
+    assert difference < 1e-6, difference
+
+
+def title(text: str) -> None:
+    print(f"\n{text}", flush=True)
+
+
+def say(text: str) -> None:
+    print(f"   {text}", flush=True)
+
+
+def offbeat(*arguments: object, quiet: bool = False) -> str:
+    """Type one command; what it says to people is shown."""
+    done = subprocess.run([*OFFBEAT, *map(str, arguments)], capture_output=True, text=True)
+    if not quiet or done.returncode:
+        for line in (*done.stderr.splitlines(), *([] if "--json" in arguments else done.stdout.splitlines())):
+            say(line)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    return done.stdout
+
+
+def offbeat_json(*arguments: object) -> dict[str, object]:
+    result: dict[str, object] = json.loads(offbeat(*arguments, "--json"))
+    return result
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="offbeat-orgs-")))
