@@ -187,11 +187,13 @@ class Party2:
     def begun(self) -> list[Effect]:
         place = self.active.index(self.name) if self.dominates else 0
         self.sampler = self._new_sampler(place)
-        return self._ask() if self.member.options.method != "svrg" else []
+        waits = self.member.options.method == "svrg" and not self.member.survey.complete
+        return [] if waits else [*self._ask(), *self._take_queue()]
 
     def surveyed(self) -> list[Effect]:
         self.stepper.adopt_survey()
-        if self.started or self.member.options.method != "svrg":
+        waits = self.started or self.sampler is None  # a survey may overtake the word to begin
+        if waits or self.member.options.method != "svrg":
             return []
         return [*self._ask(), *self._take_queue()]
 
@@ -450,6 +452,10 @@ class RoundParty:
         mine = self.sampler is not None and self._dominator(self.round) == self.name
         if not mine or self.unstepped or self.asked or self.paused or self.member.pending.count("step"):
             return []
+        survey = self.member.survey_if_due() if self.round else []
+        if survey:  # everybody has stepped and nobody moves: the frozen copies are one point
+            self.paused = True
+            return survey
         self.asked = True
         return self.member.sums.ask(*self.rows, CURRENT, self.member.block.version)
 
@@ -469,7 +475,7 @@ class RoundParty:
         return [Broadcast(self.member.sums.peers, self.last), *self._on_backward(self.name, self.last)]
 
     def _on_backward(self, sender: PartyName, body: Backward) -> list[Effect]:
-        if body.number != self.round or self.member.pending.count("step"):
+        if self.sampler is None or body.number != self.round or self.member.pending.count("step"):
             return []
         return [self.member.pending.add("step", [body.number, body.derivatives], *_half(self.member.block, *self.rows))]
 
@@ -484,15 +490,8 @@ class RoundParty:
         following = self._dominator(self.round)
         if following != self.name:
             return [Send(following, Stepped(number))]
-        return [*self._await_steps(early), *self._ask()]
-
-    def _await_steps(self, early: set[PartyName]) -> list[Effect]:
         self.unstepped = set(self.member.sums.peers) - early
-        if not self.member.conduct.presides:
-            return []
-        effects = self.member.survey_if_due()
-        self.paused = self.paused or bool(effects)
-        return effects
+        return self._ask()
 
     def _on_stepped(self, sender: PartyName, body: Stepped) -> list[Effect]:
         if body.round == self.round:  # before this party has taken that step itself
