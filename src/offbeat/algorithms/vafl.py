@@ -798,11 +798,8 @@ class Server:
         effects: list[Effect] = []
         if contribution.rounds < _ROUNDS_MAX and self.lag_max < math.inf:
             contribution.rounds += 1
-            for i in range(len(self.clients)):
-                if i == contribution.client or i in self.away or i in self.resting:
-                    continue
-                rows = self.table.overdue(i, contribution.rows, self.iteration, self.lag_max)
-                if len(rows):
+            for i, rows in self.table.overdue(contribution.rows, self.iteration, self.lag_max).items():
+                if i != contribution.client and i not in self.away and i not in self.resting:
                     effects += self._want(i, rows, contribution)
         if contribution.waiting:
             self.blocked.append(contribution)
@@ -873,8 +870,11 @@ class Server:
         return self._update(contributions) if self.phase == "training" else []
 
     def _update(self, contributions: list[_Contribution]) -> list[Effect]:
-        union = np.unique(np.concatenate([c.rows for c in contributions]))
-        lag_mean, lag_max = self.table.note_use(self._borrowed(union, contributions), self.iteration)
+        union, places = _united(contributions)
+        borrowed = np.ones((len(union), len(self.clients)), dtype=bool)
+        for c, place in zip(contributions, places, strict=True):
+            borrowed[place, c.client] = False
+        lag_mean, lag_max = self.table.note_use(union, borrowed, self.iteration)
         result = self.head.evaluate(
             self.weights, self.table.read(union), self.targets[union], [c.client for c in contributions]
         )
@@ -882,9 +882,8 @@ class Server:
         if not result.loss <= _DIVERGED * (1.0 + self.first_loss):
             return self._end("diverged", f"the loss is {result.loss:g} after {self.iteration} head updates")
         effects: list[Effect] = []
-        for c in contributions:
-            derivative = result.derivatives[c.client][np.searchsorted(union, c.rows)]
-            body = Gradient(c.release, self.iteration, lag_mean, lag_max, derivative)
+        for c, place in zip(contributions, places, strict=True):
+            body = Gradient(c.release, self.iteration, lag_mean, lag_max, result.derivatives[c.client][place])
             self._remember(c.client, body)
             effects.append(self._to(c.client, body))
         trained, self.memory = self.options.head_optimiser.apply(self.weights.trained, result.gradient, self.memory)
@@ -892,11 +891,6 @@ class Server:
         self.iteration += 1
         self.rows_done += sum(len(c.rows) for c in contributions)
         return effects + self._tell_pass(result.loss) + self._after_update()
-
-    def _borrowed(self, union: Array, contributions: list[_Contribution]) -> dict[int, Array]:
-        """For each client, the rows of this update that it did not upload for it."""
-        own = {c.client: c.rows for c in contributions}
-        return {i: np.setdiff1d(union, own[i]) if i in own else union for i in range(len(self.clients))}
 
     def _remember(self, client: int, body: Gradient) -> None:
         self.answered[client][body.release] = body
@@ -1177,6 +1171,14 @@ _SERVER_COUNTS = (
     "halt_tries",
     "predict_tries",
 )
+
+
+def _united(contributions: Sequence[_Contribution]) -> tuple[Array, list[Any]]:
+    """All rows of an update, and where each contribution's rows are among them."""
+    if len(contributions) == 1:
+        return contributions[0].rows, [slice(None)]
+    union = np.unique(np.concatenate([c.rows for c in contributions]))
+    return union, [np.searchsorted(union, c.rows) for c in contributions]
 
 
 def _contribution_from(plain: Sequence[Any]) -> _Contribution:

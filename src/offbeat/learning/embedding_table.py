@@ -21,7 +21,7 @@ class EmbeddingTable:
 
     def __init__(self, rows: int, widths: Sequence[int], dtype: Any = np.float64) -> None:
         self.values = [np.zeros((rows, width), dtype=dtype) for width in widths]
-        self.written = np.full((len(widths), rows), -1, dtype=np.int64)
+        self.written = np.full((rows, len(widths)), -1, dtype=np.int64)
         self.lags = np.zeros((len(widths), BUCKETS), dtype=np.int64)
         self.lag_sum = np.zeros(len(widths), dtype=np.int64)
         self.lag_max = np.zeros(len(widths), dtype=np.int64)
@@ -29,37 +29,39 @@ class EmbeddingTable:
 
     def write(self, client: int, rows: Array, embedding: Array, iteration: int) -> None:
         self.values[client][rows] = embedding
-        self.written[client, rows] = iteration
+        self.written[rows, client] = iteration
 
     def read(self, rows: Array) -> list[Array]:
         return [values[rows] for values in self.values]
 
-    def overdue(self, client: int, rows: Array, iteration: int, lag_max: float) -> Array:
-        """Those of the rows whose entry is cold or older than the bound."""
-        written = self.written[client, rows]
-        return np.asarray(rows[(written < 0) | (iteration - written > lag_max)])
+    def overdue(self, rows: Array, iteration: int, lag_max: float) -> dict[int, Array]:
+        """By client, those of the rows whose entry is cold or older than the bound."""
+        written = self.written[rows]
+        late = (written < 0) | (iteration - written > lag_max)
+        return {int(client): rows[late[:, client]] for client in np.flatnonzero(late.any(axis=0))}
 
-    def note_use(self, rows_by_client: Mapping[int, Array], iteration: int) -> tuple[float, int]:
-        """Count the ages of the entries about to be used; returns their (mean, maximum), cold entries left out."""
-        total, used, oldest = 0, 0, 0
-        for client, rows in rows_by_client.items():
-            written = self.written[client, rows]
-            lags = iteration - written[written >= 0]
-            self.cold_used[client] += len(rows) - len(lags)
-            if not len(lags):
-                continue
-            np.add.at(self.lags[client], lag_buckets(lags), 1)
-            self.lag_sum[client] += lags.sum()
-            self.lag_max[client] = max(self.lag_max[client], lags.max())
-            total, used, oldest = total + int(lags.sum()), used + len(lags), max(oldest, int(lags.max()))
-        return total / max(used, 1), oldest
+    def note_use(self, rows: Array, borrowed: Array, iteration: int) -> tuple[float, int]:
+        """Count the ages of the entries about to be used: those of `rows` where `borrowed` (rows x clients) is true.
+
+        Returns their (mean, maximum); cold entries are counted apart.
+        """
+        written = self.written[rows]
+        warm = borrowed & (written >= 0)
+        lags = np.where(warm, iteration - written, 0)
+        self.cold_used += (borrowed & ~warm).sum(axis=0)
+        clients = np.nonzero(warm)[1]
+        places = clients * BUCKETS + lag_buckets(lags[warm])
+        self.lags += np.bincount(places, minlength=self.lags.size).reshape(self.lags.shape)
+        self.lag_sum += lags.sum(axis=0)
+        np.maximum(self.lag_max, lags.max(axis=0, initial=0), out=self.lag_max)
+        return float(lags.sum()) / max(len(clients), 1), int(lags.max(initial=0))
 
     def cold(self, client: int) -> int:
-        return int(np.sum(self.written[client] < 0))
+        return int(np.sum(self.written[:, client] < 0))
 
     def mean(self, client: int) -> Array:
         """The mean of the client's newest embeddings: what stands in for it when it is missing."""
-        warm = self.written[client] >= 0
+        warm = self.written[:, client] >= 0
         return np.asarray(self.values[client][warm].mean(axis=0) if warm.any() else self.values[client][0] * 0)
 
     def lag_summary(self, client: int) -> dict[str, Any]:
