@@ -33,15 +33,15 @@ def _torch() -> Any:
 class DeepModel:
     """A classifier given by a module that maps rows to one score for each class.
 
-    `row_shape` is the shape of one row as the module wants it, for instance (1, 28, 28). `row_loss(scores, labels)`
-    returns one loss for each row; the default is the cross-entropy.
+    `row_shape` is the shape of one row as the module wants it, for instance (1, 28, 28). `row_loss` is a loss in the
+    manner of torch.nn.functional, with a `reduction` of "sum" or "mean"; the default is the cross-entropy.
     """
 
     def __init__(
         self,
         module: "torch.nn.Module",
         row_shape: tuple[int, ...],
-        row_loss: Callable[[Any, Any], Any] | None = None,
+        row_loss: Callable[..., Any] | None = None,
         chunk_rows: int = CHUNK_ROWS,
     ) -> None:
         torch = _torch()
@@ -55,6 +55,7 @@ class DeepModel:
         self._start = np.concatenate([value.detach().numpy().ravel() for value in module.parameters()])
         self._row_loss = row_loss or torch.nn.functional.cross_entropy
         self._row_gradients = torch.func.vmap(torch.func.grad(self._loss_of_one), in_dims=(None, 0, 0))
+        self._batch_gradient = torch.func.grad(self._loss_of_all)
 
     @property
     def dimension(self) -> int:
@@ -72,6 +73,8 @@ class DeepModel:
         return self._start.astype(np.float64)
 
     def clipped_sum(self, parameters: Vector, data: EdgeData, rows: Rows, clip: float) -> tuple[Vector, int]:
+        if clip == np.inf:
+            return self._plain_sum(parameters, data, rows), int(rows.size)
         total, below = np.zeros(self.dimension), 0
         for first in range(0, rows.size, self.chunk_rows):
             part, within = self._clipped_chunk(parameters, data, rows[first : first + self.chunk_rows], clip)
@@ -92,10 +95,21 @@ class DeepModel:
         found: Vector = summed.numpy().astype(np.float64)
         return found, int((norms <= clip).sum())
 
+    def _plain_sum(self, parameters: Vector, data: EdgeData, rows: Rows) -> Vector:
+        """Nothing to clip: one backward pass for all rows."""
+        torch = _torch()
+        gradients = self._batch_gradient(self._named(parameters), self._inputs(data, rows), self._labels(data, rows))
+        found: Vector = torch.cat([gradients[name].ravel() for name in self._names]).numpy().astype(np.float64)
+        return found
+
+    def _loss_of_all(self, parameters: dict[str, Any], rows: Any, labels: Any) -> Any:
+        scores = _torch().func.functional_call(self.module, parameters, (rows,))
+        return self._row_loss(scores, labels, reduction="sum")
+
     def _loss_of_one(self, parameters: dict[str, Any], row: Any, label: Any) -> Any:
         torch = _torch()
         scores = torch.func.functional_call(self.module, parameters, (row.unsqueeze(0),))
-        return self._row_loss(scores, label.unsqueeze(0)).sum()
+        return self._row_loss(scores, label.unsqueeze(0), reduction="sum")
 
     def _named(self, parameters: Vector) -> dict[str, Any]:
         torch = _torch()
@@ -124,7 +138,7 @@ class DeepModel:
         torch = _torch()
         with torch.no_grad():
             scores = torch.from_numpy(self.scores(parameters, data))
-            return float(self._row_loss(scores, self._labels(data, slice(None))).mean())
+            return float(self._row_loss(scores, self._labels(data, slice(None)), reduction="mean"))
 
     def accuracy(self, parameters: Vector, data: EdgeData) -> float:
         return float((self.scores(parameters, data).argmax(axis=1) == data.labels).mean())

@@ -247,7 +247,8 @@ def _replace_one_losses(release: GaussianRelease, grid: float) -> Any:
 
 def replace_one_loss(x: npt.NDArray[np.float64], multiplier: float, rate: float) -> npt.NDArray[np.float64]:
     """log of (1-p)N(0)+pN(1) over (1-p)N(0)+pN(-1) at x, both with deviation `multiplier`. It rises with x."""
-    keep, drop = math.log1p(-rate), math.log(rate) - 0.5 / multiplier**2
+    keep = math.log1p(-rate) if rate < 1.0 else -math.inf
+    drop = math.log(rate) - 0.5 / multiplier**2
     raised = x / multiplier**2
     return np.logaddexp(keep, drop + raised) - np.logaddexp(keep, drop - raised)
 

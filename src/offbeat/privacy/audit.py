@@ -1,0 +1,70 @@
+"""An epsilon that an attack has shown: a lower bound with a stated confidence.
+
+Two worlds differ in one record. The attacker sees what one of them released and computes a score, best the log of the
+likelihood ratio. If the mechanism were (epsilon, delta)-private, then for every set A of scores
+
+    P[score in A | world one] <= e^epsilon P[score in A | world two] + delta.
+
+So from many runs of both worlds, epsilon >= log((p - delta) / q), p from below and q from above by Clopper and Pearson.
+The set A is chosen on one half of the runs and judged on the other, so that choosing costs no confidence.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import beta
+
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The bound, the test that showed it, and how often it fired in each world."""
+
+    epsilon: float
+    threshold: float
+    fired_one: int
+    fired_two: int
+    runs: int
+    confidence: float
+
+
+def epsilon_shown(one: Scores, two: Scores, delta: float, confidence: float = 0.95) -> Shown:
+    """The largest epsilon that the scores of the two worlds prove, by a threshold from above or from below, in either
+    direction of the inequality. 0 if they prove nothing."""
+    half = min(one.size, two.size) // 2
+    best = Shown(0.0, math.nan, 0, 0, half, confidence)
+    candidates = [(a, b, sign) for a, b in ((one, two), (two, one)) for sign in (1.0, -1.0)]
+    share = 1 - (1 - confidence) / len(candidates)
+    for first, second, sign in candidates:
+        threshold = _best_threshold(sign * first[:half], sign * second[:half], delta, share)
+        fired = [int((sign * world[half : 2 * half] > threshold).sum()) for world in (first, second)]
+        found = _bound(fired[0], fired[1], half, delta, share)
+        if found > best.epsilon:
+            best = Shown(found, sign * threshold, fired[0], fired[1], half, confidence)
+    return best
+
+
+def _best_threshold(first: Scores, second: Scores, delta: float, confidence: float) -> float:
+    grid = np.unique(np.quantile(np.concatenate([first, second]), np.linspace(0.0005, 0.9995, 400)))
+    fired_first = first.size - np.searchsorted(np.sort(first), grid, side="right")
+    fired_second = second.size - np.searchsorted(np.sort(second), grid, side="right")
+    pairs = zip(fired_first.tolist(), fired_second.tolist(), strict=True)
+    bounds = [_bound(a, b, first.size, delta, confidence) for a, b in pairs]
+    return float(grid[int(np.argmax(bounds))])
+
+
+def _bound(fired_first: int, fired_second: int, runs: int, delta: float, confidence: float) -> float:
+    each = (1 - confidence) / 2
+    p = float(beta.ppf(each, fired_first, runs - fired_first + 1)) if fired_first > 0 else 0.0
+    q = float(beta.ppf(1 - each, fired_second + 1, runs - fired_second)) if fired_second < runs else 1.0
+    return math.log((p - delta) / q) if p > delta and q > 0 else -math.inf
+
+
+def exponential_norm_score(released: Scores, one: Scores, two: Scores, scale: float) -> float:
+    """Log of the likelihood ratio under MAPA's printed noise around `one` and around `two`: the density is
+    proportional to exp(-r/scale) r^-(d-1), r the distance from the true value."""
+    near, far = float(np.linalg.norm(released - one)), float(np.linalg.norm(released - two))
+    return (far - near) / scale + (released.size - 1) * math.log(max(far, 1e-300) / max(near, 1e-300))
