@@ -83,6 +83,8 @@ def tell(result: "Result", folder: Path, as_json: bool) -> None:
         return
     speaker().print(summary(result.record, folder))
     say(f"\nThe page for browsers is {folder / REPORT_FILE}")
+    if result.exit_code:
+        say(f"\noffbeat: the run ended as {result.record.verdict!r}: {result.record.reason}. What it had is kept.")
     typer.echo(str(folder))
 
 

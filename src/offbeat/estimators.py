@@ -180,7 +180,8 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
         return self
 
     def predict(self, X: Blocks) -> NDArray[Any]:
-        return np.asarray(self.classes_[(self.decision_function(X) >= 0).astype(np.intp)])
+        positive = self.decision_function(X) >= 0
+        return np.asarray(self.classes_[positive.astype(np.intp)])
 
     def predict_proba(self, X: Blocks) -> Floats:
         """One column per class, in the order of classes_."""

@@ -107,6 +107,8 @@ class Job(JobPart, frozen=True, kw_only=True):
 
 
 TABLES = ("data", "runtime")
+SET_ONLY = ("set", "dir", "parties", "split", "split_after_one_hot", "preparation", "limit_rows")
+"""Keys of [data] that say nothing where the parties bring files."""
 RUNTIMES = ("simulator", "threads", "processes")
 PLAIN_CHOICES: dict[str, tuple[str, ...]] = {
     "task": ("auto", "classification", "regression"),
@@ -328,6 +330,8 @@ def toml_of(job: Job) -> str:
     """The job with every key that has a value, as TOML: simple keys first, then tables, then parties."""
     plain: dict[str, Any] = msgspec.to_builtins(job)
     lines = _lines({key: value for key, value in plain.items() if key not in (*TABLES, "party")})
+    if job.party:
+        plain["data"] = {key: value for key, value in plain["data"].items() if key not in SET_ONLY}
     for name in TABLES:
         lines += ["", f"[{name}]", *_lines(plain[name])]
     for entry in plain["party"]:

@@ -1,0 +1,175 @@
+"""Job files: read, checked, changed from the command line, written back, and documented key by key."""
+
+import re
+import tomllib
+from math import inf
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from offbeat.errors import BadJob
+from offbeat.job import (
+    DataEntry,
+    Job,
+    PartyEntry,
+    RuntimeEntry,
+    apply_setting,
+    job_from,
+    read_job,
+    toml_of,
+)
+
+SMALLEST = """
+algorithm = "afsvrg-vp"
+seed = 7
+penalty = 1e-4
+target = 1e-6
+passes = 60
+secure_sum = "pairwise"
+
+[[party]]
+name = "bank"
+file = "bank.csv"
+id = "customer"
+label = "default"
+
+[[party]]
+name = "shop"
+file = "shop.csv"
+id = "customer"
+
+[[party]]
+name = "telecom"
+file = "telecom.csv"
+id = "customer"
+
+[runtime]
+kind = "simulator"
+slow = { shop = 4.0 }
+"""
+
+
+def written(tmp_path, text=SMALLEST):
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_smallest_job_of_the_reference_is_read(tmp_path):
+    job = read_job(written(tmp_path))
+    assert (job.algorithm, job.seed, job.penalty, job.target, job.passes) == ("afsvrg-vp", 7, 1e-4, 1e-6, 60.0)
+    assert [entry.name for entry in job.party] == ["bank", "shop", "telecom"]
+    assert job.party[0].file == str(tmp_path / "bank.csv")
+    assert job.party[0].label == "default" and job.party[1].label is None
+    assert job.runtime.slow == {"shop": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("line", "near"),
+    [
+        ("penality = 1e-4", "penalty"),
+        ("[runtime]\nkindd = 'threads'", "kind"),
+        ("[data]\nsplitt = 'equal'", "split"),
+        ("[[party]]\nname = 'a'\nfil = 'a.csv'", "file"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_right_name(tmp_path, line, near):
+    with pytest.raises(BadJob, match=f"unknown key.*'{near}'"):
+        read_job(written(tmp_path, line))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("passes = 0", "passes must be above 0"),
+        ("penalty = -1.0", "penalty must be 0 or more"),
+        ("seed = 'seven'", "seed"),
+        ("step = 'automatic'", "step must be a number"),
+        ("step = -0.5", "step must be above 0"),
+        ("batch = 0", "batch must be at least 1"),
+        ("loss = 'logistics'", "Did you mean 'logistic'"),
+        ("secure_sum = 'pairwize'", "Did you mean 'pairwise'"),
+        ("[runtime]\nkind = 'simulation'", "runtime.kind must be one of"),
+        ("[runtime]\nslow = { shop = 0.5 }", "how many times slower"),
+        ("step = 'grid'\n[runtime]\nkind = 'threads'", "only the simulator"),
+        ("x = ", "not valid TOML"),
+        ("[[party]]\nname = 'a'\nfile = 'x'\n[[party]]\nname = 'a'\nfile = 'y'", "same name"),
+        ("labels_at = ['banc']\n[[party]]\nname = 'bank'\nfile = 'x'", "Did you mean 'bank'"),
+        ("[data]\nset = 'credit-like'\n[[party]]\nname = 'a'\nfile = 'x'", "choose one"),
+        ("[[party]]\nname = 'a'", "file"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key(tmp_path, line, words):
+    with pytest.raises(BadJob, match=re.escape(words)):
+        read_job(written(tmp_path, line))
+
+
+def test_a_missing_job_file_is_named(tmp_path):
+    with pytest.raises(BadJob, match="no job file"):
+        read_job(tmp_path / "absent.toml")
+
+
+def test_settings_replace_keys_at_any_depth(tmp_path):
+    settings = [
+        "seed=3",
+        "algorithm=afsaga-vp",
+        "runtime.slow.bank=2",
+        "party.shop.file=other.csv",
+        "labels_at=['bank']",
+    ]
+    job = read_job(written(tmp_path), settings)
+    assert (job.seed, job.algorithm, job.labels_at) == (3, "afsaga-vp", ["bank"])
+    assert job.runtime.slow == {"shop": 4.0, "bank": 2.0}
+    assert job.party[1].file == str(tmp_path / "other.csv")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"), [("seed", "key=value"), ("party.shopp.file=x", "'shop'"), ("seed.x=1", "value")]
+)
+def test_a_setting_that_fits_nowhere_is_refused(setting, words):
+    with pytest.raises(BadJob, match=words):
+        apply_setting(tomllib.loads(SMALLEST), setting)
+
+
+def test_a_job_written_back_is_the_same_job(tmp_path):
+    job = read_job(written(tmp_path))
+    text = toml_of(job)
+    assert job_from(tomllib.loads(text)) == job
+    set_job = Job(
+        data=DataEntry(set='a "quoted" name', split={"a": ["x"], "b": ["y"]}), runtime=RuntimeEntry(until_s=inf)
+    )
+    assert job_from(tomllib.loads(toml_of(set_job))) == set_job
+
+
+DOCUMENTED = {"the top": Job, "[data]": DataEntry, "[runtime]": RuntimeEntry, "[[party]]": PartyEntry}
+
+
+@pytest.mark.parametrize("section", DOCUMENTED)
+def test_the_reference_page_has_every_key_and_no_other(section):
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "job-file.md").read_text(encoding="utf-8")
+    heading = {
+        "the top": "## At the top",
+        "[data]": "## `[data]`",
+        "[runtime]": "## `[runtime]`",
+        "[[party]]": "## `[[party]]`",
+    }
+    part = page.split(heading[section] + "\n")[1].split("\n## ")[0]
+    documented = set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE))
+    fields = {field.name for field in msgspec.structs.fields(DOCUMENTED[section])} - {"data", "runtime", "party"}
+    assert documented == fields
+    for name, default in _defaults(DOCUMENTED[section]):
+        row = next(line for line in part.splitlines() if line.startswith(f"| `{name}` |"))
+        assert f"`{default}`" in row, f"{name}: the page should show the default {default}"
+
+
+def _defaults(kind):
+    for field in msgspec.structs.fields(kind):
+        value = field.default
+        if field.name in ("data", "runtime", "party") or value is None or value is msgspec.NODEFAULT:
+            continue
+        yield field.name, {True: "true", False: "false"}.get(value, value) if isinstance(value, bool) else _shown(value)
+
+
+def _shown(value):
+    return f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
