@@ -188,28 +188,33 @@ def party_serve(
     daemon.stop()
 
 
+@party.command("replay")
+def party_replay(run: str, home: HomeOption = Path("."), json_: JsonOption = False) -> None:
+    """Feed this party's log of a run to a party built anew, and check that every effect is the same, bit for bit."""
+    from offbeat.orgs.party_config import read_home
+    from offbeat.orgs.replay import replay_training
+
+    repeated = replay_training(read_home(home), Path(run).name)
+    say(
+        f"'{repeated.party}' repeated {repeated.events} events to the same bits ({repeated.marks} marks met): "
+        f"{repeated.digest}"
+    )
+    show(
+        {"events": repeated.events, "marks": repeated.marks, "digest": repeated.digest, "verdict": repeated.verdict},
+        json_,
+    )
+
+
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
 
 def ask(home_path: Path, party: str, request: Any, timeout_s: float = 60.0) -> Any:
-    """An owner's request to its own daemon, under its own certificate."""
-    from offbeat.orgs.control import Caller
-    from offbeat.orgs.daemon import CONTROL_FILE
-    from offbeat.orgs.party_config import read_home
+    """An owner's request; `party` is the daemon's address, or another party.toml than the one under --home."""
+    from offbeat.orgs import client
 
     if party and Path(party).exists():
-        home_path, party = Path(party), ""
-    home = read_home(home_path)
-    address = party.removeprefix("grpc://").removeprefix("https://")
-    control = home.private / CONTROL_FILE
-    if not address and control.is_file():
-        address = control.read_text(encoding="utf-8").strip()
-    if not address:
-        raise PeerFailed(
-            f"the daemon of '{home.name}' has not been started; run `offbeat party serve --home {home_path}`."
-        )
-    caller = Caller(home.identity(), home.roster(), {home.name: address})
-    return caller.call(home.name, request, timeout_s)
+        return client.ask(Path(party), request, timeout_s=timeout_s)
+    return client.ask(home_path, request, party.removeprefix("grpc://").removeprefix("https://"), timeout_s)
 
 
 @job.command("submit")

@@ -64,6 +64,15 @@ class OpenPrediction(Packet, frozen=True):
     rows: int
 
 
+class Poll(Packet, frozen=True):
+    """Are there letters for me? Asked by a party that has no address of its own."""
+
+
+class Reply(Packet, frozen=True):
+    number: int
+    answer: bytes
+
+
 # -- from the owner ---------------------------------------------------------------------------------------------------
 
 
@@ -138,13 +147,19 @@ class Predicted(Packet, frozen=True):
     without: list[str]
 
 
+class Letters(Packet, frozen=True):
+    letters: list[tuple[int, bytes]]
+
+
 class Failure(Packet, frozen=True):
     kind: str
     message: str
 
 
-Request = Ping | Propose | Begin | Report | Halt | OpenPrediction | Submit | Status | ListRuns | Stop | Predict
-Answer = Done | Pong | Submitted | RunStatus | Runs | Predicted | Failure
+Request = (
+    Ping | Propose | Begin | Report | Halt | OpenPrediction | Poll | Reply | Submit | Status | ListRuns | Stop | Predict
+)
+Answer = Done | Pong | Submitted | RunStatus | Runs | Predicted | Letters | Failure
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -162,6 +177,14 @@ def decode_request(raw: bytes) -> Request:
         return _REQUESTS.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
         raise PeerFailed(f"a request of {len(raw)} bytes is not one of ours: {problem}") from problem
+
+
+def decode_answer(raw: bytes) -> Answer:
+    """The answer, or the error that it stands for."""
+    answer = _ANSWERS.decode(raw)
+    if isinstance(answer, Failure):
+        raise error_named(answer.kind, answer.message)
+    return answer
 
 
 def error_named(kind: str, message: str) -> OffbeatError:
@@ -194,10 +217,7 @@ class Caller:
             raise PeerFailed(unreachable(member, problem)) from problem
         finally:
             wire.close()
-        answer = _ANSWERS.decode(raw)
-        if isinstance(answer, Failure):
-            raise error_named(answer.kind, answer.message)
-        return answer
+        return decode_answer(raw)
 
     def _member(self, peer: str) -> Member:
         member = self.roster.member(peer)

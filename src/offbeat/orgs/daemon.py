@@ -18,13 +18,13 @@ import numpy as np
 
 from offbeat.errors import BadInput, BadJob, OffbeatError, PeerFailed, Refused
 from offbeat.evaluation import probabilities
-from offbeat.learning.losses import loss_named
 from offbeat.orgs import control, predict
 from offbeat.orgs.align_psi import tokens_of
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
 from offbeat.orgs.job import Job, job_from_text
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_job, refuse_prediction
+from offbeat.orgs.post import Post
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.runs import Run
 from offbeat.orgs.scoring import TableScores
@@ -37,6 +37,8 @@ log = logging.getLogger("offbeat.party")
 RUNS_AT_ONCE = 8
 PREDICT_WITHIN_S = 60.0
 CONTROL_FILE = "control"
+POLL_WITHIN_S = 10.0
+POLL_PAUSE_S = 1.0
 
 
 class Daemon:
@@ -51,6 +53,8 @@ class Daemon:
         self.address = ""
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
+        self._post = Post()
+        self._ended = threading.Event()
         self.server = Server(
             self.identity, self.roster, home.config.listen or "127.0.0.1:0", control={control.METHOD: self._answer}
         )
@@ -61,6 +65,8 @@ class Daemon:
             control.Report: self._on_report,
             control.Halt: self._on_halt,
             control.OpenPrediction: self._on_open_prediction,
+            control.Poll: lambda peer, request: control.Letters(self._post.collect(peer, POLL_WITHIN_S)),
+            control.Reply: self._on_reply,
         }
         self._owner_requests: dict[type, Callable[[Any], Answer]] = {
             control.Submit: self._on_submit,
@@ -80,10 +86,43 @@ class Daemon:
         (self.home.private / CONTROL_FILE).write_text(f"{local}:{port}\n", encoding="utf-8")
         for state in sorted(self.home.runs.glob("*/state.json")):
             self._take_up(state)
+        if not self.roster.member(self.home.name).address:
+            self._fetch_letters()
         return self.address
 
     def stop(self) -> None:
+        self._ended.set()
         self.server.stop()
+
+    # -- a party that cannot be called ----------------------------------------------------------------------------
+
+    def _fetch_letters(self) -> None:
+        """Nobody can call us: ask everybody who can be called for letters, again and again."""
+        for member in self.roster.members:
+            if member.address:
+                threading.Thread(
+                    target=self._poll, args=(member,), name=f"letters of {member.name}", daemon=True
+                ).start()
+
+    def _poll(self, member: Member) -> None:
+        while not self._ended.is_set():
+            try:
+                letters = self.caller.call(member.name, control.Poll(), POLL_WITHIN_S + control.CALL_WITHIN_S)
+                assert isinstance(letters, control.Letters)
+                for number, request in letters.letters:
+                    self.caller.call(member.name, control.Reply(number, self._answer(member, request)))
+            except OffbeatError:
+                self._ended.wait(POLL_PAUSE_S)
+
+    def _on_reply(self, peer: str, request: control.Reply) -> Answer:
+        self._post.answer(request.number, request.answer)
+        return control.Done()
+
+    def _call(self, peer: str, request: Request) -> Answer:
+        """Call a peer, or leave a letter for one that cannot be called."""
+        if self.roster.member(peer).address:
+            return self.caller.call(peer, request)
+        return control.decode_answer(self._post.send(peer, control.encode(request), control.CALL_WITHIN_S))
 
     def _take_up(self, path: Path) -> None:
         state = json.loads(path.read_text(encoding="utf-8"))
@@ -144,7 +183,7 @@ class Daemon:
         self.runs[name] = run
         run.accept(salt)
         for other in others:
-            self.caller.call(other, control.Begin(name))
+            self._call(other, control.Begin(name))
         self._begin(run)
         return control.Submitted(name)
 
@@ -153,7 +192,7 @@ class Daemon:
         accepted: list[str] = []
         for other in others:
             try:
-                self.caller.call(other, proposal)
+                self._call(other, proposal)
                 accepted.append(other)
             except OffbeatError as problem:
                 for friend in accepted:
@@ -251,7 +290,7 @@ class Daemon:
     def _tell(self, peer: str, request: Request) -> None:
         """A courtesy: whoever cannot be reached finds out by itself."""
         try:
-            self.caller.call(peer, request)
+            self._call(peer, request)
         except OffbeatError as problem:
             log.warning("could not tell %s: %s", peer, problem)
 
@@ -266,7 +305,7 @@ class Daemon:
             if other == self.home.name:
                 continue
             try:
-                self.caller.call(other, control.OpenPrediction(request.run, prediction, len(request.ids)))
+                self._call(other, control.OpenPrediction(request.run, prediction, len(request.ids)))
                 reached.append(other)
             except PeerFailed:
                 if not without:
@@ -282,9 +321,8 @@ class Daemon:
     def _predicted(self, run: Run, party: predict.Predictor) -> control.Predicted:
         assert party.result is not None
         scores = np.where(party.known, party.result, np.nan)
-        loss = loss_named(run.job.model.loss)
-        logistic = run.job.model.loss == "logistic"
-        chances = probabilities(np.where(party.known, party.result, 0.0), loss).tolist() if logistic else None
+        loss = run.job.model.loss
+        chances = probabilities(np.where(party.known, party.result, 0.0), loss).tolist() if loss == "logistic" else None
         classes = TableScores.classes_of(run)
         return control.Predicted(scores.tolist(), party.known.tolist(), chances, classes, list(party.left_out))
 

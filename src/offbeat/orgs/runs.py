@@ -29,7 +29,7 @@ from offbeat.orgs.org_record import write_record
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_rows
 from offbeat.orgs.predict import Predictor
-from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
+from offbeat.orgs.row_ledger import Counts, RowLedger, refuse_rows_over_cap
 from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept, load_table, own_rows, write_model
 from offbeat.orgs.train import build_party, options_of
 from offbeat.party.contract import Finish, Message, Party
@@ -159,13 +159,12 @@ class Run:
     def _trained(
         self, own: OwnRows, table: Table, rows: NDArray[np.int64]
     ) -> tuple[Finish, dict[str, Any], Guarded, Outcome]:
-        ledger, policy = RowLedger(self.home.private / "ledger"), self.home.config.policy
+        ledger = RowLedger(self.home.private / "ledger")
         ids = self._training_ids(own, table, rows)
-        before = ledger.counts(ids)
-        refuse_rows_over_cap(policy.row_cap, before, 1, self.home.name)
+        cap, before = self._row_limits(ledger, ids)
         secret = self.identity.derive(f"masks {self.run}")
         party, messages = build_party(
-            self.job, self.home.name, own, run=self.run, secret=secret, cap=policy.row_cap, before=before
+            self.job, self.home.name, own, run=self.run, secret=secret, cap=cap, before=before
         )
         outcome = self.session("train", party, messages, self.folder, self._training_digest(own))
         finish = outcome.finished[self.home.name]
@@ -174,6 +173,16 @@ class Run:
         model = OwnModel(weights, own.fitted, holds_intercept(self.job, self.home.name), own.classes)
         write_model(self.private, "model", model)
         return finish, {"weights": weights, "events": outcome.events, "seconds": outcome.time_s}, party, outcome
+
+    def _row_limits(self, ledger: RowLedger, ids: list[Any]) -> tuple[int, Counts]:
+        """The cap and what was used before, as they were when the training began: a restart must not see others."""
+        kept = read_checkpoint(self.private, "limits")
+        if kept is not None:
+            return kept["cap"], kept["before"]
+        cap, before = self.home.config.policy.row_cap, ledger.counts(ids)
+        refuse_rows_over_cap(cap, before, 1, self.home.name)
+        write_checkpoint(self.private, "limits", {"cap": cap, "before": before})
+        return cap, before
 
     def _training_ids(self, own: OwnRows, table: Table, rows: NDArray[np.int64]) -> list[Any]:
         position = dict(zip(self._all_tokens(), rows.tolist(), strict=True))

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from offbeat.learning.blocks import make_block
 from offbeat.learning.losses import loss_named
 from offbeat.learning.penalties import penalty_named
@@ -55,7 +53,3 @@ def build_party(
         only=name,
     )
     return Guarded(inner, rows.tokens_train, cap=cap, before=before), (*family.messages, *guard.MESSAGES)
-
-
-def no_rows_before(rows: OwnRows) -> Counts:
-    return np.zeros(len(rows.tokens_train), np.int64)

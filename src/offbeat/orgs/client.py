@@ -1,0 +1,76 @@
+"""A finished run as a model in Python: `connect` to the own daemon, and predict by ids.
+
+    model = connect("hospital", "diagnosis-20261115-094935-8f147c")
+    model.predict_proba(["P100000", "P100003"])
+
+The scores come from all parties together, through the daemon of the folder named first; see orgs/predict.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.data.holdout import id_text
+from offbeat.errors import BadJob, PeerFailed
+from offbeat.orgs.control import Caller, Predict, Predicted, Request
+from offbeat.orgs.daemon import CONTROL_FILE
+from offbeat.orgs.party_config import read_home
+
+PREDICT_WITHIN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class JointModel:
+    """A model whose parts stay where they are. A row that not every party knows scores NaN."""
+
+    home: Path
+    run: str
+    address: str = ""
+
+    def decision_function(self, ids: Sequence[Any]) -> NDArray[np.float64]:
+        return np.array([score if known else np.nan for score, known in zip(*_of(self._ask(ids)), strict=True)])
+
+    def predict_proba(self, ids: Sequence[Any]) -> NDArray[np.float64]:
+        """Two columns, as scikit-learn has them: the chance of the negative and of the positive class."""
+        answer = self._ask(ids)
+        if answer.probabilities is None:
+            raise BadJob("probabilities need the logistic loss; use decision_function.")
+        positive = np.where(answer.known, answer.probabilities, np.nan)
+        return np.column_stack([1 - positive, positive])
+
+    def predict(self, ids: Sequence[Any]) -> list[Any]:
+        """The class of each row, under its own name where this party holds the labels; None where it is unknown."""
+        answer = self._ask(ids)
+        classes = answer.classes or [-1, 1]
+        return [classes[int(score >= 0)] if known else None for score, known in zip(*_of(answer), strict=True)]
+
+    def _ask(self, ids: Sequence[Any]) -> Predicted:
+        answer = ask(self.home, Predict(self.run, [id_text(value) for value in ids]), self.address, PREDICT_WITHIN_S)
+        assert isinstance(answer, Predicted)
+        return answer
+
+
+def connect(home: str | Path, run: str, address: str = "") -> JointModel:
+    """The model of a finished run, through the daemon of the party in this folder."""
+    return JointModel(Path(home), run, address)
+
+
+def ask(home_path: Path, request: Request, address: str = "", timeout_s: float = 60.0) -> Any:
+    """An owner's request to its own daemon, under its own certificate."""
+    home = read_home(home_path)
+    control = home.private / CONTROL_FILE
+    if not address and control.is_file():
+        address = control.read_text(encoding="utf-8").strip()
+    if not address:
+        raise PeerFailed(
+            f"the daemon of '{home.name}' has not been started; run `offbeat party serve --home {home_path}`."
+        )
+    return Caller(home.identity(), home.roster(), {home.name: address}).call(home.name, request, timeout_s)
+
+
+def _of(answer: Predicted) -> tuple[list[float], list[bool]]:
+    return answer.scores, answer.known

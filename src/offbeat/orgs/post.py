@@ -1,0 +1,56 @@
+"""Letters for a party that cannot be called: it has no open port, so it asks its peers for letters instead.
+
+A daemon that wants something from such a party puts the request into its box and waits. The party's own daemon polls
+the box over a connection that it opened itself, answers, and the answer is handed to whoever waits.
+"""
+
+import itertools
+import threading
+from collections import defaultdict, deque
+
+from offbeat.errors import PeerFailed
+
+LETTERS_KEPT = 64
+
+
+class Post:
+    """One box per party. Thread-safe; everything in it has a bound and an end."""
+
+    def __init__(self) -> None:
+        self._boxes: dict[str, deque[tuple[int, bytes]]] = defaultdict(deque)
+        self._answers: dict[int, bytes | None] = {}  # None: still waited for
+        self._numbers = itertools.count(1)
+        self._changed = threading.Condition()
+
+    def send(self, peer: str, request: bytes, timeout_s: float) -> bytes:
+        """Put a letter into the peer's box and wait for its answer."""
+        with self._changed:
+            if len(self._boxes[peer]) >= LETTERS_KEPT:
+                raise PeerFailed(f"'{peer}' does not fetch its letters; is its daemon running?")
+            number = next(self._numbers)
+            self._answers[number] = None
+            self._boxes[peer].append((number, request))
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._answers[number] is not None, timeout_s)
+            answer = self._answers.pop(number)
+            if answer is None:
+                self._boxes[peer] = deque(letter for letter in self._boxes[peer] if letter[0] != number)
+                raise PeerFailed(
+                    f"'{peer}' has no address and did not call within {timeout_s:.0f} s; is `offbeat party serve` "
+                    "running there, and may it reach us?"
+                )
+            return answer
+
+    def collect(self, peer: str, timeout_s: float) -> list[tuple[int, bytes]]:
+        """The peer's letters; waits for the first for a while."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._boxes[peer]), timeout_s)
+            letters = list(self._boxes[peer])
+            self._boxes[peer].clear()
+            return letters
+
+    def answer(self, number: int, content: bytes) -> None:
+        with self._changed:
+            if number in self._answers:
+                self._answers[number] = content
+                self._changed.notify_all()

@@ -1,0 +1,49 @@
+"""A real run, again: feed each session's log of this party to a party built anew, and compare every effect's digest.
+
+Only the owner can do it: the masks come from its key, which no run folder holds.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from offbeat.errors import BadInput
+from offbeat.message.codec import Codec
+from offbeat.orgs.job import job_from_text
+from offbeat.orgs.party_config import Home
+from offbeat.orgs.rows import load_table, own_rows
+from offbeat.orgs.train import build_party
+from offbeat.runtime.checkpoint import read_checkpoint
+from offbeat.runtime.recovery import log_path, recover
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """What a replay did: all marks in the log were met, or it would have raised."""
+
+    party: str
+    events: int
+    marks: int
+    digest: str
+    verdict: str
+
+
+def replay_training(home: Home, run: str) -> Repeated:
+    """Replay this party's training of one run from the first event; raises where the effects differ."""
+    folder, private = home.runs / run, home.private / run
+    kept, limits = read_checkpoint(private, "alignment"), read_checkpoint(private, "limits")
+    if kept is None or limits is None or not log_path(folder, home.name).is_file():
+        raise BadInput(f"'{home.name}' has no log of a training under {folder}.")
+    job = job_from_text((folder / "job.toml").read_text(encoding="utf-8"), folder / "job.toml")
+    own = own_rows(home, load_table(home), job, kept["rows"], kept["tokens"])
+    secret = home.identity().derive(f"masks {run}")
+    party, messages = build_party(
+        job, home.name, own, run=run, secret=secret, cap=limits["cap"], before=limits["before"]
+    )
+    replayed = recover(party, Codec(messages), folder, from_start=True)
+    finish = replayed.drive.finished
+    verdict = finish.verdict if finish is not None else ""
+    return Repeated(home.name, replayed.events, replayed.marks, replayed.drive.digest.hex(), verdict)
+
+
+def runs_of(home: Home) -> list[Path]:
+    return sorted(path.parent for path in home.runs.glob("*/state.json"))

@@ -1,0 +1,108 @@
+"""What an owner allows, and how settings are read: every refusal says why."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from offbeat.errors import BadInput, BadJob, Refused
+from offbeat.orgs.job import Job, Method, Model, job_from_text
+from offbeat.orgs.party_config import example, read_home
+from offbeat.orgs.policy import Policy, objections, refuse_job, refuse_prediction, refuse_rows
+
+JOB = Job(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))
+
+
+@pytest.mark.parametrize(
+    ("policy", "job", "reason"),
+    [
+        (Policy(jobs=("other",)), JOB, "allows the jobs 'other'"),
+        (Policy(initiators=("telecom",)), JOB, "lets 'telecom' propose"),
+        (Policy(initiators=()), JOB, "lets nobody propose"),
+        (Policy(peers=("bank",)), JOB, "not allow work with 'telecom'"),
+        (Policy(methods=("vfb2-saga",)), JOB, "not 'vfb2-svrg'"),
+        (Policy(secure_sum=("two-tree",)), JOB, "not 'pairwise'"),
+        (Policy(parties_least=4), JOB, "at least 4 parties, the job has 3"),
+        (Policy(passes_most=10), JOB, "allows 10 passes, the job wants 60"),
+        (Policy(derivatives=False), JOB, "would tell it their labels"),
+        (Policy(epsilon=1.0), JOB, "adds no noise"),
+    ],
+)
+def test_each_bound_of_a_policy_refuses_with_its_reason(policy: Policy, job: Job, reason: str) -> None:
+    with pytest.raises(Refused, match="'shop' refuses the job 'credit' of 'bank'") as refused:
+        refuse_job(policy, job, "shop", "bank")
+    assert reason in str(refused.value)
+    assert refused.value.exit_code == 4
+
+
+def test_a_label_holder_may_keep_its_labels() -> None:
+    assert objections(Policy(labels=False), JOB, "bank", "shop") == ["its policy keeps its labels out of every job"]
+    assert objections(Policy(labels=False), JOB, "shop", "bank") == []
+
+
+def test_the_default_policy_accepts_a_plain_job_and_names_all_objections_at_once() -> None:
+    assert objections(Policy(), JOB, "shop", "bank") == []
+    assert len(objections(Policy(jobs=(), peers=(), methods=()), JOB, "shop", "bank")) == 3
+    assert objections(Policy(), JOB, "stranger", "bank") == ["'stranger' is not one of its parties"]
+
+
+def test_tiny_intersections_and_foreign_predictions_are_refused() -> None:
+    refuse_rows(Policy(rows_least=3), "shop", 3)
+    with pytest.raises(Refused, match="2 rows are shared"):
+        refuse_rows(Policy(rows_least=3), "shop", 2)
+    refuse_prediction(Policy(predictions_for=("bank",)), "shop", "bank", 10)
+    with pytest.raises(Refused, match="to 'bank', not to 'telecom'"):
+        refuse_prediction(Policy(predictions_for=("bank",)), "shop", "telecom", 10)
+    with pytest.raises(Refused, match="at most 5 rows"):
+        refuse_prediction(Policy(prediction_rows_most=5), "shop", "bank", 6)
+
+
+def test_a_job_comes_back_from_its_own_text_with_the_same_digest() -> None:
+    job = msgspec.structs.replace(JOB, method=Method(target=1e-9, batch=32), model=Model(strength=0.25))
+    assert job_from_text(job.text) == job
+    assert job_from_text(job.text).digest == job.digest != JOB.digest
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("labels_at = ['nobody']", "one or more of"),
+        ("labels_at = []", "one or more of"),
+        ("parties = ['bank']", "at least two"),
+        ("parties = ['bank', 'shop']", "no sum hides"),
+        ("parties = ['bank', 'Shop', 'x']", "cannot be a party's name"),
+        ("extra = 1", "unknown field"),
+        ("name = 3", "expected `str`"),
+        ("[method]\nalgorithm = 'vfb2-svgr'", "vfb2-svrg"),
+        ("[method]\npasses = -1", "at 'method.passes'"),
+        ("[method]\nalgorithm = 'afsvrg-vp'", "labels at every party"),
+        ("[model]\nloss = 'squared'", "does not go with"),
+        ("[model]\npenalty = 'none'", "strength = 0"),
+        ("name = ", "not valid TOML"),
+    ],
+)
+def test_a_wrong_job_names_the_key(change: str, reason: str) -> None:
+    base = {"name": "'credit'", "parties": "['bank', 'shop', 'telecom']", "labels_at": "['bank']"}
+    key = change.partition(" =")[0]
+    text = "\n".join(f"{k} = {v}" for k, v in base.items() if k != key) + "\n" + change
+    with pytest.raises(BadJob) as wrong:
+        job_from_text(text, "job.toml")
+    assert reason in str(wrong.value)
+    assert wrong.value.exit_code == 2
+
+
+def test_the_example_settings_are_complete_and_readable(tmp_path: Path) -> None:
+    (tmp_path / "party.toml").write_text(example("bank", label="default"))
+    home = read_home(tmp_path)
+    assert home.config.data.label == "default" and home.data_file == tmp_path / "bank.csv"
+    written = set(example("bank").split("[policy]")[1].replace("=", " ").split())
+    left_out = {field for field in Policy.__struct_fields__ if field not in written}
+    assert left_out == {"epsilon"}
+
+
+def test_settings_with_an_unknown_key_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "party.toml").write_text(example("bank") + "\nrow_kap = 3\n")
+    with pytest.raises(BadInput, match=r"party\.toml.*row_kap.*policy"):
+        read_home(tmp_path)
+    with pytest.raises(BadInput, match="offbeat party init"):
+        read_home(tmp_path / "nowhere")
