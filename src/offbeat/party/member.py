@@ -213,7 +213,8 @@ class Member:
     # -- events --------------------------------------------------------------------------------------------------
 
     def _on_started(self, event: Started) -> list[Effect]:
-        self.sounding.offer()
+        if not self.conduct.begun:
+            self.sounding.offer()
         effects: list[Effect] = [Wake(self.options.patience_s), *self.sums.offer_key()]
         effects += self._sound()  # also when resumed: the party may have gone down before it ever started
         return [*effects, *self.pending.again(), *self.role.resumed()] if event.resumed else effects

@@ -117,4 +117,3 @@ class Sounding:
         for name in self._PLAIN:
             setattr(self, name, state[name])
         self.vector = state["vector"]
-        self.offer()
