@@ -7,7 +7,7 @@ same part of a pass, met when the geometric mean of three looks is below the tar
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +100,9 @@ def run_demo(seed: int, data_dir: Path | None, folder: Path, begun: Callable[[st
                 job = demo_job(algorithm, seed, where, straggler=straggler)
                 write_job(job, folder / name)
                 watch = begun(name) if begun is not None else None
-                results[name] = run_experiment(data, job, optimum=optimum, watch=watch)
-                write_result(results[name], data, folder / name)
+                result = run_experiment(data, job, optimum=optimum, watch=watch)
+                write_result(result, data, folder / name)
+                results[name] = replace(result, parties=())  # their rows are not needed any more
                 if results[name].record.verdict == "stopped":
                     return Demo(data, first.data.set == REAL, results, _rows(results))
     return Demo(data, first.data.set == REAL, results, _rows(results))

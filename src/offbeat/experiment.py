@@ -44,7 +44,7 @@ from offbeat.recording import (
     with_certificates,
 )
 from offbeat.runtime.contract import Outcome, Runtime
-from offbeat.runtimes import costs_of, runtime_for
+from offbeat.runtimes import costs_of, ignored_by, runtime_for
 
 STEP_GRID_SPAN = 12.0
 STEP_GRID_PASSES = 3.0
@@ -320,6 +320,8 @@ def _result(
             labels_at=data.labels_at,
             label_dp_epsilon=job.label_dp_epsilon,
             seeded=True,
+            ignored=ignored_by(job),
+            faults=job.runtime.faults,
             outcome=outcome,
         ),
         options=_options(job, onlooker, tried),
@@ -363,6 +365,9 @@ def split_intercept(weights: Weights, constant_at: str | None) -> tuple[dict[str
 def _options(job: Job, onlooker: Onlooker, tried: list[dict[str, float]]) -> dict[str, Any]:
     conduct = onlooker.chair.member.conduct
     chosen: dict[str, Any] = {"step": conduct.eta, "batch": conduct.batch, "chair": conduct.chair}
+    if onlooker.optimum is not None:
+        chosen["optimum"] = onlooker.optimum
+        chosen["optimum_is"] = "the minimum" if onlooker.setting.penalty.convex else "the best known stationary point"
     if tried:
         chosen["steps_tried"] = tried
     if job.label_dp_epsilon is not None:

@@ -73,9 +73,17 @@ METHODS: dict[str, Method] = {
 }
 
 
+HORIZONTAL = ("mapa", "audp", "asgd", "csgd", "steady", "fedasync", "fedbuff")
+
+
 def method_named(name: str) -> Method:
     """The method of this name, or a BadJob that names the nearest one."""
     found = METHODS.get(name)
+    if name in HORIZONTAL:
+        raise BadJob(
+            f"{name!r} is a horizontal method: rows are shared out, not columns. `offbeat cloud` and `offbeat edge` run "
+            "it over a broker; offbeat.edge_experiment.run_edges simulates it."
+        )
     if found is None:
         raise BadJob(f"Unknown algorithm {name!r}. {did_you_mean(name, METHODS)}")
     return found

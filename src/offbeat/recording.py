@@ -77,6 +77,8 @@ def with_certificates(curve: Sequence[CurveRow], outcome: Outcome) -> tuple[Curv
     """Put each certificate into the first look that came after it."""
     rows = list(curve)
     news = [(time, value) for time, _, name, value in outcome.observations if name == "certificate"]
+    if len(rows) < 2:
+        return (*(_from_certificate(time, value) for time, value in news), *rows)
     at = 0
     for time, value in news:
         while at < len(rows) and rows[at].time_s < time:
@@ -87,6 +89,12 @@ def with_certificates(curve: Sequence[CurveRow], outcome: Outcome) -> tuple[Curv
         gap = value["gap"] if isfinite(value["gap"]) else None
         rows[at] = CurveRow(**{**fields, "gradient_norm": value["gradient_norm"], "gap": gap})
     return tuple(rows)
+
+
+def _from_certificate(time_s: float, value: Mapping[str, float]) -> CurveRow:
+    """Where nobody could look, as between processes, the certificates are the curve."""
+    gap = value["gap"] if isfinite(value["gap"]) else None
+    return CurveRow(time_s, value["passes"], 0, value["objective"], value["gradient_norm"], gap)
 
 
 def deliveries(outcome: Outcome) -> tuple[Delivery, ...]:
@@ -108,6 +116,8 @@ def warnings_of(
     labels_at: Sequence[str],
     label_dp_epsilon: float | None,
     seeded: bool,
+    ignored: Sequence[str],
+    faults: str,
     outcome: Outcome,
 ) -> tuple[str, ...]:
     """Everything a careful reader must know before trusting the run, in the order of importance."""
@@ -124,6 +134,10 @@ def warnings_of(
         )
     if seeded:
         found.append(SEEDED)
+    if faults != "calm":
+        found.append(f"Faults were injected on purpose: {faults}.")
+    if ignored:
+        found.append(f"This runtime does not know {', '.join(ignored)}: the run went on without.")
     if "generated" in data.source:
         found.append("The data is generated, not real.")
     if "pooled-unit" in data.source:

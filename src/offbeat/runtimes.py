@@ -14,6 +14,17 @@ from offbeat.runtime.contract import Runtime
 from offbeat.runtime.simulator import CostModel, Jitter, Link, Simulator, profile
 
 SIMULATED_LATENCY_S = 1e-4
+THREADS_KNOW = (
+    "kind",
+    "slow",
+    "latency_s",
+    "bandwidth_mbit_s",
+    "lanes",
+    "overhead_s",
+    "per_sample_s",
+    "per_nonzero_s",
+    "until_s",
+)
 
 
 def resolved(job: Job) -> Job:
@@ -42,6 +53,15 @@ def costs_of(job: Job) -> CostModel:
     )
 
 
+def ignored_by(job: Job) -> list[str]:
+    """Keys of [runtime] that were set to something and that the runtime of this kind does not know."""
+    known = {"simulator": None, "threads": THREADS_KNOW, "processes": ("kind",)}[job.runtime.kind]
+    if known is None:
+        return []
+    plain, usual = msgspec.to_builtins(job.runtime), msgspec.to_builtins(RuntimeEntry())
+    return [f"runtime.{key}" for key in plain if key not in known and plain[key] != usual[key]]
+
+
 def runtime_for(
     job: Job, messages: Iterable[type[Message]], parties: Sequence[Party], folder: Path | None = None
 ) -> Runtime:
@@ -52,7 +72,7 @@ def runtime_for(
     if kind == "threads":
         from offbeat.runtime.threads import Threads
 
-        return Threads(messages=tuple(messages), costs=costs_of(job), folder=folder)
+        return Threads(messages=tuple(messages), costs=costs_of(job), folder=folder, until_s=job.runtime.until_s)
     if kind == "processes":
         return _processes(job, folder)
     raise BadJob(f"There is no runtime {kind!r} for a run in one place.")
