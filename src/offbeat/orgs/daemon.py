@@ -49,6 +49,7 @@ class Daemon:
         self.identity = home.identity()
         self.roster = home.roster()
         self.caller = Caller(self.identity, self.roster)
+        self.ledger = RowLedger(home.private / "ledger")
         self.runs: dict[str, Run] = {}
         self.address = ""
         self._lock = threading.Lock()
@@ -136,7 +137,7 @@ class Daemon:
             self._begin(run)
 
     def _new_run(self, name: str, job: Job, initiator: str) -> Run:
-        return Run(self.home, self.identity, self.roster, self.server, name, job, initiator)
+        return Run(self.home, self.identity, self.roster, self.server, name, job, initiator, self.ledger)
 
     def _run(self, name: str) -> Run:
         run = self.runs.get(name)
@@ -351,8 +352,7 @@ class Daemon:
             )
 
     def _predictor(self, run: Run, prediction: str, asker: str, tokens: Any) -> predict.Predictor:
-        ledger = RowLedger(self.home.private / "ledger")
-        scorer = TableScores(self.home, run, ledger, what=f"{run.run}/{prediction}", asker=asker)
+        scorer = TableScores(self.home, run, self.ledger, what=f"{run.run}/{prediction}", asker=asker)
         return run.predictor(prediction, asker, scorer, tokens, without=self.home.config.policy.predict_without)
 
     def _predict_session(self, run: Run, prediction: str, party: predict.Predictor) -> Any:

@@ -5,6 +5,7 @@ rotation. The ledger counts, and refuses the sum that would pass the cap. It is 
 """
 
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,18 +20,24 @@ Counts = NDArray[np.int64]
 
 
 class RowLedger:
-    """Counts by row id, with one line of history for every run and prediction."""
+    """Counts by row id, with one line of history for every run and prediction. One per daemon; thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lock = threading.Lock()
 
     def counts(self, ids: Sequence[object]) -> Counts:
         """How often each of these rows has entered a sum before."""
-        known = self._known()
+        with self._lock:
+            known = self._known()
         return np.array([known.get(id_text(value), 0) for value in ids], dtype=np.int64)
 
     def add(self, ids: Sequence[object], counts: Counts, *, what: str, asker: str) -> None:
         """Write down what a run or a prediction has used; a second entry under the same name replaces nothing."""
+        with self._lock:
+            self._add(ids, counts, what, asker)
+
+    def _add(self, ids: Sequence[object], counts: Counts, what: str, asker: str) -> None:
         if self._noted(what):
             return
         known = self._known()

@@ -47,10 +47,19 @@ class Run:
     """A run's state and its steps. `report` tells the initiator how this party's part ended."""
 
     def __init__(
-        self, home: Home, identity: Identity, roster: Roster, server: Server, run: str, job: Job, initiator: str
+        self,
+        home: Home,
+        identity: Identity,
+        roster: Roster,
+        server: Server,
+        run: str,
+        job: Job,
+        initiator: str,
+        ledger: RowLedger,
     ) -> None:
         self.home, self.identity, self.roster, self.server = home, identity, roster, server
         self.run, self.job, self.initiator = run, job, initiator
+        self.ledger = ledger
         self.folder = home.runs / run
         self.private = home.private / run
         self.status = RunStatus(run, job.name, initiator, "proposed")
@@ -121,7 +130,7 @@ class Run:
         self.update(phase="training", progress={**self.status.progress, "rows": len(rows)})
         finish, facts, party, outcome = self._trained(own, table, rows)
         if finish.verdict in GOOD_VERDICTS:
-            metrics = self._tested(own, facts["weights"])
+            metrics = self._tested(own, facts["weights"], self._ids_of(own.tokens_test, table, rows))
             self.update(metrics=metrics)
             facts["metrics"] = metrics
         facts.pop("weights")
@@ -159,34 +168,33 @@ class Run:
     def _trained(
         self, own: OwnRows, table: Table, rows: NDArray[np.int64]
     ) -> tuple[Finish, dict[str, Any], Guarded, Outcome]:
-        ledger = RowLedger(self.home.private / "ledger")
-        ids = self._training_ids(own, table, rows)
-        cap, before = self._row_limits(ledger, ids)
+        ids = self._ids_of(own.tokens_train, table, rows)
+        cap, before = self._row_limits(ids)
         secret = self.identity.derive(f"masks {self.run}")
         party, messages = build_party(
             self.job, self.home.name, own, run=self.run, secret=secret, cap=cap, before=before
         )
         outcome = self.session("train", party, messages, self.folder, self._training_digest(own))
         finish = outcome.finished[self.home.name]
-        ledger.add(ids, party.asked, what=self.run, asker=self.initiator)
+        self.ledger.add(ids, party.asked, what=self.run, asker=self.initiator)
         weights = party.inner.member.block.weights()  # type: ignore[attr-defined]
         model = OwnModel(weights, own.fitted, holds_intercept(self.job, self.home.name), own.classes)
         write_model(self.private, "model", model)
         return finish, {"weights": weights, "events": outcome.events, "seconds": outcome.time_s}, party, outcome
 
-    def _row_limits(self, ledger: RowLedger, ids: list[Any]) -> tuple[int, Counts]:
+    def _row_limits(self, ids: list[Any]) -> tuple[int, Counts]:
         """The cap and what was used before, as they were when the training began: a restart must not see others."""
         kept = read_checkpoint(self.private, "limits")
         if kept is not None:
             return kept["cap"], kept["before"]
-        cap, before = self.home.config.policy.row_cap, ledger.counts(ids)
+        cap, before = self.home.config.policy.row_cap, self.ledger.counts(ids)
         refuse_rows_over_cap(cap, before, 1, self.home.name)
         write_checkpoint(self.private, "limits", {"cap": cap, "before": before})
         return cap, before
 
-    def _training_ids(self, own: OwnRows, table: Table, rows: NDArray[np.int64]) -> list[Any]:
+    def _ids_of(self, tokens: Sequence[bytes], table: Table, rows: NDArray[np.int64]) -> list[Any]:
         position = dict(zip(self._all_tokens(), rows.tolist(), strict=True))
-        return [table.ids[position[token]] for token in own.tokens_train]
+        return [table.ids[position[token]] for token in tokens]
 
     def _all_tokens(self) -> list[bytes]:
         kept = read_checkpoint(self.private, "alignment")
@@ -197,16 +205,18 @@ class Run:
         """Every stream of the training compares it: the same job over the same rows in the same order."""
         return hashlib.sha256(self.job.digest.encode() + b"".join(own.tokens_train)).hexdigest()
 
-    def _tested(self, own: OwnRows, weights: Floats) -> dict[str, float]:
+    def _tested(self, own: OwnRows, weights: Floats, ids: list[Any]) -> dict[str, float]:
         """Score the held-out rows together; the first label holder alone learns the scores and computes metrics."""
         if not len(own.tokens_test):
             return {}
+        refuse_rows_over_cap(self.home.config.policy.row_cap, self.ledger.counts(ids), 1, self.home.name)
         scorer = FixedScores(own.tokens_test, np.asarray(own.test @ weights))
         party = self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test, without=False)
         outcome = self.session("test", party, predict.MESSAGES, self.folder / "test", self._training_digest(own))
         finish = outcome.finished[self.home.name]
         if finish.verdict != "predicted":
             raise PeerFailed(f"the test rows could not be scored: {finish.reason}.")
+        self.ledger.add(ids, np.ones(len(ids), np.int64), what=f"{self.run}/test", asker=self.job.labels_at[0])
         if party.result is None:
             return {}
         assert own.y_test is not None

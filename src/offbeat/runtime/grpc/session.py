@@ -60,7 +60,11 @@ Watch = Callable[[float, str, Any], None]
 """Called with (seconds since the start, name, value) for everything the party observes."""
 
 _TICK_S = 0.25
-_FAILED = "failed: "
+_FAILED = "failed"
+_REASON = ": "
+_ENDED_WELL = ("target", "passes", "aligned", "predicted")
+_GOODBYE_S = 0.5
+_GOODBYE_TEXT = 250
 
 
 class _Incoming:
@@ -110,6 +114,7 @@ class Session:
         self._failure: OffbeatError | None = None
         self._stop_reason = ""
         self._verdict_due: float | None = None
+        self._goodbyes: dict[PartyName, float] = {}
         self._lost_reason = ""
         self._channels = {peer: self._new_channel(peer) for peer in self.peers}
         self._acknowledged = dict.fromkeys(self.peers, 0)
@@ -341,8 +346,7 @@ class Session:
         for peer, channel in self._channels.items():
             verdict, silence_s = channel.peer_verdict, channel.silence_s()
             if verdict is not None:
-                if verdict.startswith(_FAILED):
-                    self._on_failed_peer(peer, verdict.removeprefix(_FAILED))
+                self._judge_goodbye(peer, verdict)
                 continue
             if channel.up and silence_s > options.silence_s:
                 channel.abandon()
@@ -354,7 +358,7 @@ class Session:
             if not channel.met:
                 limit_s = options.greet_s
             if peer not in self.lost and silence_s > limit_s:
-                self._on_lost(peer, f"was not heard for {silence_s:.0f} s{self._trouble(peer)}")
+                self._on_lost(peer, f"was not heard for {silence_s:.0f} s{self._trouble(peer)}", options.grace_s)
         self._end_if_overdue()
         self._end_if_stalled()
 
@@ -362,15 +366,20 @@ class Session:
         trouble = next((d.trouble for d in self._dialers if d.peer.name == peer and d.trouble), "")
         return f" ({trouble})" if trouble else ""
 
-    def _on_failed_peer(self, peer: PartyName, reason: str) -> None:
-        if peer not in self.lost:
-            self._on_lost(peer, f"ended early: {reason}")
+    def _judge_goodbye(self, peer: PartyName, goodbye: str) -> None:
+        """A peer that ended well has told our party what it needs to know; one that ended otherwise may not have."""
+        verdict, _, reason = goodbye.partition(_REASON)
+        if verdict in _ENDED_WELL or peer in self.lost:
+            return
+        seen_s = self._goodbyes.setdefault(peer, time.monotonic())
+        if time.monotonic() - seen_s >= _GOODBYE_S and self._inbox.empty():
+            self._on_lost(peer, f"ended early ({verdict}): {reason}", min(_GOODBYE_S, self.options.grace_s))
 
-    def _on_lost(self, peer: PartyName, what: str) -> None:
+    def _on_lost(self, peer: PartyName, what: str, grace_s: float) -> None:
         """Tell the party. Unless it is to continue, it has a moment to end by itself, keeping the best it has."""
         self.lost.add(peer)
         if self.options.on_loss != "continue" and self._verdict_due is None:
-            self._verdict_due = time.monotonic() + self.options.grace_s
+            self._verdict_due = time.monotonic() + grace_s
             self._lost_reason = f"'{peer}' {what}"
         self._handle([_Incoming(LogLost(peer), PeerLost(peer))])
 
@@ -379,9 +388,10 @@ class Session:
             self._drive.finished = Finish("peer-lost", self._lost_reason)
 
     def _end_if_stalled(self) -> None:
-        """All peers have said goodbye, and nothing is left that could move this party."""
+        """All peers have ended well, and nothing is left that could move this party."""
         idle = not (self._timers or self._results or self._drive.jobs) and self._inbox.empty()
-        over = bool(self._channels) and all(channel.peer_verdict is not None for channel in self._channels.values())
+        goodbyes = [channel.peer_verdict or "" for channel in self._channels.values()]
+        over = bool(goodbyes) and all(goodbye.partition(_REASON)[0] in _ENDED_WELL for goodbye in goodbyes)
         if idle and over and self._verdict_due is None and self._drive.finished is None:
             self._drive.finished = Finish("stalled", "all other parties have ended, and this one was still waiting")
 
@@ -404,13 +414,14 @@ class Session:
     def _leave(self) -> None:
         """Let the peers have what is still theirs, within bounds, and say goodbye."""
         finish = self._drive.finished
-        verdict = finish.verdict if finish is not None else _FAILED + (str(self._failure or self._stop_reason))[:200]
+        if finish is None:
+            finish = Finish(_FAILED, str(self._failure or self._stop_reason))
+        goodbye = f"{finish.verdict}{_REASON}{finish.reason}"[:_GOODBYE_TEXT]
         for channel in self._channels.values():
-            channel.finish(verdict)
-        deadline = time.monotonic() + (
-            self.options.linger_s if self._failure is None else min(2.0, self.options.linger_s)
-        )
-        present = [c for peer, c in self._channels.items() if peer not in self.lost or c.peer_verdict is not None]
+            channel.finish(goodbye)
+        hurried = self._failure is not None or bool(self._stop_reason)
+        deadline = time.monotonic() + (min(2.0, self.options.linger_s) if hurried else self.options.linger_s)
+        present = [c for p, c in self._channels.items() if c.met and (p not in self.lost or c.peer_verdict is not None)]
         while time.monotonic() < deadline and not all(channel.over() for channel in present):
             self._forget_arrivals()
         for dialer in self._dialers:
@@ -420,7 +431,7 @@ class Session:
         for dialer in self._dialers:
             dialer.join(_TICK_S)
         if self.server is not None:
-            self.server.forget(self.run_name, verdict)
+            self.server.forget(self.run_name, goodbye)
         if self._log is not None:
             self._log.close()
 

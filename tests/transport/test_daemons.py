@@ -1,0 +1,336 @@
+"""Daemons of three organisations on loopback: proposals, refusals, alignment, training, prediction, failure reports."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offbeat.errors import BadData, BadInput, OffbeatError, Refused
+from offbeat.evaluation import area_under_curve
+from offbeat.learning.central import optimum
+from offbeat.learning.losses import LOGISTIC
+from offbeat.orgs import control
+from offbeat.orgs.client import ask, connect
+from offbeat.orgs.daemon import Daemon
+from offbeat.orgs.job import Job, Method, Model, Network, Rows
+from offbeat.orgs.party_config import example, read_home
+from offbeat.orgs.replay import replay_training
+from offbeat.orgs.row_ledger import RowLedger
+from offbeat.orgs.rows import load_table, own_rows
+from offbeat.runtime.checkpoint import read_checkpoint
+from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
+from offbeat.runtime.processes import free_ports
+
+pytest.importorskip("private_set_intersection", reason="needs the extra 'psi'")
+
+NAMES = ("bank", "shop", "telecom")
+ROWS = 240
+WITHIN_S = 90.0
+
+
+def job(**method: object) -> Job:
+    options = {"target": 1e-14, "passes": 500.0, **method}
+    return Job(
+        name="credit",
+        parties=NAMES,
+        labels_at=("bank",),
+        method=Method(**options),  # type: ignore[arg-type]
+        model=Model(strength=0.05),
+        rows=Rows(test_fraction=0.25),
+        network=Network(loss_s=20.0, wait_s=60.0),
+    )
+
+
+class Town:
+    """Three organisations in three folders; their daemons, here in one process."""
+
+    def __init__(self, folder: Path, *, silent: str = "") -> None:
+        self.folder, self.silent = folder, silent
+        self.daemons: dict[str, Daemon] = {}
+        self.ports = dict(zip(NAMES, free_ports(3), strict=True))
+        identities = {name: new_identity(name) for name in NAMES}
+        members = []
+        for name, identity in identities.items():
+            place = folder / name
+            write_private(place / "keys" / f"{name}.key", identity.key_pem)
+            (place / "keys" / f"{name}.crt").write_bytes(identity.certificate_pem)
+            address = "" if name == silent else f"127.0.0.1:{self.ports[name]}"
+            members.append(Member(name, identity.certificate_pem, address))
+        self.roster = Roster(tuple(members))
+        for k, name in enumerate(NAMES):
+            write_roster(folder / name / "roster.toml", self.roster)
+            self.settings(name)
+            self.table(name, k)
+
+    def settings(self, name: str, **policy: str) -> None:
+        listen = "" if name == self.silent else f"127.0.0.1:{self.ports[name]}"
+        text = example(name, data="table.csv", label="bad" if name == "bank" else "", listen=listen)
+        for key, value in policy.items():
+            (line,) = [line for line in text.splitlines() if line.startswith(f"{key} = ")]
+            text = text.replace(line, f"{key} = {value}")
+        (self.folder / name / "party.toml").write_text(text)
+
+    def table(self, name: str, k: int, rows: int = ROWS) -> None:
+        """Four columns of its own, its own order of rows, ten rows that others lack."""
+        rng = np.random.default_rng(0)
+        X = rng.standard_normal((rows + 30, 12))
+        y = (X @ rng.standard_normal(12) + rng.standard_normal(rows + 30) > 0).astype(int)
+        order = np.random.default_rng(k + 1).permutation([*range(rows), *range(rows + 10 * k, rows + 10 * k + 10)])
+        head = ["id", *(f"{name}{j}" for j in range(4)), *(["bad"] if name == "bank" else [])]
+        lines = [",".join(head)]
+        for i in order:
+            label = [str(y[i])] if name == "bank" else []
+            lines.append(",".join([f"c{i}", *(repr(float(v)) for v in X[i, 4 * k : 4 * k + 4]), *label]))
+        (self.folder / name / "table.csv").write_text("\n".join(lines) + "\n")
+
+    def open(self) -> "Town":
+        for name in NAMES:
+            self.daemons[name] = Daemon(read_home(self.folder / name))
+            self.daemons[name].start()
+        return self
+
+    def close(self) -> None:
+        for daemon in self.daemons.values():
+            daemon.stop()
+
+    def ask(self, name: str, request: control.Request) -> object:
+        return ask(self.folder / name, request, timeout_s=60.0)
+
+    def submit(self, wanted: Job) -> str:
+        submitted = self.ask("bank", control.Submit(wanted.text))
+        assert isinstance(submitted, control.Submitted)
+        return submitted.run
+
+    def ended(self, name: str, run: str) -> control.RunStatus:
+        """Wait for the run's end at this party."""
+        thread = self.daemons[name]._threads.get(run)
+        if thread is not None:
+            thread.join(WITHIN_S)
+        status = self.ask(name, control.Status(run))
+        assert isinstance(status, control.RunStatus)
+        assert status.ended, status
+        return status
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Iterator[Town]:
+    town = Town(tmp_path)
+    yield town
+    town.close()
+
+
+def pooled_scores(town: Town, run: str, wanted: Job) -> dict[str, float]:
+    """By id: the score of the centralised model on the pooled tables, as only a test can compute it."""
+    train, whole, labels, ids = [], [], None, []
+    for name in wanted.parties:
+        home = read_home(town.folder / name)
+        table, kept = load_table(home), read_checkpoint(home.private / run, "alignment")
+        assert kept is not None
+        own = own_rows(home, table, wanted, kept["rows"], kept["tokens"])
+        train.append(own.train)
+        whole.append(np.vstack([own.train, own.test]))
+        if own.y_train is not None:
+            labels = own.y_train
+            row_of = dict(zip(kept["tokens"], kept["rows"].tolist(), strict=True))
+            ids = [str(table.ids[row_of[token]]) for token in (*own.tokens_train, *own.tokens_test)]
+    assert labels is not None
+    weights, _ = optimum(np.hstack(train), labels, LOGISTIC, wanted.model.strength, tolerance=1e-12)
+    return dict(zip(ids, np.hstack(whole) @ weights, strict=True))
+
+
+def test_from_proposal_to_prediction(town: Town) -> None:
+    town.open()
+    wanted = job()
+    run = town.submit(wanted)
+    for name in NAMES:
+        status = town.ended(name, run)
+        assert (status.phase, status.verdict) == ("done", "target"), (name, status)
+    # The run's result: certified, and the same predictions as with pooled tables.
+    status = town.ended("bank", run)
+    assert status.parties == dict.fromkeys(NAMES, "target") and status.metrics["test_auc"] > 0.8
+    assert status.progress["rows"] == ROWS and status.progress["gap"] <= 1e-6
+    pooled = pooled_scores(town, run, wanted)
+    model = connect(town.folder / "bank", run)
+    joint = model.decision_function(list(pooled))
+    assert len(pooled) == ROWS and np.abs(joint - np.array(list(pooled.values()))).max() < 1e-6
+    # One row, an unknown row, probabilities and classes.
+    first = next(iter(pooled))
+    assert abs(model.predict_proba([first])[0, 1] - 1 / (1 + np.exp(-pooled[first]))) < 1e-6
+    assert model.predict([first, "c999"]) == [int(pooled[first] >= 0), None]
+    # Every party's log replays to the same bits; nothing secret lies in a run folder.
+    for name in NAMES:
+        home = read_home(town.folder / name)
+        assert replay_training(home, run).verdict == "target"
+        assert (home.runs / run / "report.html").is_file() and (home.runs / run / "record.json").is_file()
+        assert_no_secret(home.runs, [home.identity().key_pem, (home.private / run / "salt").read_bytes()])
+        history = RowLedger(home.private / "ledger").history()
+        whats = [str(line["what"]).removeprefix(f"{run}/").split("-")[0] for line in history]
+        assert whats == ["credit", "test", "predict", "predict", "predict"]
+    assert area_under_curve(joint, np.sign(joint)) == 1.0
+
+
+def assert_no_secret(folder: Path, secrets: list[bytes]) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert b"PRIVATE KEY" not in content, path
+            assert all(secret not in content and secret.hex().encode() not in content for secret in secrets), path
+
+
+def test_a_job_outside_a_policy_is_refused_before_any_data_is_touched(town: Town) -> None:
+    town.settings("telecom", methods='["vfb2-saga"]')
+    for name in NAMES:
+        (town.folder / name / "table.csv").unlink()
+    town.open()
+    with pytest.raises(Refused, match=r"'telecom' refuses the job 'credit' of 'bank'.*not 'vfb2-svrg'"):
+        town.submit(job())
+    runs = town.ask("shop", control.ListRuns())
+    assert isinstance(runs, control.Runs)
+    assert [(status.phase, status.verdict) for status in runs.runs] == [("failed", "refused")]
+    assert "'telecom' refuses" in runs.runs[0].reason
+
+
+def test_a_tiny_intersection_is_refused_everywhere_with_the_reason(town: Town) -> None:
+    town.settings("shop", rows_least=str(ROWS + 1))
+    town.open()
+    run = town.submit(job())
+    assert town.ended("shop", run).phase == "refused"
+    status = town.ended("bank", run)
+    assert status.kind == "Refused" and f"{ROWS} rows are shared" in status.reason and "'shop'" in status.reason
+    assert town.ended("telecom", run).phase in ("failed", "refused")
+
+
+def test_a_peers_failure_reaches_the_initiator_as_what_it_was(town: Town) -> None:
+    table = town.folder / "telecom" / "table.csv"
+    table.write_text(
+        table.read_text().replace("telecom2", "telecom2x").replace("\nc", "\nc", 1).replace(",", ",oops", 6)
+    )
+    town.open()
+    run = town.submit(job())
+    status = town.ended("bank", run)
+    assert status.kind == "BadData" and status.phase == "failed"
+    assert "'telecom', while aligning" in status.reason and "table.csv" in status.reason
+    with pytest.raises(BadData):
+        raise control.error_named(status.kind, status.reason)
+
+
+def test_a_party_without_an_open_port_takes_part(tmp_path: Path) -> None:
+    town = Town(tmp_path, silent="telecom").open()
+    try:
+        run = town.submit(job(target=1e-6))
+        assert {town.ended(name, run).phase for name in NAMES} == {"done"}
+        scored = connect(town.folder / "bank", run).decision_function(["c1", "c2"])
+        assert np.isfinite(scored).all()
+    finally:
+        town.close()
+
+
+def test_predictions_keep_to_policy_and_cap(town: Town) -> None:
+    town.settings("shop", predictions_for='["bank"]', prediction_rows_most="3", row_cap="1000")
+    town.open()
+    run = town.submit(job(target=1e-3, passes=40.0))
+    assert {town.ended(name, run).phase for name in NAMES} == {"done"}
+    bank, telecom = connect(town.folder / "bank", run), connect(town.folder / "telecom", run)
+    assert np.isfinite(bank.decision_function(["c1"])).all()
+    with pytest.raises(Refused, match="at most 3 rows"):
+        bank.decision_function(["c1", "c2", "c3", "c4"])
+    with pytest.raises(Refused, match="to 'bank', not to 'telecom'"):
+        telecom.decision_function(["c1"])
+    # The rows' cap is over training and predictions together.
+    ledger = RowLedger(read_home(town.folder / "shop").private / "ledger")
+    assert ledger.counts(["c1"])[0] > 1
+    ledger.add(["c1"], np.array([1000]), what="elsewhere", asker="bank")
+    with pytest.raises(Refused, match="row_cap"):
+        bank.decision_function(["c1"])
+    with pytest.raises(BadInput, match="knows no run"):
+        connect(town.folder / "bank", "nothing").decision_function(["c1"])
+
+
+def test_a_row_cap_ends_a_training_that_asks_too_often(town: Town) -> None:
+    town.settings("shop", row_cap="5")
+    town.open()
+    run = town.submit(job())
+    assert town.ended("shop", run).verdict == "budget"
+    assert "row_cap" in town.ended("shop", run).reason
+    for name in ("bank", "telecom"):
+        assert town.ended(name, run).verdict == "peer-lost" and "'shop' ended early" in town.ended(name, run).reason
+
+
+def test_what_is_for_the_owner_is_not_for_peers(town: Town) -> None:
+    town.open()
+    shop = town.daemons["shop"]
+    for request in (control.ListRuns(), control.Submit(job().text), control.Stop("x"), control.Predict("x", ["c1"])):
+        with pytest.raises(Refused, match="only its owner"):
+            shop.caller.call("bank", request)
+    with pytest.raises(OffbeatError, match="knows no run"):
+        shop.caller.call("bank", control.Begin("unknown"))
+    with pytest.raises(OffbeatError, match="not a name for job"):
+        shop.caller.call("bank", control.Propose("../../escape", job().text, b"s"))
+
+
+def test_a_stop_ends_the_run_everywhere(town: Town) -> None:
+    town.open()
+    run = town.submit(job(target=1e-300, passes=1000.0))
+    town.ask("bank", control.Stop(run))
+    for name in NAMES:
+        status = town.ended(name, run)
+        assert status.phase == "stopped" and "stopped by the owner of 'bank'" in status.reason, (name, status)
+
+
+# -- daemons as processes, killed -------------------------------------------------------------------------------------
+
+
+def serve(town: Town, name: str) -> "subprocess.Popen[bytes]":
+    code = "from offbeat.orgs_cli import party_serve; import sys, pathlib; party_serve(pathlib.Path(sys.argv[1]))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    (town.folder / name / "private" / "control").unlink(missing_ok=True)
+    with (town.folder / name / "daemon.log").open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, str(town.folder / name)], stdout=log, stderr=log, env=environment
+        )
+    wait_until(lambda: (town.folder / name / "private" / "control").is_file())
+    return child
+
+
+def wait_until(ready) -> None:  # type: ignore[no-untyped-def]
+    never = threading.Event()
+    for _ in range(int(WITHIN_S / 0.02)):
+        if ready():
+            return
+        never.wait(0.02)
+    raise AssertionError("waited in vain")
+
+
+def test_a_daemon_killed_in_the_middle_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
+    town = Town(tmp_path)
+    children = {name: serve(town, name) for name in NAMES}
+    try:
+        run = town.submit(job())
+        for victim in ("telecom", "bank"):  # a collaborator, then the initiator and label holder
+            log = town.folder / victim / "runs" / run / "events" / f"{victim}.log"
+            before = log.stat().st_size if log.is_file() else 0
+            wait_until(lambda log=log, before=before: log.is_file() and log.stat().st_size > before + 20_000)
+            children[victim].send_signal(signal.SIGKILL)
+            children[victim].wait()
+            children[victim] = serve(town, victim)
+
+        def all_done() -> bool:
+            return all(town.ask(name, control.Status(run)).ended for name in NAMES)  # type: ignore[attr-defined]
+
+        wait_until(all_done)
+        statuses = {name: town.ask(name, control.Status(run)) for name in NAMES}
+        assert {(s.phase, s.verdict) for s in statuses.values()} == {("done", "target")}, statuses  # type: ignore[attr-defined]
+        pooled = pooled_scores(town, run, job())
+        joint = connect(town.folder / "bank", run).decision_function(list(pooled))
+        assert np.abs(joint - np.array(list(pooled.values()))).max() < 1e-6
+        assert all(replay_training(read_home(town.folder / name), run).verdict == "target" for name in NAMES)
+    finally:
+        for child in children.values():
+            child.terminate()
+            child.wait()
