@@ -81,8 +81,8 @@ def method_named(name: str) -> Method:
     found = METHODS.get(name)
     if name in HORIZONTAL:
         raise BadJob(
-            f"{name!r} is a horizontal method: rows are shared out, not columns. `offbeat cloud` and `offbeat edge` run "
-            "it over a broker; offbeat.edge_experiment.run_edges simulates it."
+            f"{name!r} is a horizontal method: rows are shared out, not columns. `offbeat cloud` and `offbeat edge` "
+            "run it over a broker; offbeat.edge_experiment.run_edges simulates it."
         )
     if found is None:
         raise BadJob(f"Unknown algorithm {name!r}. {did_you_mean(name, METHODS)}")

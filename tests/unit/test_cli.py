@@ -302,5 +302,5 @@ def test_the_demo_on_generated_data_shows_speedups_and_repeats(tmp_path, monkeyp
     assert set(first["speedups"]) == {"afsgd-vp", "afsvrg-vp", "afsaga-vp"}
     assert (tmp_path / "a" / "report.html").is_file()
     again = call("demo", "--out", tmp_path / "b")
-    assert f"digest {first['digest']}" in again.stderr
+    assert f"Digest {first['digest']}" in again.stderr
     assert "Generated data" in again.stderr and str(tmp_path / "b" / "report.html") in again.stdout
