@@ -20,20 +20,30 @@ def one_hot(labels: Array, classes: int) -> Array:
     return np.asarray(np.eye(classes)[np.asarray(labels, dtype=np.int64)])
 
 
-def joint_embeddings(clients: "Sequence[Client]", *, test: bool = False, chunk: int = 4096) -> list[Array]:
-    """Every client's undisturbed embedding of all rows, with its newest weights. For looking on, not for training."""
-    return [_embed_all(client, client.test_features if test else client.features, chunk) for client in clients]
+def joint_embeddings(
+    clients: "Sequence[Client]", *, test: bool = False, rows: Array | None = None, chunk: int = 1024
+) -> list[Array]:
+    """Every client's undisturbed embedding of all rows (or some), with its newest weights."""
+    return [_embed_all(client, client.test_features if test else client.features, rows, chunk) for client in clients]
 
 
-def _embed_all(client: "Client", features: Any, chunk: int) -> Array:
-    count = features.shape[0]
-    parts = [np.arange(start, min(start + chunk, count)) for start in range(0, count, chunk)]
-    return np.concatenate([client.embedding.infer(client.weights, features, rows) for rows in parts])
+def _embed_all(client: "Client", features: Any, rows: Array | None, chunk: int) -> Array:
+    rows = np.arange(features.shape[0]) if rows is None else rows
+    parts = [rows[start : start + chunk] for start in range(0, len(rows), chunk)]
+    return np.concatenate([client.embedding.infer(client.weights, features, part) for part in parts])
 
 
-def objective(server: "Server", clients: "Sequence[Client]", targets: Array | None = None) -> float:
-    """F at everyone's newest weights: the mean loss over the training rows and the clients' penalties."""
-    loss = server.head.loss(server.weights, joint_embeddings(clients), server.targets if targets is None else targets)
+def objective(
+    server: "Server", clients: "Sequence[Client]", targets: Array | None = None, rows: Array | None = None
+) -> float:
+    """F at everyone's newest weights: the mean loss over the training rows (or some) and the clients' penalties.
+
+    `targets`: the true ones, where the server's were answered at random.
+    """
+    targets = server.targets if targets is None else targets
+    loss = server.head.loss(
+        server.weights, joint_embeddings(clients, rows=rows), targets if rows is None else targets[rows]
+    )
     return loss + sum(client.options.penalty.value(client.weights.trained) for client in clients)
 
 

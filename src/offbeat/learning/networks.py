@@ -305,6 +305,9 @@ def cnn(
                 layers += [Perturb(c), nn.ReLU()]
             layers.append(nn.MaxPool2d(2))
             inputs, side = size, side // 2
+        for layer in layers:
+            if isinstance(layer, nn.Conv2d):  # the library's own first weights shrink the signal at every layer
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(inputs * side * side, width))
 
 
