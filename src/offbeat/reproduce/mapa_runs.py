@@ -1,0 +1,267 @@
+"""One training for MAPA's figures: a model on USPS or MNIST, an algorithm, a way of keeping privacy, so many updates.
+
+What the paper leaves open is chosen here once for all figures and said in their notes: rows are pixels in [0, 1] as
+they come (paper mode) or scaled to norm one (sound mode, so that L, sigma and the clip have public bounds); logistic
+regression tells even digits from odd ones; L = 10, delta = 1e-3, theta = 1/2, batch 12, strength 1e-4 as in its section
+7.3.2; sigma = 30 for the network, as printed there, and measured at the first model for the others (which is no more
+private than the rest of paper mode); R = sqrt(2 f(0) / strength); AUDP clips at the largest gradient norm there can be.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offbeat.algorithms.edge_privacy import Paper, Privacy, Sound
+from offbeat.algorithms.edge_rates import Constants, SteadyRate
+from offbeat.algorithms.mapa import Cloud, asgd, audp, csgd, mapa, steady
+from offbeat.data.images import Images
+from offbeat.data.load import load_images
+from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data
+from offbeat.party.contract import Party
+from offbeat.privacy.accountant import ADJACENCIES, epsilon
+from offbeat.privacy.clipping import AdaptiveClip
+from offbeat.runtime.simulator import CostModel, Jitter, Simulator
+
+STRENGTH, BATCH, SMOOTHNESS, DEVIATION, FAILURE, SHRINK = 1e-4, 12, 10.0, 30.0, 1e-3, 0.5
+DELTA = 1e-5
+UNIT_NORM = math.sqrt(2)  # |(row, 1)| of a row of norm one
+NETWORK_CLIP = 10.0  # AUDP's fixed clip for the network, whose gradients have no bound
+CHANNELS = (8, 16)
+PIXEL_MEAN, PIXEL_DEVIATION = 0.1307, 0.3081  # MNIST's customary constants, taken as public
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One training. `epsilon` is each iteration's in paper mode and the whole run's in sound mode."""
+
+    data: str
+    model: str  # LR, SVM or CNN
+    algorithm: str  # mapa, audp, asgd, csgd, fixed or adaptive
+    mode: str = "paper"  # paper, sound or none
+    epsilon: float = 0.1
+    edges: int = 5
+    updates: int = 1000
+    batch: int = BATCH
+    clip: float | None = None
+    floor: float = 0.0
+    step: float = 1.0
+    smoothness: float = SMOOTHNESS
+    deviation: float | None = None  # None: measured for linear models, 30 for the network
+    failure: float = FAILURE
+    shrink: float = SHRINK
+    delays: str = "cyclic"  # cyclic, or random
+    split: str = "parity"  # of the digits into two classes: parity, or halves
+    seed: int = 0
+    looks: int = 12
+    until_loss: float | None = None  # stop where the mean of five looks is below
+
+    def key(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in asdict(self).items())
+
+
+class Courses:
+    """The pictures of a run of figures, loaded once."""
+
+    def __init__(self, data_dir: Path | None, limit_rows: int | None = None) -> None:
+        self.data_dir = data_dir
+        self.limit_rows = limit_rows
+        self._images: dict[str, Images] = {}
+
+    def images(self, name: str) -> Images:
+        if name not in self._images:
+            self._images[name] = load_images(name, self.data_dir)
+        return self._images[name]
+
+    def rows(self, setting: Setting) -> tuple[dict[str, EdgeData], EdgeData]:
+        """Every edge's rows, shuffled by the seed and dealt evenly, and the test rows."""
+        images = self.images(setting.data)
+        order = np.random.default_rng(setting.seed).permutation(images.y_train.size)[: self.limit_rows]
+        train = _prepared(setting, images.x_train[order], images.y_train[order])
+        test = _prepared(setting, images.x_test, images.y_test)
+        edges = 1 if setting.algorithm == "csgd" else setting.edges
+        parts = np.array_split(np.arange(order.size), edges)
+        return {f"edge{k + 1}": edge_data(train[0][p], train[1][p]) for k, p in enumerate(parts)}, edge_data(*test)
+
+
+def _prepared(setting: Setting, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    labels = y
+    if setting.model == "LR":
+        labels = (y % 2 == 0 if setting.split == "parity" else y >= 5).astype(np.int64)
+    rows = x.astype(np.float32)
+    if setting.mode == "sound":
+        if setting.model == "CNN":
+            rows = (rows - PIXEL_MEAN) / PIXEL_DEVIATION
+        else:
+            rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+    return rows, labels
+
+
+def model_for(setting: Setting, pixels: int) -> HorizontalModel:
+    if setting.model == "LR":
+        return LinearModel("logistic", pixels)
+    if setting.model == "SVM":
+        return LinearModel("hinge", pixels, 10)
+    if setting.model == "softmax":
+        return LinearModel("softmax", pixels, 10)
+    from offbeat.learning.deep_horizontal import digits_model
+
+    return digits_model(math.isqrt(pixels), setting.seed, CHANNELS)
+
+
+def start_loss(model: HorizontalModel) -> float:
+    return model.start_loss if isinstance(model, LinearModel) else math.log(10)
+
+
+def constants_for(setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData]) -> Constants:
+    """The printed constants in paper mode; public bounds of unit rows in sound mode."""
+    lag_max = setting.edges if setting.delays == "cyclic" else 8 * setting.edges
+    if setting.mode == "sound" and isinstance(model, LinearModel):
+        return Constants.from_public(model, norm_max=UNIT_NORM, strength=STRENGTH, lag_max=lag_max, batch=setting.batch)
+    gap = start_loss(model)
+    radius = math.sqrt(2 * gap / STRENGTH)
+    if setting.mode == "sound":
+        return Constants(setting.smoothness, setting.clip or 1.0, radius, gap, lag_max, setting.batch)
+    deviation = setting.deviation or measured_deviation(model, rows)
+    return Constants(setting.smoothness, deviation, radius, gap, lag_max, setting.batch)
+
+
+def measured_deviation(model: HorizontalModel, rows: dict[str, EdgeData]) -> float:
+    """Root mean square distance of a row's gradient from the mean, at the first model."""
+    if not isinstance(model, LinearModel):
+        return DEVIATION
+    data, start = next(iter(rows.values())), model.start()
+    chosen = np.arange(min(data.rows, 500))
+    each = np.array([model.clipped_sum(start, data, chosen[i : i + 1], math.inf)[0] for i in range(chosen.size)])
+    return float(np.sqrt(((each - each.mean(axis=0)) ** 2).sum(axis=1).mean()))
+
+
+def build(setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData]) -> list[Party]:
+    constants = constants_for(setting, model, rows)
+    common: dict[str, Any] = {"constants": constants, "updates": setting.updates, "seed": setting.seed}
+    if setting.algorithm == "csgd":
+        return csgd(model, next(iter(rows.values())), strength=STRENGTH, **common)
+    common |= {"strength": STRENGTH, "retry_s": 1e6}
+    if setting.algorithm == "asgd":
+        return asgd(model, rows, **common)
+    privacy = privacy_for(setting, model)
+    if setting.algorithm == "audp":
+        return audp(model, rows, privacy=privacy, clip=setting.clip or widest_clip(setting, model, rows), **common)
+    if setting.algorithm == "mapa":
+        first = setting.clip
+        if setting.mode == "sound" and first is None:
+            first = widest_clip(setting, model, rows)
+        return mapa(
+            model,
+            rows,
+            privacy=privacy,
+            clip=first,
+            shrink=setting.shrink,
+            floor=setting.floor,
+            failure=setting.failure,
+            **common,
+        )
+    adaptive = privacy.adaptive if isinstance(privacy, Sound) else None
+    rate = SteadyRate(setting.step, setting.clip or 1.0, adaptive)
+    return steady(model, rows, rate=rate, privacy=privacy, **common)
+
+
+def privacy_for(setting: Setting, model: HorizontalModel) -> Privacy:
+    if setting.mode == "paper":
+        noisy = None if isinstance(model, LinearModel) else int(model.first_layer)  # type: ignore[attr-defined]
+        return Paper(setting.epsilon, noisy)
+    adaptive = AdaptiveClip(start=setting.clip or 1.0) if setting.algorithm == "adaptive" else None
+    uploads = math.ceil(setting.updates / setting.edges)
+    return Sound(setting.epsilon, uploads, DELTA, adaptive=adaptive)
+
+
+def widest_clip(setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData]) -> float:
+    """The largest norm one row's gradient can have: a public bound for unit rows, the data's own in paper mode."""
+    if not isinstance(model, LinearModel):
+        return NETWORK_CLIP
+    if setting.mode == "sound":
+        return model.gradient_norm_max(UNIT_NORM)
+    return model.gradient_norm_max(max(float(mine.norms.max()) for mine in rows.values()))
+
+
+def train(courses: Courses, setting: Setting) -> dict[str, Any]:
+    """One training; plain values that can be kept in a file."""
+    rows, test = courses.rows(setting)
+    pixels = int(test.features.shape[1])
+    model = model_for(setting, pixels)
+    parties = build(setting, model, rows)
+    cloud = parties[0]
+    assert isinstance(cloud, Cloud)
+    eyes = _Eyes(cloud, model, test, setting)
+    jitter = Jitter() if setting.delays == "cyclic" else Jitter("lognormal", 0.5)
+    Simulator(seed=setting.seed, costs=CostModel(jitter=jitter)).run(parties, eyes.look)
+    if eyes.reached is None:
+        eyes.note()
+    accuracy = model.accuracy(cloud.parameters, test)
+    averaged = model.accuracy(cloud.averaged, test)
+    return {
+        "accuracy": accuracy,
+        "accuracy_averaged": averaged,
+        "loss": model.loss(cloud.parameters, test),
+        "curve": eyes.curve,
+        "stage": cloud.rule.stage,
+        "clip": cloud.rule.clip if math.isfinite(cloud.rule.clip) else None,
+        "updates": cloud.version,
+        "reached": eyes.reached,
+        "privacy": stated_privacy(parties[1:]),
+    }
+
+
+def stated_privacy(edges: list[Party]) -> dict[str, float] | None:
+    """The largest epsilon any edge has spent, under both adjacencies; None without a guarantee."""
+    worst: dict[str, float] = {}
+    for spent in {frozenset(edge.ledger.spent.items()) for edge in edges}:  # type: ignore[attr-defined]
+        for adjacency in ADJACENCIES:
+            if spent:
+                worst[adjacency] = max(worst.get(adjacency, 0.0), epsilon(dict(spent), DELTA, adjacency))
+    return {**worst, "delta": DELTA} if worst else None
+
+
+class _Eyes:
+    """Looks at the cloud every so many updates: [update, accuracy, loss, clip, |step direction|]."""
+
+    def __init__(self, cloud: Cloud, model: HorizontalModel, test: EdgeData, setting: Setting) -> None:
+        self.cloud, self.model, self.test = cloud, model, test
+        self.setting = setting
+        self.every = max(1, setting.updates // max(1, setting.looks))
+        self.next = 0
+        self.curve: list[list[float]] = []
+        self.within_s = 2e-4
+        self.reached: int | None = None
+
+    def look(self, time_s: float) -> float | None:
+        if self.cloud.version >= self.next:
+            self.note()
+            self.next = self.cloud.version + self._pace()
+            if self._met():
+                self.reached = self.cloud.version
+                return None
+        return self.within_s
+
+    def _pace(self) -> int:
+        """Every so many updates; towards a threshold, often at first and then every half per cent."""
+        return self.every if self.setting.until_loss is None else max(5, self.cloud.version // 200)
+
+    def _met(self) -> bool:
+        if self.setting.until_loss is None or len(self.curve) < 5:
+            return False
+        return sum(row[2] for row in self.curve[-5:]) / 5 < self.setting.until_loss
+
+    def note(self) -> None:
+        x = self.cloud.parameters
+        clip = self.cloud.rule.clip
+        seen = [self.model.accuracy(x, self.test), self.model.loss(x, self.test)]
+        self.curve.append([float(self.cloud.version), *seen, clip if math.isfinite(clip) else -1.0])
+
+
+def gradient_norm(model: HorizontalModel, parameters: np.ndarray, rows: EdgeData) -> float:
+    """|average gradient| over rows, unclipped."""
+    total, _ = model.clipped_sum(parameters, rows, np.arange(rows.rows), math.inf)
+    return float(np.linalg.norm(total)) / rows.rows
