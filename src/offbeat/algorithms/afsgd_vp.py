@@ -35,13 +35,14 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.errors import BadJob, UnexpectedEvent
+from offbeat.errors import BadJob
 from offbeat.learning.blocks import Block, finish_product
 from offbeat.learning.directions import Direction, Saga, Sgd, Svrg
 from offbeat.learning.sampling import BlockSampler
 from offbeat.learning.steps import decayed
 from offbeat.party import member
 from offbeat.party.contract import Broadcast, Effect, Message, Party, PartyName, Send, State
+from offbeat.party.expected import expect_array
 from offbeat.party.masked_sum import CURRENT, ShareAsked, Sum
 from offbeat.party.member import LinearOptions, Member
 from offbeat.party.survey import Certified, Problem
@@ -301,10 +302,7 @@ class RoundWorker:
         if self.sampler is None or body.round != self.round or self.member.pending.count("round"):
             return []
         start, stop = self.rows
-        if body.products.shape != (stop - start,) or body.products.dtype != np.float64:
-            raise UnexpectedEvent(
-                f"{sender} sent {body.products.shape} products for round {body.round}, which has {stop - start} rows."
-            )
+        expect_array(sender, f"the products of round {body.round}", body.products, stop - start)
         payload = [body.round, body.products, body.next_first]
         return [self.member.pending.add("round", payload, stop - start, self.member.block.nonzeros(start, stop))]
 

@@ -13,13 +13,16 @@ number of tries. If the chair itself is lost, the next label holder takes its pl
 """
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 from offbeat.errors import BadJob
 from offbeat.party.contract import Broadcast, Effect, Finish, Message, Observe, PartyName, Send
+from offbeat.party.expected import expect
 
 LOSS_POLICIES = ("wait", "stop", "continue")
 TRIES_MAX = 40
+EPOCHS_MAX = 2**28
 
 StepRule = Callable[[float, float], tuple[float, int]]
 """(L, L_max) of the whole problem -> (step size, batch)."""
@@ -131,6 +134,7 @@ class Conduct:
 
     def on_begin(self, sender: PartyName, body: Begin) -> tuple[list[Effect], bool]:
         """Acknowledge; the second value says whether this is the first time."""
+        expect(0 < body.eta < inf and body.batch > 0, sender, f"a step size of {body.eta} and a batch of {body.batch}")
         first = not self.begun
         if first:
             self.eta, self.batch, self.begun = body.eta, body.batch, True
@@ -182,10 +186,16 @@ class Conduct:
 
     def on_roster(self, sender: PartyName, body: Roster) -> tuple[list[Effect], bool]:
         """Acknowledge; the second value says whether the roster is news."""
+        self._check_roster(sender, body)
         news = body.epoch > self.epoch
         if news:
             self.epoch, self.roster, self.chair = body.epoch, body.names, body.chair
         return [Send(sender, Rostered(body.epoch))] if body.epoch == self.epoch else [], news
+
+    def _check_roster(self, sender: PartyName, body: Roster) -> None:
+        ordered = tuple(name for name in self.everybody if name in body.names)
+        known = body.names == ordered and self.me in ordered and 0 <= body.epoch < EPOCHS_MAX
+        expect(known and sender == body.chair and sender in ordered and sender in self.active, sender, f"{body}")
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -207,7 +217,7 @@ class Conduct:
         return [Broadcast(tuple(sorted(self.unacknowledged["halt"])), self.halt)]
 
     def on_halt(self, sender: PartyName, body: Halt) -> list[Effect]:
-        self.halt = body
+        self.halt = self.halt or body
         return [Send(sender, Halted()), self._finish(body)]
 
     def _finish(self, halt: Halt) -> Finish:

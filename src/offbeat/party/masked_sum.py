@@ -21,6 +21,7 @@ import numpy as np
 
 from offbeat.errors import BadJob, MaskReuse, UnexpectedEvent
 from offbeat.party.contract import Broadcast, Effect, Message, PartyName, Send
+from offbeat.party.expected import expect, expect_array
 from offbeat.privacy.masks import FRACTION_BITS, KeyStream, NetMask, PairKeys, range_limit, scale_of
 from offbeat.privacy.trees import Tree, children, one_tree, two_trees
 
@@ -275,7 +276,7 @@ class MaskedSum:
         wanted = self.open.get(given.first)
         if wanted is None or given.epoch != self.epoch or sender not in wanted.missing:
             return None  # late, repeated, or of another epoch
-        _check_words(sender, given.first, given.words, len(wanted.words))
+        expect_array(sender, f"its answer to request {given.first}", given.words, len(wanted.words), np.uint64)
         wanted.missing.discard(sender)
         wanted.words += given.words
         wanted.versions[sender] = given.version
@@ -447,16 +448,15 @@ class MaskedSum:
         if given.asker != self.me:
             if given.first < self.closed_below.get(given.asker, given.first + 1):
                 return [], None
-            if not 0 <= given.tree < len(self._trees(given.asker)):
-                raise UnexpectedEvent(f"{sender} sent a sum for tree {given.tree}, which the scheme does not have.")
-            self._check_versions(sender, given)
+            expect(not self._pairwise and 0 <= given.tree < len(self._trees(given.asker)), sender, "a sum for no tree")
+            expect_array(sender, "the versions of a sum", given.versions, len(self.roster), np.int64)
             sends = self._add_partial(given.asker, given.first, given.tree, sender, given.words, given.versions, 0)
             return list(sends), None
         wanted = self.open.get(given.first)
         if wanted is None or (given.tree, sender) not in wanted.missing:
             return [], None
-        _check_words(sender, given.first, given.words, len(wanted.words))
-        self._check_versions(sender, given)
+        expect_array(sender, f"a sum for request {given.first}", given.words, len(wanted.words), np.uint64)
+        expect_array(sender, "the versions of a sum", given.versions, len(self.roster), np.int64)
         wanted.missing.discard((given.tree, sender))
         wanted.words += given.words if given.tree == 0 else -given.words
         for name, version in zip(self.roster, given.versions.tolist(), strict=True):
@@ -483,19 +483,13 @@ class MaskedSum:
             partial = self.partials[key] = _Partial(shape[self.me], {self.me, *children(shape, self.me)})
         if source not in partial.missing:
             return []
-        _check_words(source, first, words, len(partial.words) or len(words))
+        expect_array(source, f"a sum for request {first}", words, len(partial.words) or len(words), np.uint64)
         partial.add(source, words, versions)
         if partial.missing:
             return []
         body = PartialGiven(asker, first, tree, partial.words, partial.versions, self.epoch)
         partial.sent = Send(partial.parent, body, (len(words) + 1) // 2, nonzeros // 2)
         return [partial.sent]
-
-    def _check_versions(self, sender: PartyName, given: PartialGiven) -> None:
-        if given.versions.shape != (len(self.roster),) or given.versions.dtype != np.int64:
-            raise UnexpectedEvent(
-                f"{sender} sent versions of {given.versions.shape}, not of {len(self.roster)} parties."
-            )
 
     def _forget_partials(self, asker: PartyName) -> None:
         closed = self.closed_below.get(asker, 0)
@@ -546,13 +540,6 @@ class MaskedSum:
         for asker, first, tree, partial in state["partials"]:
             self.partials[asker, first, tree] = _Partial.from_plain(partial)
         self.early = [(name, ShareAsked(*fields)) for name, fields in state["early"]]
-
-
-def _check_words(sender: PartyName, first: int, words: np.ndarray, count: int) -> None:
-    if words.shape != (count,) or words.dtype != np.uint64:
-        raise UnexpectedEvent(
-            f"{sender} answered request {first} with {words.shape} words of {words.dtype}, not {count} of uint64."
-        )
 
 
 def _fields(body: Message) -> tuple[Any, ...]:

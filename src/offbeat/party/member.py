@@ -33,6 +33,7 @@ from offbeat.party.contract import (
     Wake,
     Woken,
 )
+from offbeat.party.expected import expect
 from offbeat.party.masked_sum import CURRENT, MaskedSum, Sum, SumOptions
 from offbeat.party.pending import Pending
 from offbeat.party.shares import NORMS, BlockShares, scalars_of
@@ -141,6 +142,7 @@ class Member:
         rng: np.random.Generator,
     ) -> None:
         self.name, self.block, self.problem, self.options = name, block, problem, options
+        self.peers = frozenset(roster) - {name}
         self.shares = BlockShares(block)
         self.pending = Pending()
         self.sums = MaskedSum(me=name, roster=roster, run=run, secret=secret, options=options.sums, source=self.shares)
@@ -200,7 +202,7 @@ class Member:
         try:
             if type(event) is Received:
                 handler = self.handlers.get(type(event.body))
-                if handler is None:
+                if handler is None or event.sender not in self.peers:
                     raise UnexpectedEvent(
                         f"{self.name} got {type(event.body).__name__} from {event.sender}, which has "
                         "no place in this protocol. Are both sides running the same job?"
@@ -303,6 +305,7 @@ class Member:
         return self._end(body.verdict, body.reason) if self.conduct.presides else []  # it will reach the chair yet
 
     def _on_halt(self, sender: PartyName, body: conduct.Halt) -> list[Effect]:
+        expect(body.best >= -1, sender, f"the snapshot {body.best} to be kept")
         self._keep_best(body.best)
         return self.conduct.on_halt(sender, body)
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from offbeat.party.contract import Broadcast, Effect, Message, PartyName
+from offbeat.party.expected import expect, expect_array
 from offbeat.party.masked_sum import MaskedSum, Sum
 from offbeat.party.shares import NORMS, BlockShares, decode, probe_point
 
@@ -102,6 +103,8 @@ class Sounding:
         return self._probe(), False
 
     def on_probe(self, sender: PartyName, body: Probe) -> list[Effect]:
+        expect(0 <= body.number < ROUNDS, sender, f"probe {body.number}")
+        expect_array(sender, f"probe {body.number}", body.vector, self.rows)
         block = self.shares.block
         into = np.zeros(block.width)
         block.add_gradient(0, self.rows, body.vector, into)

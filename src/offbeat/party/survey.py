@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.errors import UnexpectedEvent
 from offbeat.learning.blocks import finish_product
 from offbeat.learning.losses import Loss
 from offbeat.learning.penalties import Penalty
 from offbeat.party.contract import Broadcast, Effect, Message, PartyName, Send
+from offbeat.party.expected import expect_array
 from offbeat.party.masked_sum import MaskedSum, Sum
 from offbeat.party.pending import Pending
 from offbeat.party.shares import BlockShares, decode, narrow, scalars_of
@@ -310,11 +310,7 @@ class Survey:
         if body.snapshot != self.current or body.start in self.arrived or body.start not in self.chunks:
             return []
         stop = self._stop_of(body.start)
-        if body.derivatives.shape != (stop - body.start,) or body.derivatives.dtype != np.float64:
-            raise UnexpectedEvent(
-                f"{sender} sent a table for rows {body.start} to {stop} with {body.derivatives.shape} derivatives of "
-                f"{body.derivatives.dtype}. Are both sides running the same job?"
-            )
+        expect_array(sender, f"the table from row {body.start}", body.derivatives, stop - body.start)
         self.arrived.add(body.start)
         self.table[body.start : stop] = body.derivatives
         self.loss_sums[body.start] = body.loss_sum
