@@ -308,7 +308,7 @@ def _result(
         objective=objective,
         certificate=certificate_of(outcome, best),
         suboptimality=objective - optimum if optimum is not None else None,
-        passes=onlooker.chair.member.role.passes(),
+        passes=_passes(onlooker),
         seconds=outcome.time_s,
         metrics=dict(setting.test_metrics(weights)),
         parties={p.name: party_record(p, outcome.tallies[p.name], outcome.time_s, lanes) for p in parties},
@@ -333,6 +333,12 @@ def _result(
     )
     plain, intercept = split_intercept(weights, setting.constant_at)
     return Result(record, plain, intercept, optimum, parties)
+
+
+def _passes(onlooker: Onlooker) -> float:
+    """How far the model that is kept had come; of a run cut short, how far the run had."""
+    member = onlooker.chair.member
+    return float(member.role.passes() if onlooker.stopped else member.marked_passes or member.role.passes())
 
 
 def _verdict(outcome: Outcome, onlooker: Onlooker) -> tuple[str, str]:

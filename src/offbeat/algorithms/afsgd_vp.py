@@ -39,7 +39,7 @@ from offbeat.errors import BadJob
 from offbeat.learning.blocks import Block, finish_product
 from offbeat.learning.directions import Direction, Saga, Sgd, Svrg
 from offbeat.learning.sampling import BlockSampler
-from offbeat.learning.steps import decayed
+from offbeat.learning.steps import decayed, default_step
 from offbeat.party import member
 from offbeat.party.contract import Broadcast, Effect, Message, Party, PartyName, Send, State
 from offbeat.party.expected import expect_array
@@ -70,6 +70,8 @@ class RoundWanted(Message, frozen=True):
 
 
 MESSAGES = (*member.MESSAGES, Product, RoundWanted)
+LAG_MEMORY = 32
+LAG_ALLOWANCE = 1.5  # lags vary, and only a constant one is as bad as the bound says
 
 
 def direction_for(method: str, rows: int) -> Direction:
@@ -86,6 +88,8 @@ class Stepper:
         self.member, self.block = member, member.block
         self.direction = direction_for(member.options.method, member.problem.rows)
         self.samples = 0
+        self.lag_mean = 0.0  # a running mean of the lags of late
+        self.shortening = 1.0
 
     def adopt_survey(self) -> None:
         """SVRG: correct against the new table and the gradient taken at the same point."""
@@ -110,18 +114,35 @@ class Stepper:
         self.block.apply_gradient(columns, values, stop - start, self.eta(), self.direction.accumulate)
         self.samples += stop - start
 
+    def note_lag(self, lag: int) -> None:
+        """Products that are older than expected need a shorter step, or the iterates oscillate and never settle."""
+        self.member.count_lag(lag)
+        self.lag_mean += (lag - self.lag_mean) / LAG_MEMORY
+        if self.block.version % LAG_MEMORY == 0:
+            self.shortening = self._shortening()
+
+    def _shortening(self) -> float:
+        conduct, options, rows = self.member.conduct, self.member.options, self.member.problem.rows
+        lag = self.lag_mean / LAG_ALLOWANCE
+        if conduct.smoothness == 0.0 or lag <= (options.lag or 0.0):
+            return 1.0
+        constants = (conduct.smoothness, conduct.row_smoothness, conduct.batch, rows)
+        return default_step(options.method, *constants, lag) / conduct.eta
+
     def eta(self) -> float:
-        eta = self.member.conduct.eta
+        eta = self.member.conduct.eta * self.shortening
         if self.member.options.method != "sgd":
             return eta
         return decayed(eta, self.member.problem.strength, self.block.version)
 
     def snapshot(self) -> dict[str, Any]:
-        return {"direction": self.direction.snapshot(), "samples": self.samples}
+        plain = {"samples": self.samples, "lag_mean": self.lag_mean, "shortening": self.shortening}
+        return {**plain, "direction": self.direction.snapshot()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.direction.restore(state["direction"])
-        self.samples = state["samples"]
+        self.samples, self.lag_mean = state["samples"], state["lag_mean"]
+        self.shortening = state["shortening"]
 
 
 class Worker:

@@ -74,6 +74,7 @@ class Backward(Message, frozen=True):
     derivatives: np.ndarray
     snapshot: int  # the survey the sender had completed
     version: int  # of the sender's block
+    versions: np.ndarray  # of every party's block when its share was taken, in roster order; -1: unknown
 
 
 class BackwardWanted(Message, frozen=True):
@@ -165,9 +166,10 @@ class Party2:
         self.handle = member.handle
         self.stepper = Stepper(member)
         self.dominates = member.name in active
+        self.place = member.conduct.everybody.index(member.name)
         self.sampler: DealtBlocks | None = None
         self.started = False
-        self.queue: deque[list[Any]] = deque()  # derivatives to be applied: [start, stop, derivatives, lag]
+        self.queue: deque[list[Any]] = deque()  # to be applied: [start, stop, derivatives, version read]
         self.inboxes = {name: Inbox() for name in active if name != member.name}
         self.sent: dict[int, Backward] = {}
         self.number = 0
@@ -198,9 +200,10 @@ class Party2:
         return [*self._ask(), *self._take_queue()]
 
     def _ask(self) -> list[Effect]:
-        """Keep so many products in flight."""
+        """Keep so many products in flight, but none while derivatives wait at home: asking faster than a party of
+        ordinary speed can step would only make every product older."""
         self.started = True
-        if not self.dominates:
+        if not self.dominates or self.queue:
             return []
         assert self.sampler is not None
         sums = self.member.sums
@@ -226,10 +229,12 @@ class Party2:
         theta = self.stepper.derivatives(start, stop, words, own)
         if not np.isfinite(theta).all():
             return self.member.alarm("diverged", "a product is no longer finite; use a smaller step")
-        body = Backward(self.number, start, stop, theta, self.member.survey.current, self.member.block.version)
+        read = np.array([versions.get(name, -1) for name in self.member.conduct.everybody], dtype=np.int64)
+        snapshot, now = self.member.survey.current, self.member.block.version
+        body = Backward(self.number, start, stop, theta, snapshot, now, read)
         self.number += 1
         self._keep(body)
-        self._queue([start, stop, theta, lag])
+        self._queue([start, stop, theta, version])
         effects: list[Effect] = [Broadcast(self.member.sums.peers, body), *self._take_queue(), *self._ask()]
         return [*effects, *self._watch_peers(versions), *self.member.survey_if_due()]
 
@@ -263,11 +268,10 @@ class Party2:
         self.received += 1
         if body.version > self.member.sums.seen.get(sender, -1):
             self.member.sums.seen[sender] = body.version
-        self._queue([body.start, body.stop, body.derivatives, -1])
+        self._queue([body.start, body.stop, body.derivatives, int(body.versions[self.place])])
         return self._take_queue()
 
     def _queue(self, entry: list[Any]) -> None:
-        entry.append(self.member.block.version)
         self.queue.append(entry)
         if len(self.queue) > QUEUE_MAX:
             self.queue.popleft()
@@ -297,11 +301,16 @@ class Party2:
             return self._answer_from_lane(payload, result)
         if kind == "gradient":
             return self._apply_from_lane(payload, result)
-        for start, stop, theta, lag, version in payload:
-            self.member.count_lag(lag if lag >= 0 else self.member.block.version - version)
+        for start, stop, theta, version in payload:
+            self._note_lag(version)
             self.stepper.step(start, stop, theta)
             self.applied += 1
-        return self._take_queue()
+        return [*self._take_queue(), *self._ask()]
+
+    def _note_lag(self, version_read: int) -> None:
+        """Every update moves every block, so the steps of the own block since its share tell the whole lag."""
+        if version_read >= 0:
+            self.stepper.note_lag(self.member.block.version - version_read)
 
     # -- lanes: pure jobs over values read before ----------------------------------------------------------------
 
@@ -330,21 +339,21 @@ class Party2:
     def _take_on_lanes(self) -> list[Effect]:
         effects: list[Effect] = []
         while self.queue and self.member.pending.count("gradient") < self.lanes:
-            start, stop, theta, lag, version = self.queue.popleft()
+            start, stop, theta, version = self.queue.popleft()
             residual = self.stepper.direction.residual(start, stop, theta)
             job = self.member.block.gradient_job(start, stop, residual)
-            payload = [start, stop, residual, lag, version]
+            payload = [start, stop, residual, version]
             effects.append(self.member.pending.add("gradient", payload, *_half(self.member.block, start, stop), job))
         return effects
 
     def _apply_from_lane(self, payload: Any, result: Any) -> list[Effect]:
-        start, stop, residual, lag, version = payload
+        start, stop, residual, version = payload
         if result is None:  # the job was lost in a crash; its table entry is exchanged already, so finish it here
             result = self.member.block.gradient_job(start, stop, residual)()
-        self.member.count_lag(lag if lag >= 0 else self.member.block.version - version)
+        self._note_lag(version)
         self.stepper.apply(start, stop, *result)
         self.applied += 1
-        return self._take_queue()
+        return [*self._take_queue(), *self._ask()]
 
     # -- the rest of the role ------------------------------------------------------------------------------------
 
@@ -471,7 +480,8 @@ class RoundParty:
         if not np.isfinite(theta).all():
             return self.member.alarm("diverged", "a product is no longer finite; use a smaller step")
         snapshot, version = self.member.survey.current, self.member.block.version
-        self.last = Backward(number, *self.rows, theta, snapshot, version)
+        read = np.full(len(self.member.conduct.everybody), version, dtype=np.int64)
+        self.last = Backward(number, *self.rows, theta, snapshot, version, read)
         return [Broadcast(self.member.sums.peers, self.last), *self._on_backward(self.name, self.last)]
 
     def _on_backward(self, sender: PartyName, body: Backward) -> list[Effect]:

@@ -64,7 +64,7 @@ def optimum(X: Any, y: Floats, loss: Loss, strength: float, *, tolerance: float 
     L-BFGS comes near, Newton's method finishes: f - min f is then at most tolerance^2 / (2 strength).
     """
     penalty = L2 if strength > 0.0 else NONE
-    w = _descend(X, y, np.zeros(X.shape[1]), loss, penalty, strength)
+    w = descend(X, y, np.zeros(X.shape[1]), loss, penalty, strength)
     for _ in range(NEWTON_STEPS_MOST):
         slope = gradient(X, y, w, loss, penalty, strength)
         norm = float(np.linalg.norm(slope))
@@ -87,13 +87,13 @@ def best_known(
     width = X.shape[1]
     firsts = [np.zeros(width), optimum(X, y, loss, max(strength, 1e-8), tolerance=1e-6)[0]]
     firsts += [rng.standard_normal(width) for _ in range(starts - len(firsts))]
-    ends = [_descend(X, y, first, loss, penalty, strength) for first in firsts]
+    ends = [descend(X, y, first, loss, penalty, strength) for first in firsts]
     values = [objective(X, y, w, loss, penalty, strength) for w in ends]
     best = int(np.argmin(values))
     return ends[best], values[best]
 
 
-def _descend(X: Any, y: Floats, start: Floats, loss: Loss, penalty: Penalty, strength: float) -> Floats:
+def descend(X: Any, y: Floats, start: Floats, loss: Loss, penalty: Penalty, strength: float) -> Floats:
     def both(w: Floats) -> tuple[float, Floats]:
         z = X @ w
         mean = np.asarray(X.T @ loss.derivative(z, y)) / len(y)

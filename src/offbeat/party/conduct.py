@@ -31,11 +31,13 @@ StepRule = Callable[[float, float], tuple[float, int]]
 class Begin(Message, frozen=True):
     """Training may start.
 
-    Reveals: the step size, which bounds the summed smoothness constants of all parties, to every party.
+    Reveals: the step size and the smoothness constants of the pooled data that it was chosen from, to every party.
     """
 
     eta: float
     batch: int
+    smoothness: float = 0.0  # 0 where the user chose the step: it is kept as it is
+    row_smoothness: float = 0.0
 
 
 class Begun(Message, frozen=True):
@@ -108,7 +110,7 @@ class Conduct:
         self.everybody = roster
         self.epoch, self.roster = 0, roster
         self.chair = next(name for name in roster if name in active)
-        self.eta, self.batch = 0.0, 0
+        self.eta, self.batch, self.smoothness, self.row_smoothness = 0.0, 0, 0.0, 0.0
         self.begun = False
         self.lost: set[PartyName] = set()
         self.unacknowledged: dict[str, set[PartyName]] = {"begin": set(), "roster": set(), "halt": set()}
@@ -126,11 +128,15 @@ class Conduct:
 
     # -- beginning -----------------------------------------------------------------------------------------------
 
-    def begin(self, eta: float, batch: int) -> list[Effect]:
+    def begin(self, eta: float, batch: int, smoothness: float = 0.0, row_smoothness: float = 0.0) -> list[Effect]:
         """The chair: constants are known."""
         self.eta, self.batch, self.begun = eta, batch, True
+        self.smoothness, self.row_smoothness = smoothness, row_smoothness
         self.unacknowledged["begin"] = set(self.peers)
-        return [Broadcast(self.peers, Begin(eta, batch)), Observe("step", [eta, batch])]
+        return [Broadcast(self.peers, self._begin()), Observe("step", [eta, batch])]
+
+    def _begin(self) -> Begin:
+        return Begin(self.eta, self.batch, self.smoothness, self.row_smoothness)
 
     def on_begin(self, sender: PartyName, body: Begin) -> tuple[list[Effect], bool]:
         """Acknowledge; the second value says whether this is the first time."""
@@ -138,6 +144,7 @@ class Conduct:
         first = not self.begun
         if first:
             self.eta, self.batch, self.begun = body.eta, body.batch, True
+            self.smoothness, self.row_smoothness = body.smoothness, body.row_smoothness
         return [Send(sender, Begun())], first
 
     def on_acknowledged(self, what: str, sender: PartyName) -> list[Effect]:
@@ -240,12 +247,12 @@ class Conduct:
                 return self.end("peer-lost", f"{', '.join(silent)} did not acknowledge the new roster", best)
             effects.append(Broadcast(tuple(silent), Roster(self.epoch, self.roster, self.chair)))
         if self.presides and self.unacknowledged["begin"]:
-            effects.append(Broadcast(tuple(sorted(self.unacknowledged["begin"])), Begin(self.eta, self.batch)))
+            effects.append(Broadcast(tuple(sorted(self.unacknowledged["begin"])), self._begin()))
         return effects
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("epoch", "chair", "eta", "batch", "begun", "halt_tries", "roster_tries")
+    _PLAIN = ("epoch", "chair", "eta", "batch", "smoothness", "row_smoothness", "begun", "halt_tries", "roster_tries")
 
     def snapshot(self) -> dict[str, Any]:
         halt, raised = self.halt, self.raised

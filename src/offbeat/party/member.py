@@ -162,6 +162,8 @@ class Member:
         self.lags, self.lag_sum, self.lag_max = [0] * 40, 0, 0
         self.sounding_begun = self.closing = False
         self.survey_due = 0.0
+        self.marked_passes = 0.0  # how far the run was when the current survey froze it
+        self.final = False  # the current survey was begun to end the run
         self.start_objective = self._objective_at_zero()
         self.role: Role
         self.handlers: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
@@ -210,7 +212,15 @@ class Member:
                 return handler(event.sender, event.body)
             return self.other_events[type(event)](event)
         except OutOfRange as problem:
-            return [Observe("range", str(problem)), *self._alarm("range", f"{self.name}: {problem}")]
+            return [Observe("range", str(problem)), *self._out_of_range(problem)]
+
+    def _out_of_range(self, problem: OutOfRange) -> list[Effect]:
+        """Shares that fitted at first and no longer do have grown: that is divergence, not scale."""
+        if self.block.version > 0:
+            return self._alarm(
+                "diverged", f"{self.name}'s shares grew out of the fixed-point range; use a smaller step"
+            )
+        return self._alarm("range", f"{self.name}: {problem}")
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -246,7 +256,7 @@ class Member:
         if done.point == NORMS or done.point % 2 == 0:
             return self._sounded(done)
         effects, news = self.survey.on_scalars(done)
-        return [*effects, Observe("certificate", _plain(news, self.role.passes())), *self.judge(news)]
+        return [*effects, Observe("certificate", _plain(news, self.marked_passes)), *self.judge(news)]
 
     def _sounded(self, done: Sum) -> list[Effect]:
         if self.conduct.begun:
@@ -254,9 +264,10 @@ class Member:
         effects, known = self.sounding.on_sum(done)
         if not known:
             return effects
-        smoothness = self.sounding.smoothness + self.problem.strength
-        eta, batch = self.options.choose(smoothness, self.sounding.row_smoothness, self.problem.rows)
-        return [*effects, *self.conduct.begin(eta, batch), *self._begun()]
+        smoothness, row_smoothness = self.sounding.smoothness + self.problem.strength, self.sounding.row_smoothness
+        eta, batch = self.options.choose(smoothness, row_smoothness, self.problem.rows)
+        constants = (smoothness, row_smoothness) if self.options.step is None else (0.0, 0.0)
+        return [*effects, *self.conduct.begin(eta, batch, *constants), *self._begun()]
 
     def _on_begin(self, sender: PartyName, body: conduct.Begin) -> list[Effect]:
         effects, first = self.conduct.on_begin(sender, body)
@@ -266,7 +277,7 @@ class Member:
         """SVRG cannot step before its first table, which at the zero start needs no sums."""
         effects = self.role.begun()
         if self.conduct.presides and self.options.method == "svrg":
-            return [*effects, *self.survey.begin()]
+            return [*effects, *self.begin_survey()]
         self.survey_due = self.options.survey_passes
         return effects
 
@@ -340,7 +351,7 @@ class Member:
             return self._sound()
         effects = self.role.rostered()
         if self.conduct.presides and (self.closing or self.options.method == "svrg"):
-            return [*effects, *self.survey.begin()]
+            return [*effects, *self.begin_survey()]
         return effects
 
     # -- judging -------------------------------------------------------------------------------------------------
@@ -352,7 +363,14 @@ class Member:
             return []
         self.closing = passes >= self.options.passes
         due = self.closing or passes >= self.survey_due
-        return self.survey.begin() if due and not self.survey.under_way else []
+        return self.begin_survey() if due and not self.survey.under_way else []
+
+    def begin_survey(self) -> list[Effect]:
+        """The chair: look how good the model is, at the point the run has come to."""
+        effects = self.survey.begin()
+        self.final = self.closing
+        self.marked_passes = self.role.passes()
+        return effects
 
     def judge(self, news: Certified) -> list[Effect]:
         """The chair: a survey is over. End, or go on."""
@@ -368,6 +386,8 @@ class Member:
         if self.role.passes() < self.options.passes:
             self.closing = False
             return self.role.certified(news)
+        if not self.final:  # this survey had begun before the last pass was over
+            return self.begin_survey()
         return self._end("passes", self._passes_reason(certificate))
 
     def _passes_reason(self, certificate: float) -> str:
@@ -377,8 +397,14 @@ class Member:
     def _end(self, verdict: str, reason: str) -> list[Effect]:
         if self.conduct.halt is not None:
             return []
-        self._keep_best(self.survey.best)
-        return self.conduct.end(verdict, reason, self.survey.best)
+        best = self._best_worth_keeping()
+        self._keep_best(best)
+        return self.conduct.end(verdict, reason, best)
+
+    def _best_worth_keeping(self) -> int:
+        """The best certified snapshot; none (the zero start) where even that one is worse than the start."""
+        best = [news for news in self.survey.history if news.snapshot == self.survey.best]
+        return self.survey.best if best and best[-1].objective <= self.start_objective * (1 + 1e-9) else -1
 
     def _alarm(self, verdict: str, reason: str) -> list[Effect]:
         if self.conduct.presides:
@@ -411,7 +437,7 @@ class Member:
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("lag_sum", "lag_max", "sounding_begun", "closing", "survey_due")
+    _PLAIN = ("lag_sum", "lag_max", "sounding_begun", "closing", "final", "survey_due", "marked_passes")
     _PARTS = ("block", "shares", "pending", "sums", "sounding", "conduct", "survey")
 
     def snapshot(self) -> dict[str, Any]:
