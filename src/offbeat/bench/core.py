@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -88,7 +89,7 @@ def _setting(name: str, preparation: str | None, split: str, data_dir: Path | No
     data = vertical_from_dataset(
         name,
         PARTIES,
-        split,  # type: ignore[arg-type]
+        split,
         preparation=preparation,
         rows="pooled-unit",
         data_dir=data_dir,
@@ -252,9 +253,12 @@ def _sklearn(pooled: Any, setting: Setting, goal: float, **how: Any) -> _Solver 
     for iterations in ITERATIONS:
         weights = model(iterations).fit(pooled, setting.y_train).coef_[0].astype(np.float64)
         if central.objective(pooled, setting.y_train, weights, LOGISTIC, L2, STRENGTH) <= goal:
-            enough = iterations
-            return _Solver(lambda: _cpu_s(lambda: model(enough).fit(pooled, setting.y_train)), f"{enough} iterations")
+            return _Solver(partial(_fit_s, model(iterations), pooled, setting.y_train), f"{iterations} iterations")
     return None
+
+
+def _fit_s(model: Any, pooled: Any, labels: Any) -> float:
+    return _cpu_s(lambda: model.fit(pooled, labels))
 
 
 ITERATIONS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300, 500, 1000)

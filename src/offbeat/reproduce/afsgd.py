@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -100,9 +101,7 @@ def table2(options: ReproduceOptions) -> ReproduceResult:
             cells = {
                 f"{slow:g}x": kept.get(
                     f"{row.printed} {method} {slow:g}",
-                    lambda slow=slow, method=method, row=row, pending=pending: _cell(
-                        row, method, slow, options, pending
-                    ),
+                    partial(_cell, row, method, slow, options, pending),
                 )
                 for slow in (STRAGGLERS[::2] if options.quick else STRAGGLERS)
             }
@@ -141,7 +140,7 @@ def _data(row: TableRow, options: ReproduceOptions) -> VerticalData:
     return vertical_from_dataset(
         source,
         row.parties,
-        row.split,  # type: ignore[arg-type]
+        row.split,
         preparation=row.preparation if isinstance(source, str) else None,
         rows="pooled-unit",
         data_dir=options.data_dir,
@@ -250,7 +249,7 @@ def figure6(options: ReproduceOptions) -> ReproduceResult:
             options.say(f"{algorithm} with {count} parties")
             time_s = kept.get(
                 f"{algorithm} {count}",
-                lambda algorithm=algorithm, count=count: _scaling_time(name, count, algorithm, options),
+                partial(_scaling_time, name, count, algorithm, options),
             )
             times[algorithm].append((count, time_s))
     rows, curves = [], []

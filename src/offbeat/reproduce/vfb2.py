@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import mean, stdev
 from typing import Any
 
@@ -77,7 +78,7 @@ def load(printed: PrintedSet, options: ReproduceOptions, seed: int, parties: int
     return vertical_from_dataset(
         printed.quick_set if options.quick else printed.set,
         parties,
-        printed.split,  # type: ignore[arg-type]
+        printed.split,
         rows="pooled-unit",
         data_dir=options.data_dir,
         seed=seed,
@@ -102,7 +103,7 @@ def table2(options: ReproduceOptions) -> ReproduceResult:
                 trials.append(
                     kept.get(
                         f"{printed.printed} {problem} {seed}",
-                        lambda printed=printed, penalty=penalty, seed=seed: _trial(printed, penalty, options, seed),
+                        partial(_trial, printed, penalty, options, seed),
                     )
                 )
             rows += _table_rows(printed, problem, published, trials)
@@ -110,11 +111,11 @@ def table2(options: ReproduceOptions) -> ReproduceResult:
 
 
 TABLE_NOTES = (
-    "Test accuracy in percent, mean and deviation over trials that differ in the split and every random choice. NonF is "
-    "the pooled problem solved to a gradient norm of 1e-9 (problem 13) or by L-BFGS from the same zero start (problem 14).",
+    "Test accuracy in percent, mean and deviation over trials that differ in the split and every random choice. NonF "
+    "is the pooled problem, solved to a gradient norm of 1e-9 (problem 13) or by L-BFGS from zero (problem 14).",
     "VFB2-SVRG stops at a certificate of 1e-5: the duality gap for problem 13, the gradient's norm for problem 14.",
-    "The half-labelled baseline is AFSVRG-VP with labels at 4 of 8 parties; the others answer, but their blocks stay at "
-    "zero, so it trains on the labelled parties' columns alone.",
+    "The half-labelled baseline is AFSVRG-VP with labels at 4 of 8 parties; the others answer, but their blocks stay "
+    "at zero, so it trains on the labelled parties' columns alone.",
 )
 
 
@@ -194,7 +195,7 @@ def figure2(options: ReproduceOptions) -> ReproduceResult:
         for count in counts:
             options.say(f"{algorithm} with {count} parties")
             key = f"{algorithm} {count}"
-            times.append((count, kept.get(key, lambda a=algorithm, c=count: _scaling_time(a, c, options))))
+            times.append((count, kept.get(key, partial(_scaling_time, algorithm, count, options))))
         base = times[0][1]
         gains = [(count, base / t * counts[0] if t and base else None) for count, t in times]
         printed = "near linear" if algorithm == "vfb2-svrg" else "clearly below"
@@ -228,8 +229,6 @@ def _scaling_time(algorithm: str, count: int, options: ReproduceOptions) -> floa
 
 
 def _with_labels_at(data: VerticalData, count: int) -> VerticalData:
-    from dataclasses import replace
-
     return replace(data, labels_at=data.names[:count])
 
 
@@ -322,8 +321,8 @@ def bytes_per_pass(options: ReproduceOptions) -> ReproduceResult:
                 }
             )
     notes = (
-        "Predicted: 8 bytes for a share and 8 for a derivative; to move all q blocks once, AFSGD-VP needs q (q-1) shares "
-        "a row, VFB2 q-1 shares and q-1 derivatives. Measured sizes hold the requests too: seven numbers a batch and peer.",
+        "Predicted: 8 bytes for a share and 8 for a derivative; to move all q blocks once, AFSGD-VP needs q (q-1) "
+        "shares a row, VFB2 q-1 shares and q-1 derivatives. Measured sizes hold the requests and versions too.",
     )
     return ReproduceResult(rows, notes=notes)
 
