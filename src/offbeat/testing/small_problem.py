@@ -150,7 +150,7 @@ def draw_options(seed: int, direction: str, **changes: Any) -> LinearOptions:
         lag_max=int(rng.choice([0, 0, 40])),
         patience_s=0.05,
         snapshot_passes=float(rng.choice([1.0, 2.0])),
-        sums=SumOptions(scheme=scheme),
+        sums=SumOptions(scheme=scheme, tries_max=int(rng.choice([1, 3, 12]))),
     )
     return replace(options, **changes)
 
