@@ -1,0 +1,497 @@
+"""Virtual time, costs, faults, looks and ends; and that every checker can fail."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from offbeat.errors import BadJob
+from offbeat.party.contract import (
+    Broadcast,
+    Compute,
+    Computed,
+    Finish,
+    Message,
+    Observe,
+    PeerBack,
+    PeerLost,
+    Received,
+    Send,
+    Started,
+    Wake,
+    Woken,
+)
+from offbeat.party.masked_sum import ShareGiven
+from offbeat.party.member import LinearOptions
+from offbeat.party.survey import Table
+from offbeat.runtime.simulator import PROFILES, CostModel, CrashAndRestore, Gone, Jitter, Link, Simulator, profile
+from offbeat.runtime.simulator.checkers import (
+    AppliedOnce,
+    CodecFaithful,
+    EndsOrSaysWhy,
+    LagWithin,
+    MasksUsedOnce,
+    NothingRawLeaves,
+    Violation,
+    WithinBounds,
+    updates_named,
+)
+from offbeat.runtime.simulator.faults import ClogInTurn, Delay, Duplicate, Loss, Partition, Reorder
+from offbeat.testing.linear_checkers import linear_checkers
+from offbeat.testing.small_problem import build_parties, draw_problem, method_named
+
+
+class Note(Message, frozen=True):
+    """Something to send.
+
+    Reveals: nothing.
+    """
+
+    number: int
+    values: np.ndarray = np.empty(0)
+
+
+@dataclass
+class Script:
+    """A party that does what its dictionary says for each kind of event, and remembers what came when."""
+
+    name: str
+    does: dict = field(default_factory=dict)
+    heard: list = field(default_factory=list)
+
+    def handle(self, event):
+        self.heard.append(event)
+        answer = self.does.get(type(event), [])
+        return answer(event) if callable(answer) else list(answer)
+
+    def snapshot(self):
+        return {"heard": len(self.heard)}
+
+    def restore(self, state):
+        self.heard = [None] * state["heard"]
+
+
+DONE = [Finish("done")]
+PLAIN = CostModel(overhead_s=1.0, per_sample_s=0.1, per_nonzero_s=0.01, link=Link(0.5, 1000.0))
+
+
+class Clock:
+    """When each event was handled."""
+
+    def __init__(self):
+        self.at = []
+
+    def handled(self, now_s, party, event, effects):
+        self.at.append((round(now_s, 9), party.name, type(event).__name__))
+
+    def ended(self, outcome, parties):
+        pass
+
+
+def times(parties, **setting):
+    clock = Clock()
+    outcome = Simulator(checkers=[clock], **setting).run(parties)
+    return clock.at, outcome
+
+
+# -- time ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_takes_latency_and_bytes_over_bandwidth():
+    ana = Script("ana", {Started: [Send("bo", Note(1, np.zeros(99)))], Received: DONE})
+    bo = Script("bo", {Received: [Send("ana", Note(2)), *DONE]})
+    at, outcome = times([ana, bo], costs=PLAIN)
+    assert at[2:] == [(1.3, "bo", "Received"), (1.808, "ana", "Received")]
+    assert outcome.tallies["ana"].sent == {"Note": [1, 800]}
+    assert outcome.tallies["bo"].bytes_sent == 8
+    assert (outcome.time_s, outcome.stalled) == (pytest.approx(1.808), "")
+
+
+def test_links_may_differ():
+    costs = CostModel(link=Link(0.5), links={("ana", "bo"): Link(2.0)})
+    ana = Script("ana", {Started: [Broadcast(("bo", "cy"), Note(1)), *DONE]})
+    at, _ = times([ana, Script("bo", {Received: DONE}), Script("cy", {Received: DONE})], costs=costs)
+    assert at[3:] == [(0.5, "cy", "Received"), (2.0, "bo", "Received")]
+
+
+def test_work_takes_its_time_on_the_partys_lanes_and_slow_parties_take_longer():
+    ask = [Compute(ticket, 10, 100) for ticket in range(3)]
+    finish = {Started: ask, Computed: lambda event: DONE if event.ticket == 2 else []}
+    for lanes, slow, ends in [(1, 1.0, [3, 6, 9]), (2, 1.0, [3, 3, 6]), (1, 2.0, [6, 12, 18])]:
+        costs = CostModel(1.0, 0.1, 0.01, slow={"ana": slow}, lanes=lanes)
+        at, outcome = times([Script("ana", dict(finish))], costs=costs)
+        assert [time for time, *_ in at[1:]] == ends
+        assert outcome.tallies["ana"].compute_s == 9 * slow
+
+
+def test_jobs_run_when_their_time_has_come():
+    value = [1]
+    ana = Script("ana", {Started: [Compute(0, 10, 0, job=lambda: value[0]), Wake(0.5)], Computed: DONE})
+    ana.does[Woken] = lambda event: value.__setitem__(0, 2) or []
+    Simulator(costs=PLAIN).run([ana])
+    assert ana.heard[-1] == Computed(0, 2)
+
+
+@pytest.mark.parametrize(("serving", "arrives"), [("free", 0.5), ("full", 2.5), ("slow", 6.5)])
+def test_who_pays_for_an_answer(serving, arrives):
+    costs = CostModel(1.0, 0.1, 0.0, link=Link(0.5), slow={"ana": 3.0}, serving=serving)
+    ana = Script("ana", {Started: [Send("bo", Note(1), samples=10), *DONE]})
+    at, _ = times([ana, Script("bo", {Received: DONE})], costs=costs)
+    assert at[-1] == (arrives, "bo", "Received")
+
+
+def test_timers_and_ties_are_in_order():
+    ana = Script("ana", {Started: [Wake(1.0, 1), Wake(1.0, 2), Wake(0.5, 3)]})
+    ana.does[Woken] = lambda event: DONE if event.token == 2 else []
+    Simulator().run([ana])
+    assert [event.token for event in ana.heard[1:]] == [3, 1, 2]
+
+
+def test_wrong_costs_are_refused():
+    for wrong in (lambda: CostModel(serving="maybe"), lambda: CostModel(slow={"a": 0.0}), lambda: Jitter("wild")):
+        with pytest.raises(BadJob):
+            wrong()
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "exponential"])
+def test_jitter_has_mean_one(kind):
+    draw = Jitter(kind).sampler(np.random.default_rng(0))
+    assert np.mean([draw() for _ in range(20_000)]) == pytest.approx(1.0, abs=0.03)
+
+
+def test_the_time_is_split_into_work_messages_and_waiting():
+    ana = Script("ana", {Started: [Compute(0, 10, 0)], Computed: [Send("bo", Note(1)), Wake(5.0)], Woken: DONE})
+    _, outcome = times([ana, Script("bo", {Received: DONE})], costs=CostModel(1.0, 0.1, 0.0, link=Link(0.5)))
+    assert outcome.tallies["ana"].split(outcome.time_s) == pytest.approx((2.0, 0.5, 4.5))
+
+
+# -- the same again --------------------------------------------------------------------------------------------------
+
+
+def run(seed, **changes):
+    problem = draw_problem(2, parties=3, rows=100)
+    options = LinearOptions(method="saga", passes=3.0, batch=16)
+    costs = CostModel(jitter=Jitter("lognormal"), link_jitter=Jitter("exponential"))
+    simulator = Simulator(seed=seed, costs=costs, **changes)
+    return simulator.run(build_parties("afsaga-vp", problem, options, 1))
+
+
+def test_a_seed_is_a_run_to_the_byte():
+    assert run(1).digest == run(1).digest
+    assert run(1).digest != run(2).digest
+
+
+def test_faults_replay_too():
+    faults = profile("swarm", ("party0", "party1", "party2"), np.random.default_rng(3), 0.05)
+    assert run(1, faults=faults).digest == run(1, faults=faults).digest
+
+
+# -- ends ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_in_which_nothing_can_happen_says_who_was_waited_for():
+    outcome = Simulator().run([Script("ana"), Script("bo", {Started: DONE})])
+    assert outcome.stalled == "nothing is left to happen, and ana had not finished"
+
+
+def test_limits_of_time_and_events_are_said():
+    forever = {Started: [Wake(1.0)], Woken: [Wake(1.0)]}
+    assert "limit of 10 virtual seconds" in Simulator(until_s=10).run([Script("ana", forever)]).stalled
+    assert "limit of 50 events" in Simulator(events_max=50).run([Script("ana", forever)]).stalled
+
+
+def test_finishing_twice_ends_nobody_else():
+    ana, bo = Script("ana", {Started: DONE + DONE}), Script("bo", {Started: [Wake(1.0)], Woken: DONE})
+    outcome = Simulator().run([ana, bo])
+    assert set(outcome.finished) == {"ana", "bo"} and not outcome.stalled
+
+
+def test_whoever_has_finished_hears_nothing_more():
+    ana = Script("ana", {Started: [Broadcast(("bo",), Note(1)), *DONE]})
+    bo = Script("bo", {Started: DONE})
+    Simulator().run([ana, bo])
+    assert len(bo.heard) == 1
+
+
+def test_an_observer_looks_at_its_own_times_and_may_end_the_run():
+    looks = []
+
+    def look(now_s):
+        looks.append(now_s)
+        return 2.0 if len(looks) < 4 else None
+
+    outcome = Simulator().run([Script("ana", {Started: [Wake(1.0)], Woken: [Wake(1.0)]})], look)
+    assert looks == [0.0, 2.0, 4.0, 6.0]
+    assert outcome.stalled == "ended by the observer"
+
+
+def test_observations_and_the_timeline_are_kept_up_to_a_bound():
+    ana = Script("ana", {Started: [Observe("x", 7), *[Send("bo", Note(i)) for i in range(9)], *DONE]})
+    outcome = Simulator(timeline_max=4).run([ana, Script("bo", {Received: DONE})])
+    assert outcome.observations == [(0.0, "ana", "x", 7)]
+    assert len(outcome.timeline) == 4
+
+
+def test_two_parties_of_one_name_are_refused():
+    with pytest.raises(AssertionError, match="share a name"):
+        Simulator().run([Script("ana"), Script("ana")])
+
+
+# -- faults ----------------------------------------------------------------------------------------------------------
+
+
+def arrivals(fault, now_s, sender="ana", receiver="bo", seed=0, count=2000):
+    rng = np.random.default_rng(seed)
+    return [fault.arrivals([now_s + 1.0], now_s, sender, receiver, rng) for _ in range(count)]
+
+
+def test_each_fault_does_what_it_says_and_heals():
+    lost = sum(not times for times in arrivals(Loss(5.0, probability=0.2), 0.0)) / 2000
+    doubled = sum(len(times) == 2 for times in arrivals(Duplicate(5.0, probability=0.3), 0.0)) / 2000
+    late = np.mean([times[0] - 1.0 for times in arrivals(Delay(5.0, mean_s=0.5), 0.0)])
+    held = sum(times[0] > 1.0 for times in arrivals(Reorder(5.0, probability=0.4), 0.0)) / 2000
+    assert (lost, doubled, late, held) == pytest.approx((0.2, 0.3, 0.5, 0.4), abs=0.05)
+    for fault in (Loss(5.0), Duplicate(5.0), Delay(5.0), Reorder(5.0)):
+        assert all(times == [6.0] for times in arrivals(fault, 5.0, count=50))
+
+
+def test_a_partition_cuts_both_ways_for_its_time():
+    cut = Partition(5.0, inside=("ana",), start_s=1.0)
+    for now_s, sender, receiver, through in [(0.5, "ana", "bo", 1), (2.0, "ana", "bo", 0), (2.0, "bo", "ana", 0)]:
+        assert len(arrivals(cut, now_s, sender, receiver, count=1)[0]) == through
+    assert len(arrivals(cut, 2.0, "bo", "cy", count=1)[0]) == 1
+    assert len(arrivals(cut, 5.0, "ana", "bo", count=1)[0]) == 1
+
+
+def test_a_clogged_party_gets_everything_at_its_release():
+    clog = ClogInTurn(9.0, turns=(("bo", 1.0, 4.0),))
+    assert arrivals(clog, 0.5, count=1) == [[4.0]]
+    assert arrivals(clog, 4.0, count=1) == [[5.0]]
+    assert arrivals(clog, 0.5, receiver="cy", count=1) == [[1.5]]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_profile_heals(name):
+    names = ("ana", "bo", "cy")
+    for seed in range(20):
+        faults = profile(name, names, np.random.default_rng(seed), 1.0)
+        for fault in faults:
+            assert arrivals(fault, 1.0, count=3) == [[2.0]] * 3
+            assert all(outage.stop_s <= 1.0 for outage in fault.plan(names, np.random.default_rng(0)))
+
+
+def test_a_crashed_party_loses_its_timers_jobs_and_letters_and_comes_back_with_its_memory():
+    ana = Script("ana", {Started: [Wake(2.0), Compute(0, 0, 0)]})
+    bo = Script("bo", {Started: [Wake(1.5), Wake(4.0)]})
+    bo.does[Woken] = lambda event: [Send("ana", Note(1))]
+    bo.does[PeerBack] = [Send("ana", Note(2)), *DONE]
+    made = []
+
+    def rebuild(name):
+        made.append(Script("ana", {Received: DONE}))
+        return made[0]
+
+    costs = CostModel(2.0, 0.0, 0.0, link=Link(0.1))
+    faults = [CrashAndRestore("ana", 1.0, 2.0)]
+    Simulator(costs=costs, faults=faults, rebuild=rebuild, detect_s=0.4).run([ana, bo])
+    assert made[0].heard == [None, Started(resumed=True), Received("bo", Note(2, made[0].heard[-1].body.values))]
+    assert bo.heard == [Started(), PeerLost("ana"), Woken(), PeerBack("ana")]
+
+
+def test_a_short_outage_is_not_noticed_as_a_loss():
+    bo = Script("bo", {Started: [Wake(3.0)], Woken: DONE})
+    ana = Script("ana", {Started: lambda event: DONE if event.resumed else []})
+    Simulator(faults=[CrashAndRestore("ana", 1.0, 0.5)], detect_s=1.0).run([ana, bo])
+    assert PeerLost("ana") not in bo.heard
+
+
+def test_a_party_that_is_gone_is_not_waited_for():
+    bo = Script("bo", {PeerLost: DONE})
+    outcome = Simulator(faults=[Gone("ana", 1.0)], detect_s=0.25).run([Script("ana"), bo])
+    assert (outcome.lost, outcome.time_s, outcome.stalled) == (("ana",), 1.25, "")
+
+
+def test_a_restored_party_hears_what_became_of_its_peers_meanwhile():
+    """While cy was down, ana was lost and bo, lost before, came back: cy is told both."""
+    cy = Script("cy", {Started: lambda event: [Wake(9.0)], Woken: DONE})
+    quiet = {Started: [Wake(20.0)], Woken: DONE}
+    faults = [CrashAndRestore("bo", 1.0, 3.0), CrashAndRestore("cy", 2.0, 4.0), Gone("ana", 3.0)]
+    Simulator(faults=faults, detect_s=0.5).run([Script("ana", dict(quiet)), Script("bo", dict(quiet)), cy])
+    assert cy.heard[2:] == [Started(resumed=True), PeerLost("ana"), PeerBack("bo"), Woken()]
+
+
+# -- checkers must be able to fail -----------------------------------------------------------------------------------
+
+PROBLEM = draw_problem(7, parties=3, rows=120, sparse=False)
+
+
+def broken_run(method, spoil, *, checkers=None, **options):
+    """A run in which the last party's `handle` is wrapped by `spoil(party, event, effects) -> effects`."""
+    chosen = LinearOptions(method=method_named(method).direction, passes=4.0, batch=16, **options)
+    parties = build_parties(method, PROBLEM, chosen, 1)
+    victim = parties[-1]
+    handle = victim.handle
+    victim.handle = lambda event: spoil(victim, event, handle(event))
+    watching = linear_checkers(method, PROBLEM, chosen) if checkers is None else checkers
+    return Simulator(seed=1, checkers=watching, until_s=30.0).run(parties)
+
+
+def replaced(effects, kind, change):
+    return [
+        Send(effect.to, change(effect.body), effect.samples, effect.nonzeros)
+        if isinstance(effect, Send) and isinstance(effect.body, kind)
+        else effect
+        for effect in effects
+    ]
+
+
+def test_the_same_run_unspoilt_passes_every_checker():
+    for method in ("afsaga-vp", "vfb2-saga"):
+        assert not broken_run(method, lambda party, event, effects: effects).stalled
+
+
+def test_an_unmasked_share_is_seen():
+    def spoil(party, event, effects):
+        def bare(body):
+            words = party.member.block.encoded_share(0, len(body.words), None, 2.0**40, 1e6)
+            return ShareGiven(body.first, words, body.version, body.epoch)
+
+        return replaced(effects, ShareGiven, bare) if party.member.block.version else effects
+
+    with pytest.raises(Violation, match="not masked"):
+        broken_run("afsaga-vp", spoil)
+
+
+@pytest.mark.parametrize("secret", ["features", "weights"])
+def test_raw_features_and_weights_are_seen(secret):
+    def spoil(party, event, effects):
+        raw = PROBLEM.X[:9, 0].copy() if secret == "features" else party.member.block.weights()
+        told = Table(0, 0, np.concatenate((np.zeros(3), raw)), 0.0)
+        return [*effects, Send("party0", told)] if party.member.block.version == 3 else effects
+
+    with pytest.raises(Violation, match=secret):
+        broken_run("afsaga-vp", spoil)
+
+
+def test_raw_labels_are_seen_where_they_are_secret():
+    watch = NothingRawLeaves({}, labels_secret=True)
+    told = [Send("bo", Note(1, np.array([1.0, -1.0, -1.0, 1.0])))]
+    with pytest.raises(Violation, match="labels"):
+        watch.handled(0.0, Script("ana"), Started(), told)
+    NothingRawLeaves({}).handled(0.0, Script("ana"), Started(), told)
+    real = NothingRawLeaves({"the labels": np.array([1.5, 2.5, 3.5])})
+    with pytest.raises(Violation, match="the labels"):
+        real.handled(0.0, Script("ana"), Started(), [Send("bo", Note(1, np.array([3.5, 1.5, 2.5])))])
+
+
+def test_other_bytes_for_one_request_are_seen():
+    def spoil(party, event, effects):
+        return [
+            *effects,
+            *replaced(
+                [e for e in effects if isinstance(e, Send) and isinstance(e.body, ShareGiven)],
+                ShareGiven,
+                lambda body: ShareGiven(body.first, body.words + np.uint64(1), body.version, body.epoch),
+            ),
+        ]
+
+    with pytest.raises(Violation, match="other bytes"):
+        broken_run("afsaga-vp", spoil)
+
+
+def test_mask_words_used_twice_are_seen():
+    watch, words = MasksUsedOnce(), np.arange(10, dtype=np.uint64)
+    watch.handled(0.0, Script("ana"), Started(), [Send("bo", ShareGiven(0, words, 0, 0))])
+    watch.handled(0.0, Script("ana"), Started(), [Send("bo", ShareGiven(0, words, 0, 0))])
+    watch.handled(0.0, Script("ana"), Started(), [Send("bo", ShareGiven(20, words, 0, 0))])
+    watch.handled(0.0, Script("ana"), Started(), [Send("bo", ShareGiven(10, words, 0, 0))])
+    watch.handled(0.0, Script("ana"), Started(), [Send("cy", ShareGiven(5, words, 0, 0))])
+    watch.handled(0.0, Script("ana"), Started(), [Send("bo", ShareGiven(5, words, 0, 1))])
+    for first in (5, 15, 29):
+        with pytest.raises(Violation, match="twice"):
+            watch.handled(0.0, Script("ana"), Started(), [Send("bo", ShareGiven(first, words, 0, 0))])
+
+
+@pytest.mark.parametrize("method", ["afsaga-vp", "vfb2-saga", "fsaga-vp"])
+def test_an_update_applied_twice_is_seen(method):
+    def spoil(party, event, effects):
+        if isinstance(event, Computed) and party.member.block.version:
+            party.member.block.step(0, 16, np.zeros(16), 0.1)
+        return effects
+
+    with pytest.raises(Violation, match="distinct updates"):
+        broken_run(method, spoil)
+
+
+def test_a_party_that_forgets_its_steps_is_seen():
+    watch = AppliedOnce(lambda party: party.version, updates_named("Note", "number"))
+    ana = Script("ana")
+    for number, version in [(1, 1), (2, 2)]:
+        ana.version = version
+        watch.handled(0.0, ana, Received("bo", Note(number)), [])
+    ana.version = 1
+    with pytest.raises(Violation, match="went back"):
+        watch.handled(0.0, ana, Started(), [])
+
+
+def test_a_product_older_than_the_bound_is_seen():
+    def spoil(party, event, effects):
+        if isinstance(event, Computed):
+            party.member.count_lag(9)
+        return effects
+
+    with pytest.raises(Violation, match="9 versions old; the bound is 8"):
+        broken_run("afsaga-vp", spoil, lag_max=8)
+
+
+def test_the_declared_bound_is_kept():
+    worst = LagWithin(10**9, lambda party: party.member.lag_max)
+    broken_run("afsaga-vp", lambda party, event, effects: effects, checkers=[worst], in_flight=4)
+    outcome = broken_run("afsaga-vp", lambda party, event, effects: effects, in_flight=4, lag_max=2)
+    assert not outcome.stalled
+
+
+def test_a_buffer_without_bound_is_seen():
+    def spoil(party, event, effects):
+        if party.member.block.version == 3:
+            party.member.sums.early += [("party0", None)] * 500
+        return effects
+
+    with pytest.raises(Violation, match="early requests"):
+        broken_run("afsaga-vp", spoil)
+    spent = WithinBounds(lambda party: {"epsilon": (1.2, 1.0)})
+    with pytest.raises(Violation, match="of epsilon; the bound is 1"):
+        spent.handled(0.0, Script("ana"), Started(), [])
+
+
+def test_a_message_outside_the_list_is_seen():
+    with pytest.raises(TypeError, match="not one of the listed"):
+        CodecFaithful([Table]).handled(0.0, Script("ana"), Started(), [Send("bo", Note(1))])
+
+
+def test_a_message_that_does_not_come_back_is_seen():
+    class Told(Message, frozen=True):
+        """A number that is announced as text.
+
+        Reveals: nothing.
+        """
+
+        text: str
+
+    with pytest.raises(Exception, match="Expected `str`"):
+        CodecFaithful([Told]).handled(0.0, Script("ana"), Started(), [Send("bo", Told(5))])
+
+
+def test_a_run_that_does_not_end_or_does_not_say_how_is_seen():
+    with pytest.raises(Violation, match="did not end"):
+        Simulator(checkers=[EndsOrSaysWhy()]).run([Script("ana")])
+    with pytest.raises(Violation, match="without a verdict"):
+        Simulator(checkers=[EndsOrSaysWhy()]).run([Script("ana", {Started: [Finish("")]})])
+
+
+def test_a_party_that_stops_answering_is_seen():
+    def spoil(party, event, effects):
+        return [e for e in effects if not (isinstance(e, Send) and isinstance(e.body, ShareGiven))]
+
+    with pytest.raises(Violation, match="did not end"):
+        broken_run("afsaga-vp", spoil)
