@@ -398,8 +398,9 @@ class Client:
         assert pending.derivative is not None
         forward = self.passes.pop(release, None) or self._same_pass(pending)
         gradient = self._gradient(forward, pending.derivative, release)
-        trained, self.memory = self.options.optimiser.apply(self.weights.trained, gradient, self.memory)
-        self.weights = Weights(self.options.penalty.proximal(trained, self.options.optimiser.step), self.weights.kept)
+        rule = self.options.optimiser
+        trained, self.memory = self.embedding.step(rule, self.weights.trained, gradient, self.memory)
+        self.weights = Weights(self.options.penalty.proximal(trained, rule.step), self.weights.kept)
         self.version += 1
         if self.halt is not None:
             return self._close() if not self.pending else []
@@ -886,7 +887,8 @@ class Server:
             body = Gradient(c.release, self.iteration, lag_mean, lag_max, result.derivatives[c.client][place])
             self._remember(c.client, body)
             effects.append(self._to(c.client, body))
-        trained, self.memory = self.options.head_optimiser.apply(self.weights.trained, result.gradient, self.memory)
+        rule = self.options.head_optimiser
+        trained, self.memory = self.head.step(rule, self.weights.trained, result.gradient, self.memory)
         self.weights = Weights(trained, result.kept)
         self.iteration += 1
         self.rows_done += sum(len(c.rows) for c in contributions)

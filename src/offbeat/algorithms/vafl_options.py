@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
 from offbeat.learning.embeddings import AdditiveHead, Head, Optimiser, Penalty, Sgd
-from offbeat.learning.losses import unknown_name
 from offbeat.party.contract import PartyName
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.privacy.noise import SEEDED_WARNING
@@ -41,7 +41,7 @@ class Vafl:
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
-            raise BadJob(unknown_name("variant of VAFL", self.variant, list(VARIANTS)))
+            raise BadJob(f"Unknown variant of VAFL {self.variant!r}. {did_you_mean(self.variant, VARIANTS)}")
         for name in ("batch", "in_flight", "chunk", "retry_s", "retries_max"):
             if not getattr(self, name) > 0:
                 raise BadJob(f"{name} must be above 0; got {getattr(self, name)}.")

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
-from offbeat.learning.losses import unknown_name
 
 Array = NDArray[Any]
 Tensors = dict[str, Any]
@@ -91,6 +91,10 @@ class Embedding(Protocol):
         """The undisturbed embedding, as it is for prediction."""
         ...
 
+    def step(self, rule: "Optimiser", trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        """(new weights, new memory): `rule.apply`, in whatever way suits the tensors."""
+        ...
+
     def to_arrays(self, tensors: Tensors) -> dict[str, Array]: ...
 
     def from_arrays(self, arrays: Mapping[str, Array]) -> Tensors: ...
@@ -127,6 +131,10 @@ class Head(Protocol):
 
     def loss(self, weights: Weights, embeddings: Sequence[Array], targets: Array) -> float:
         """The mean loss, as `evaluate` has it, without gradients and in prediction mode."""
+        ...
+
+    def step(self, rule: "Optimiser", trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        """(new weights, new memory): `rule.apply`, in whatever way suits the tensors."""
         ...
 
     def to_arrays(self, tensors: Tensors) -> dict[str, Array]: ...
@@ -189,6 +197,9 @@ class LinearEmbedding:
 
     def infer(self, weights: Weights, features: Any, rows: Array) -> Array:
         return self._raw(weights, features[rows])
+
+    def step(self, rule: "Optimiser", trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        return rule.apply(trained, gradient, memory)
 
     def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
         return {name: np.array(value) for name, value in tensors.items()}
@@ -258,7 +269,7 @@ class AdditiveHead:
 
     def __post_init__(self) -> None:
         if self.loss_name not in LOSSES:
-            raise BadJob(unknown_name("loss of an additive head", self.loss_name, list(LOSSES)))
+            raise BadJob(f"Unknown loss of an additive head {self.loss_name!r}. {did_you_mean(self.loss_name, LOSSES)}")
         if self.loss_name == "logistic" and self.outputs != 1:
             raise BadJob(f"The logistic loss has one output; got {self.outputs}. For more classes use 'softmax'.")
 
@@ -283,6 +294,9 @@ class AdditiveHead:
 
     def loss(self, weights: Weights, embeddings: Sequence[Array], targets: Array) -> float:
         return mean_loss(self.loss_name, self._sum(weights, embeddings), targets)
+
+    def step(self, rule: "Optimiser", trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        return rule.apply(trained, gradient, memory)
 
     def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
         return {name: np.array(value) for name, value in tensors.items()}
@@ -383,7 +397,7 @@ class Penalty:
 
     def __post_init__(self) -> None:
         if self.name not in PENALTIES:
-            raise BadJob(unknown_name("penalty of a client", self.name, list(PENALTIES)))
+            raise BadJob(f"Unknown penalty of a client {self.name!r}. {did_you_mean(self.name, PENALTIES)}")
         if self.name != "none" and not self.size > 0:
             raise BadJob(f"The penalty {self.name!r} needs a size above 0; got {self.size}.")
 

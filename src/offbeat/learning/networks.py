@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob, NotInstalled
-from offbeat.learning.embeddings import LOSSES, Disturbance, Forward, HeadPass, Tensors, Weights
-from offbeat.learning.losses import unknown_name
+from offbeat.learning.embeddings import LOSSES, Disturbance, Forward, HeadPass, Optimiser, Sgd, Tensors, Weights
 
 try:
     import torch
@@ -85,7 +85,7 @@ class TorchEmbedding:
         dtype: Any = np.float32,
     ) -> None:
         if final not in FINALS:
-            raise BadJob(unknown_name("final activation", final, list(FINALS)))
+            raise BadJob(f"Unknown final activation {final!r}. {did_you_mean(final, FINALS)}")
         self.final = FINALS[final]
         self.device = checked_device(device)
         self.dtype = dtype
@@ -96,6 +96,8 @@ class TorchEmbedding:
         self.width, self.work = _measure(self.module, self.example, self._kind, self.device)
 
     def place(self, features: Any) -> Any:
+        if isinstance(features, torch.Tensor):
+            return features.to(self.device, self._kind)
         dense = features.toarray() if hasattr(features, "toarray") else np.asarray(features)
         return torch.as_tensor(dense, dtype=self._kind).reshape(len(dense), *self.example).to(self.device)
 
@@ -159,6 +161,9 @@ class TorchEmbedding:
                 "GroupNorm or LayerNorm in the embedding, or leave `private` out."
             )
 
+    def step(self, rule: Optimiser, trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        return step_together(rule, trained, gradient, memory)
+
     def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
         return to_arrays(tensors)
 
@@ -201,9 +206,9 @@ class TorchHead:
         dtype: Any = np.float32,
     ) -> None:
         if loss_name not in LOSSES:
-            raise BadJob(unknown_name("loss", loss_name, list(LOSSES)))
+            raise BadJob(f"Unknown loss {loss_name!r}. {did_you_mean(loss_name, LOSSES)}")
         if combine not in COMBINATIONS:
-            raise BadJob(unknown_name("way to combine embeddings", combine, list(COMBINATIONS)))
+            raise BadJob(f"Unknown way to combine embeddings {combine!r}. {did_you_mean(combine, COMBINATIONS)}")
         self.outputs, self.loss_name, self.combine = outputs, loss_name, combine
         self.device = checked_device(device)
         self._kind = _kind_of(dtype)
@@ -242,6 +247,9 @@ class TorchHead:
 
     def loss(self, weights: Weights, embeddings: Sequence[Array], targets: Array) -> float:
         return float(self._losses(self._predict(weights, embeddings), targets).mean())
+
+    def step(self, rule: Optimiser, trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        return step_together(rule, trained, gradient, memory)
 
     def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
         return to_arrays(tensors)
@@ -396,6 +404,28 @@ def load_weights(path: Path, device: str = "cpu") -> Weights:
         part, rest = name.split(".", 1)
         parts[part][rest] = value
     return Weights(from_arrays(parts["trained"], device), from_arrays(parts["kept"], device))
+
+
+# -- steps over all tensors at once ---------------------------------------------------------------------------------
+
+
+def step_together(rule: Optimiser, trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+    """`rule.apply` with one kernel for all tensors where there would be one for each: on a GPU starting them costs."""
+    names = list(trained)
+    weights, slopes = list(trained.values()), [gradient[name] for name in names]
+    if isinstance(rule, Sgd):
+        return dict(zip(names, torch._foreach_add(weights, slopes, alpha=-rule.step), strict=True)), memory
+    count = float(memory["count"][0]) + 1.0
+    first = torch._foreach_mul([memory[f"first.{name}"] for name in names], rule.beta1)
+    torch._foreach_add_(first, slopes, alpha=1.0 - rule.beta1)
+    second = torch._foreach_mul([memory[f"second.{name}"] for name in names], rule.beta2)
+    torch._foreach_addcmul_(second, slopes, slopes, value=1.0 - rule.beta2)
+    sizes = torch._foreach_sqrt(torch._foreach_div(second, 1.0 - rule.beta2**count))
+    torch._foreach_add_(sizes, rule.floor)
+    moved = torch._foreach_addcdiv(weights, first, sizes, value=-rule.step / (1.0 - rule.beta1**count))
+    kept = {f"first.{name}": value for name, value in zip(names, first, strict=True)}
+    kept |= {f"second.{name}": value for name, value in zip(names, second, strict=True)}
+    return dict(zip(names, moved, strict=True)), kept | {"count": np.full(1, count)}
 
 
 # -- devices and sizes ----------------------------------------------------------------------------------------------

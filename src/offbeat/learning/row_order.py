@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
-from offbeat.learning.losses import unknown_name
 from offbeat.learning.sampling import generator_state, restore_generator
 
 Rows = NDArray[np.int64]
@@ -22,7 +22,7 @@ SAMPLINGS = ("shuffled", "uniform")
 class RowOrder:
     def __init__(self, rows: int, batch: int, sampling: str, rng: np.random.Generator) -> None:
         if sampling not in SAMPLINGS:
-            raise BadJob(unknown_name("sampling", sampling, list(SAMPLINGS)))
+            raise BadJob(f"Unknown sampling {sampling!r}. {did_you_mean(sampling, SAMPLINGS)}")
         if rows < 1 or batch < 1:
             raise BadJob(f"Expected at least one row and a batch of at least one row; got {rows=}, {batch=}.")
         self.rows, self.batch, self.sampling = rows, min(batch, rows), sampling
