@@ -93,14 +93,18 @@ def best_known(
     return ends[best], values[best]
 
 
-def descend(X: Any, y: Floats, start: Floats, loss: Loss, penalty: Penalty, strength: float) -> Floats:
+def descend(
+    X: Any, y: Floats, start: Floats, loss: Loss, penalty: Penalty, strength: float, *, iterations: int = 5000
+) -> Floats:
+    """Where L-BFGS comes to from this start."""
+
     def both(w: Floats) -> tuple[float, Floats]:
         z = X @ w
         mean = np.asarray(X.T @ loss.derivative(z, y)) / len(y)
         value = float(np.mean(loss.value(z, y))) + strength * penalty.value(w)
         return value, mean + strength * penalty.gradient(w)
 
-    options: Any = {"maxiter": 5000, "maxfun": 20000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20}
+    options: Any = {"maxiter": iterations, "maxfun": 20000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20}
     result = scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", options=options)
     return np.asarray(result.x, dtype=np.float64)
 

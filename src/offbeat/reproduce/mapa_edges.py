@@ -8,6 +8,7 @@ from typing import Any
 from offbeat.reproduce.catalogue import ReproduceOptions, ReproduceResult
 from offbeat.reproduce.mapa_pieces import (
     ALGORITHMS,
+    QUICK_ROWS,
     SOUND_BATCH,
     Row,
     Workshop,
@@ -23,11 +24,11 @@ from offbeat.reproduce.mapa_runs import Setting
 
 def figure_7(options: ReproduceOptions) -> ReproduceResult:
     """Updates until the mean of five looks at the test loss is below a threshold, 10, 100 and 1,000 edges."""
-    shop = Workshop("mapa-fig7", options, 12_000 if options.quick else None)
+    shop = Workshop("mapa-fig7", options, QUICK_ROWS if options.quick else None)
     counts = (10, 100) if options.quick else (10, 100, 1000)
     sets = ("mnist",) if options.quick else ("usps", "mnist")
     models = ("LR", "SVM") if options.quick else ("LR", "SVM", "CNN")
-    cap = 12_000 if options.quick else 100_000
+    cap = 8_000 if options.quick else 100_000
     rows: list[Row] = []
     charts = []
     for data in sets:
@@ -118,9 +119,9 @@ def _threshold_sound(shop: Workshop) -> float:
 
 def figure_8(options: ReproduceOptions) -> ReproduceResult:
     """The network on MNIST, 5 to 20 edges, random delays."""
-    shop = Workshop("mapa-fig8", options, 12_000 if options.quick else None)
+    shop = Workshop("mapa-fig8", options, QUICK_ROWS if options.quick else None)
     counts = (5, 20) if options.quick else (5, 10, 15, 20)
-    updates = 1_200 if options.quick else 10_000
+    updates = 600 if options.quick else 10_000
     rows: list[Row] = []
     panels = []
     for edges in counts:
@@ -191,8 +192,8 @@ PUBLISHED_SWEEPS = {
 
 def figure_9(options: ReproduceOptions) -> ReproduceResult:
     """MAPA's network, one parameter at a time around 0.1, 12, 30, 10, 1e-3, 1/2."""
-    shop = Workshop("mapa-fig9", options, 12_000 if options.quick else None)
-    updates = 1_000 if options.quick else 10_000
+    shop = Workshop("mapa-fig9", options, QUICK_ROWS if options.quick else None)
+    updates = 400 if options.quick else 10_000
     base = Setting("mnist", "CNN", "mapa", "paper", updates=updates, delays="random", seed=options.seed, deviation=30.0)
     rows: list[Row] = []
     panels = []

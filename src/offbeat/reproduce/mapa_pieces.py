@@ -15,6 +15,7 @@ EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5)
 TOTALS = (0.5, 1.0, 2.0, 4.0, 8.0)
 ITERATIONS = {"LR": 15_000, "SVM": 10_000, "CNN": 25_000}
 SOUND_BATCH = 128
+QUICK_ROWS, QUICK_TEST_ROWS = 12_000, 2_000
 TONES = {"mapa": 0, "audp": 1, "asgd": 2, "csgd": 3, "fixed clip": 1, "adaptive clip": 2}
 
 Row = dict[str, Any]
@@ -26,7 +27,7 @@ class Workshop:
 
     def __init__(self, name: str, options: ReproduceOptions, limit_rows: int | None = None) -> None:
         self.name, self.options = name, options
-        self.courses = Courses(options.data_dir, limit_rows)
+        self.courses = Courses(options.data_dir, limit_rows, None if limit_rows is None else QUICK_TEST_ROWS)
         self.folder = options.out / name
         self.kept = Kept(self.folder / f"pieces{'-quick' if options.quick else ''}.json")
         self.limit_rows = limit_rows
@@ -47,7 +48,7 @@ class Workshop:
 def updates_of(options: ReproduceOptions, model: str) -> int:
     if not options.quick:
         return ITERATIONS[model]
-    return {"LR": 6_000, "SVM": 4_000, "CNN": 1_200}[model]
+    return {"LR": 5_000, "SVM": 3_000, "CNN": 600}[model]
 
 
 def soundly(setting: Setting, updates: int, **changes: Any) -> Setting:

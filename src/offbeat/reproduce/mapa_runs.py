@@ -65,9 +65,10 @@ class Setting:
 class Courses:
     """The pictures of a run of figures, loaded once."""
 
-    def __init__(self, data_dir: Path | None, limit_rows: int | None = None) -> None:
+    def __init__(self, data_dir: Path | None, limit_rows: int | None = None, limit_test: int | None = None) -> None:
         self.data_dir = data_dir
         self.limit_rows = limit_rows
+        self.limit_test = limit_test
         self._images: dict[str, Images] = {}
 
     def images(self, name: str) -> Images:
@@ -80,7 +81,7 @@ class Courses:
         images = self.images(setting.data)
         order = np.random.default_rng(setting.seed).permutation(images.y_train.size)[: self.limit_rows]
         train = _prepared(setting, images.x_train[order], images.y_train[order])
-        test = _prepared(setting, images.x_test, images.y_test)
+        test = _prepared(setting, images.x_test[: self.limit_test], images.y_test[: self.limit_test])
         edges = 1 if setting.algorithm == "csgd" else setting.edges
         parts = np.array_split(np.arange(order.size), edges)
         return {f"edge{k + 1}": edge_data(train[0][p], train[1][p]) for k, p in enumerate(parts)}, edge_data(*test)

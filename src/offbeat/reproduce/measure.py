@@ -37,9 +37,9 @@ class Timed:
 class Course:
     """One data set with one problem on it: its optimum is found once, its runs are timed against that."""
 
-    def __init__(self, data: VerticalData, job: Job) -> None:
+    def __init__(self, data: VerticalData, job: Job, optimum: float | None = None) -> None:
         self.data, self.job = data, job
-        self._optimum: float | None = None
+        self._optimum = optimum
 
     @property
     def optimum(self) -> float:

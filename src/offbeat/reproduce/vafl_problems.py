@@ -121,7 +121,7 @@ def pooled_regression(problem: Problem) -> tuple[float, float]:
     )
     y, y_test = (_classes(targets) for targets in (problem.targets, problem.test_targets))
     strength = problem.penalty.size
-    model = LogisticRegression(C=1 / (strength * len(x)), tol=1e-5, max_iter=400).fit(x, y)
+    model = LogisticRegression(C=1 / (strength * len(x)), tol=1e-4, max_iter=200).fit(x, y)
     chance = model.predict_proba(x)[np.arange(len(x)), y]
     loss = float(-np.mean(np.log(np.maximum(chance, 1e-300))))
     return loss + 0.5 * strength * float(np.sum(model.coef_**2)), float(np.mean(model.predict(test) == y_test))
