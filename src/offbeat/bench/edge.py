@@ -1,0 +1,186 @@
+"""`offbeat bench edge`: updates per second over the simulator and over a real broker, for LR and for the network.
+
+Both sides run the same parties on the same generated pictures, without noise calibration, on this machine: the cloud
+and the edges in one process, each edge with its own broker client and thread. Over the broker TLS, access rules, QoS 1
+and (for the edges' ledgers) a snapshot on disk before every upload are on; a second line shows it without snapshots.
+Needs Mosquitto on this machine for the broker's lines; without it they say so.
+"""
+
+import getpass
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from offbeat.algorithms.edge_privacy import EdgePrivacy
+from offbeat.algorithms.edge_rates import SteadyRate
+from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge, GradientStep
+from offbeat.bench.catalogue import Benchmark, BenchOptions, BenchResult
+from offbeat.learning.horizontal import HorizontalModel, LinearModel, edge_data
+from offbeat.party.contract import Party
+from offbeat.privacy.ledger import Budget
+from offbeat.privacy.mechanism import Gaussian
+from offbeat.privacy.noise import SystemNoise
+from offbeat.runtime.broker import BrokerPlan, write_broker
+from offbeat.runtime.mqtt import Address, Mqtt
+from offbeat.runtime.simulator import Simulator
+
+EDGES, ROWS, SIDE, BATCH = 5, 600, 28, 12
+
+
+def edge(options: BenchOptions) -> BenchResult:
+    """Medians of repeats; the broker's ratio to the simulator in the same run."""
+    repeats = 1 if options.quick else 5
+    rows: list[dict[str, Any]] = []
+    with _broker() as broker:
+        for name, model, updates in _models(options.quick):
+            simulated = _rate(lambda m=model, n=updates: _simulate(m, n), repeats)  # type: ignore[misc]
+            rows.append(_row(name, "simulator", simulated, simulated))
+            options.say(f"edge: {name}, simulator: {simulated:.0f} updates/s")
+            for title, durable in (("mosquitto, TLS, QoS 1, snapshots", True), ("mosquitto, TLS, QoS 1", False)):
+                if broker is None:
+                    rows.append({"model": name, "runtime": title, "updates_per_s": None, "of_simulator": None})
+                    continue
+                found = _rate(lambda m=model, n=updates, d=durable: _over(broker, m, n, d), repeats)  # type: ignore[misc]
+                rows.append(_row(name, title, found, simulated))
+                options.say(f"edge: {name}, {title}: {found:.0f} updates/s")
+    notes = [
+        f"{EDGES} edges, batches of {BATCH}, {SIDE}x{SIDE} pictures; LR has {SIDE * SIDE + 1} parameters.",
+        "Everything in one process: the broker's lines share its interpreter lock between the cloud and all edges.",
+    ]
+    if broker is None:
+        notes.append("No mosquitto was found, so the broker was not measured (Debian: apt-get install mosquitto).")
+    return BenchResult(rows, notes)
+
+
+def _row(name: str, runtime: str, rate: float, simulated: float) -> dict[str, Any]:
+    return {
+        "model": name,
+        "runtime": runtime,
+        "updates_per_s": round(rate, 1),
+        "of_simulator": round(rate / simulated, 3),
+    }
+
+
+def _models(quick: bool) -> list[tuple[str, HorizontalModel, int]]:
+    found: list[tuple[str, HorizontalModel, int]] = [
+        ("LR", LinearModel("logistic", SIDE * SIDE), 300 if quick else 2_000)
+    ]
+    try:
+        from offbeat.learning.deep_horizontal import digits_model
+
+        found.append(("CNN", digits_model(SIDE, 0, (8, 16)), 60 if quick else 300))
+    except ImportError:
+        return found
+    return found
+
+
+def _parties(model: HorizontalModel, updates: int) -> list[Party]:
+    rng = np.random.default_rng(0)
+    classes = 2 if isinstance(model, LinearModel) else 10
+    noise = Gaussian(1.0, BATCH / ROWS, ROWS)
+    recipe = EdgePrivacy(noise, Budget(1e6, 1e-5), ((noise.cost(), 10**9),))
+    names = tuple(f"edge{k + 1}" for k in range(EDGES))
+    cloud = Cloud(
+        model.start(), GradientStep(SteadyRate(0.1, clip=1.0), 1e-4), updates=updates, lag_max=1000, edges=names
+    )
+    edges = []
+    for name in names:
+        data = edge_data(rng.random((ROWS, SIDE * SIDE)).astype(np.float32), rng.integers(0, classes, ROWS))
+        edges.append(Edge(name, model, data, recipe, SystemNoise(), retry_s=10.0))
+    return [cloud, *edges]
+
+
+def _rate(run: Callable[[], float], repeats: int) -> float:
+    run()  # compile and warm up
+    return median(run() for _ in range(repeats))
+
+
+def _simulate(model: HorizontalModel, updates: int) -> float:
+    parties = _parties(model, updates)
+    begin = time.perf_counter()
+    Simulator(seed=0).run(parties)
+    return updates / (time.perf_counter() - begin)
+
+
+def _over(broker: "RunningBroker", model: HorizontalModel, updates: int, durable: bool) -> float:
+    """From the first update to the last, as the cloud sees it; connecting is not counted."""
+    parties = _parties(model, updates)
+    cloud = parties[0]
+    assert isinstance(cloud, Cloud)
+    seen: list[tuple[float, int]] = []
+
+    def look(time_s: float) -> float:
+        seen.append((time.perf_counter(), cloud.version))
+        return 0.01
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = f"bench{time.time_ns()}"
+        state = Path(folder) if durable else None
+        Mqtt(Address("127.0.0.1", broker.port, broker.identity), run, MESSAGES, state).run(parties, look)
+    end = time.perf_counter()
+    begin, first = next(((at, version) for at, version in seen if version > 0), (seen[0][0], 0))
+    return (updates - first) / (end - begin)
+
+
+class RunningBroker:
+    """Where the broker of this benchmark listens, and one folder with everybody's certificates."""
+
+    def __init__(self, port: int, identity: Path) -> None:
+        self.port = port
+        self.identity = identity
+
+
+@contextmanager
+def _broker() -> Iterator[RunningBroker | None]:
+    program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+    if program is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        port, names = _free_port(), [f"edge{k + 1}" for k in range(EDGES)]
+        plan = BrokerPlan(names, bind="127.0.0.1", port=port, run_as=getpass.getuser())
+        configuration = write_broker(Path(folder), plan)
+        process = subprocess.Popen([program, "-c", str(configuration)], stderr=subprocess.DEVNULL)
+        try:
+            _wait_until_open(port, process)
+            yield RunningBroker(port, _one_folder(Path(folder), ["cloud", *names]))
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def _one_folder(folder: Path, names: list[str]) -> Path:
+    together = folder / "together"
+    together.mkdir()
+    for name in names:
+        for path in (folder / "parties" / name).iterdir():
+            shutil.copy(path, together / path.name)
+    return together
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_open(port: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise RuntimeError("mosquitto did not open its port")
+
+
+ENTRIES = (Benchmark("edge", "updates per second, simulator and broker, LR and network", edge),)
