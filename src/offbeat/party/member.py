@@ -43,6 +43,9 @@ from offbeat.party.survey import Certified, Problem, Survey
 MESSAGES = (*masked_sum.MESSAGES, *sounding.MESSAGES, *survey.MESSAGES, *conduct.MESSAGES)
 METHODS = ("sgd", "svrg", "saga")
 DIVERGED_FACTOR = 10.0
+SILENCE_MAX = 240
+"""Whoever does not wait for lost parties ends after so many patrols in which nothing came: they may have ended without
+it while it was away."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ class Member:
         self.lags, self.lag_sum, self.lag_max = [0] * 40, 0, 0
         self.sounding_begun = self.closing = False
         self.survey_due = 0.0
+        self.silence = 0  # patrols since anything was heard
         self.marked_passes = 0.0  # how far the run was when the current survey froze it
         self.final = False  # the current survey was begun to end the run
         self.start_objective = self._objective_at_zero()
@@ -203,6 +207,7 @@ class Member:
     def handle(self, event: Event) -> list[Effect]:
         try:
             if type(event) is Received:
+                self.silence = 0
                 handler = self.handlers.get(type(event.body))
                 if handler is None or event.sender not in self.peers:
                     raise UnexpectedEvent(
@@ -295,6 +300,10 @@ class Member:
     def _on_woken(self, event: Woken) -> list[Effect]:
         if self.conduct.halt is not None:
             return [Wake(self.options.patience_s), *self.conduct.patrol(self.survey.best)]
+        self.silence += 1
+        if self.silence > SILENCE_MAX and self.options.on_loss != "wait":
+            self._keep_best(self.survey.best)
+            return [Finish("peer-lost", "nobody was heard of any more: the others have ended, or cannot be reached")]
         effects, given_up = self.sums.patrol()
         for lost in given_up:
             effects += self._given_up(lost)
@@ -437,7 +446,7 @@ class Member:
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("lag_sum", "lag_max", "sounding_begun", "closing", "final", "survey_due", "marked_passes")
+    _PLAIN = ("lag_sum", "lag_max", "sounding_begun", "closing", "final", "survey_due", "marked_passes", "silence")
     _PARTS = ("block", "shares", "pending", "sums", "sounding", "conduct", "survey")
 
     def snapshot(self) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from offbeat.party.contract import Effect, Event, Party
+from offbeat.party.contract import Party
 from offbeat.party.member import LinearOptions
 from offbeat.randomness import stream
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.simulator import PROFILES, CostModel, Jitter, Link, Simulator, profile
 from offbeat.runtime.simulator.checkers import Checker, Violation
+from offbeat.testing.algorithm_checks import LastParties
 from offbeat.testing.linear_checkers import linear_checkers
 from offbeat.testing.small_problem import (
     METHODS,
@@ -84,25 +85,12 @@ def _run(case: Case) -> Result:
     options = draw_options(case.seed, kind.direction, target=kind.target)
     if not (kind.labels_everywhere or kind.synchronous):  # a slow party's queue makes derivatives older than products
         options = replace(options, lag=LAG_BESIDE + 2.0 * options.in_flight * len(problem.labels_at))
-    last = _LastParties()
+    last = LastParties()
     outcome = simulator_for(case, problem, options, last).run(build_parties(case.method, problem, options, case.seed))
     parties = last.parties
     sums = [party.member.sums for party in parties]  # type: ignore[attr-defined]
     counts = [sum(getattr(s, name) for s in sums) for name in ("retried", "abandoned", "refused")]
     return Result(case, _judge(problem, parties, outcome), outcome.events, outcome.time_s, *counts)
-
-
-class _LastParties:
-    """The parties as they are at the end: those that crashed were made anew."""
-
-    def __init__(self) -> None:
-        self.parties: Sequence[Party] = ()
-
-    def handled(self, now_s: float, party: Party, event: Event, effects: Sequence[Effect]) -> None:
-        pass
-
-    def ended(self, outcome: Outcome, parties: Sequence[Party]) -> None:
-        self.parties = parties
 
 
 def simulator_for(case: Case, problem: SmallProblem, options: LinearOptions, *others: Checker) -> Simulator:
