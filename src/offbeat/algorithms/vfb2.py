@@ -49,6 +49,7 @@ from offbeat.learning.blocks import Block
 from offbeat.learning.sampling import BlockSampler
 from offbeat.party import member
 from offbeat.party.contract import Broadcast, Effect, Message, Observe, Party, PartyName, Send, State
+from offbeat.party.expected import expect, expect_array
 from offbeat.party.masked_sum import CURRENT, ShareAsked, Sum
 from offbeat.party.member import LinearOptions, Member
 from offbeat.party.survey import Certified, Problem
@@ -263,7 +264,10 @@ class Party2:
 
     def _on_backward(self, sender: PartyName, body: Backward) -> list[Effect]:
         inbox = self.inboxes.get(sender)
-        if inbox is None or not inbox.accept(body.number):
+        if inbox is None:
+            return []
+        _check_backward(sender, body, self.member)
+        if not inbox.accept(body.number):
             return []
         self.received += 1
         if body.version > self.member.sums.seen.get(sender, -1):
@@ -487,6 +491,8 @@ class RoundParty:
     def _on_backward(self, sender: PartyName, body: Backward) -> list[Effect]:
         if self.sampler is None or body.number != self.round or self.member.pending.count("step"):
             return []
+        _check_backward(sender, body, self.member)
+        expect((body.start, body.stop) == self.rows, sender, f"derivatives of other rows than round {self.round} has")
         return [self.member.pending.add("step", [body.number, body.derivatives], *_half(self.member.block, *self.rows))]
 
     def _step(self, number: int, theta: np.ndarray) -> list[Effect]:
@@ -575,6 +581,13 @@ class RoundParty:
         if state["sampler"] is not None:
             self.sampler = self._new_sampler()
             self.sampler.restore(state["sampler"])
+
+
+def _check_backward(sender: PartyName, body: Backward, member: Member) -> None:
+    rows = 0 <= body.start < body.stop <= member.problem.rows
+    expect(rows, sender, f"derivatives of rows {body.start} to {body.stop}")
+    expect_array(sender, "derivatives", body.derivatives, body.stop - body.start)
+    expect_array(sender, "the versions it read", body.versions, len(member.conduct.everybody), np.int64)
 
 
 def _half(block: Block, start: int, stop: int) -> tuple[int, int]:
