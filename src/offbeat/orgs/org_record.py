@@ -1,5 +1,6 @@
 """The run record as one party may write it: its own counters, what it was told, and nobody else's data."""
 
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from offbeat.methods import method_named
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, DataRecord, RunRecord
-from offbeat.orgs import guard
+from offbeat.orgs import align_psi, guard, predict
 from offbeat.orgs.guard import Guarded
 from offbeat.orgs.job import Job
 from offbeat.orgs.rows import OwnRows
@@ -16,7 +17,7 @@ from offbeat.orgs.structs import settings_text
 from offbeat.party.contract import Message
 from offbeat.recording import party_record, reveals
 from offbeat.report.page import write_report
-from offbeat.runtime.contract import Outcome
+from offbeat.runtime.contract import Outcome, Tally
 
 
 def write_record(
@@ -28,6 +29,7 @@ def write_record(
     outcome: Outcome,
     rows: OwnRows,
     metrics: dict[str, float],
+    sent: Mapping[str, dict[str, list[int]]],
 ) -> dict[str, Any]:
     """Write record.json and report.html; returns what the initiator is entitled to: counters, no block and no score."""
     inner: Any = party.inner
@@ -35,7 +37,16 @@ def write_record(
     counters = party_record(inner, tally, outcome.time_s, 1)
     certified = [(at_s, value) for at_s, _, what, value in outcome.observations if what == "certificate"]
     last = min((value for _, value in certified), key=lambda v: v["gradient_norm"], default=None)
-    kinds: tuple[type[Message], ...] = (*method_named(job.method.algorithm).family().messages, *guard.MESSAGES)
+    kinds: tuple[type[Message], ...] = tuple(
+        dict.fromkeys(
+            (
+                *method_named(job.method.algorithm).family().messages,
+                *guard.MESSAGES,
+                *align_psi.MESSAGES,
+                *predict.MESSAGES,
+            )
+        )
+    )
     record = RunRecord(
         offbeat=offbeat_version(),
         algorithm=job.method.algorithm,
@@ -51,7 +62,7 @@ def write_record(
         seconds=outcome.time_s,
         metrics=dict(metrics),
         parties={name: counters},
-        reveals=reveals(outcome.tallies, kinds),
+        reveals=reveals({what: Tally(sent=rows) for what, rows in sent.items()}, kinds),
         warnings=_warnings(job, name, outcome),
         options={
             "job": settings_text(job),

@@ -66,6 +66,7 @@ class Run:
         self.reports: dict[str, dict[str, Any]] = {}
         self._session: Session | None = None
         self._stopped = ""
+        self._sent: dict[str, dict[str, list[int]]] = {}  # by session: kind -> [messages, payload bytes]
         self._lock = threading.Lock()
 
     # -- state ----------------------------------------------------------------------------------------------------
@@ -134,13 +135,16 @@ class Run:
             self.update(metrics=metrics)
             facts["metrics"] = metrics
         facts.pop("weights")
-        record = write_record(self.folder, self.job, self.run, self.home.name, party, outcome, own, self.status.metrics)
+        record = write_record(
+            self.folder, self.job, self.run, self.home.name, party, outcome, own, self.status.metrics, self._sent
+        )
         facts |= record
         return finish.verdict, finish.reason, facts
 
     def _aligned(self, table: Table) -> tuple[NDArray[np.int64], list[bytes]]:
         kept = read_checkpoint(self.private, "alignment")
         if kept is not None:
+            self._sent["align"] = kept["sent"]
             return kept["rows"], list(kept["tokens"])
         column = id_column(table.ids, self.salt)
         imported = self._imported() if self.job.rows.align == "import" else None
@@ -155,7 +159,9 @@ class Run:
         assert party.joined is not None
         rows, tokens = party.rows(), list(party.joined)
         write_checkpoint(
-            self.private, "alignment", {"rows": rows, "tokens": tokens, "notes": column.notes(self.home.name)}
+            self.private,
+            "alignment",
+            {"rows": rows, "tokens": tokens, "notes": column.notes(self.home.name), "sent": self._sent["align"]},
         )
         return rows, tokens
 
@@ -273,9 +279,11 @@ class Run:
         if self._stopped:
             raise PeerFailed(self._stopped)
         try:
-            return session.run()
+            outcome = session.run()
         finally:
             self._session = None
+        self._sent[what] = outcome.tallies[self.home.name].sent
+        return outcome
 
     def _session_options(self) -> SessionOptions:
         network = self.job.network

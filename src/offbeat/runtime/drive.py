@@ -19,6 +19,7 @@ from offbeat.party.contract import (
     Effect,
     Event,
     Finish,
+    Message,
     Observe,
     Party,
     PartyName,
@@ -51,6 +52,9 @@ class Drive:
         self.jobs: dict[int, Callable[[], Any] | None] = {}  # asked for and not yet computed
         self.timers: list[tuple[int, float]] = []  # (token, after_s), asked for and not yet woken
         self.finished: Finish | None = None
+        self.sent: dict[str, list[int]] = {}  # kind -> [messages, payload bytes]
+        self.observed: list[tuple[float, str, Any]] = []
+        self.clock_s = 0.0  # set by a live runtime; in replay it stands still
 
     def handle(self, event: Event) -> list[Step]:
         """Give the party one event; a finished party hears nothing more."""
@@ -72,20 +76,25 @@ class Drive:
 
     def _step(self, effect: Effect) -> Step:
         if type(effect) is Send:
-            return Written(
-                (effect.to,), self.codec.encode(effect.body), type(effect.body).__name__, payload_bytes(effect.body)
-            )
+            return self._written((effect.to,), effect.body)
         if type(effect) is Broadcast:
-            return Written(
-                effect.to, self.codec.encode(effect.body), type(effect.body).__name__, payload_bytes(effect.body)
-            )
+            return self._written(effect.to, effect.body)
         if type(effect) is Compute:
             self.jobs[effect.ticket] = effect.job
         elif type(effect) is Wake:
             self.timers.append((effect.token, effect.after_s))
+        elif type(effect) is Observe:
+            self.observed.append((self.clock_s, effect.name, effect.value))
         elif type(effect) is Finish:
             self.finished = effect
         return effect  # type: ignore[return-value]
+
+    def _written(self, to: tuple[PartyName, ...], body: Message) -> Written:
+        kind, size = type(body).__name__, payload_bytes(body)
+        row = self.sent.setdefault(kind, [0, 0])
+        row[0] += len(to)
+        row[1] += len(to) * size
+        return Written(to, self.codec.encode(body), kind, size)
 
     def _forget_timer(self, token: int) -> None:
         for i, (pending, _) in enumerate(self.timers):

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from offbeat.message.codec import Codec
 from offbeat.party.contract import Party
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
@@ -46,6 +48,11 @@ def checkpoint(
         "events": drive.events,
         "digest": drive.digest,
         "timers": drive.timers,
+        "sent": {kind: list(row) for kind, row in drive.sent.items()},
+        "observed": [
+            [at_s, name, msgspec.to_builtins(value, enc_hook=_as_it_is)] for at_s, name, value in drive.observed
+        ],
+        "clock_s": drive.clock_s,
         "results": dict(results),
         "links": {peer: list(link) for peer, link in links.items()},
         "log_size": log_size,
@@ -61,12 +68,19 @@ def _resume(into: Replayed, state: Mapping[str, Any]) -> int:
     drive = into.drive
     drive.party.restore(state["party"])
     drive.events, drive.digest = state["events"], state["digest"]
+    drive.sent = {kind: list(row) for kind, row in state["sent"].items()}
+    drive.observed = [(at_s, name, value) for at_s, name, value in state["observed"]]
+    drive.clock_s = state["clock_s"]
     drive.timers = [(token, after_s) for token, after_s in state["timers"]]
     drive.jobs = {ticket: _already(result) for ticket, result in state["results"].items()}
     for peer, (sent, accepted, kept) in state["links"].items():
         into.sent[peer], into.accepted[peer], into.kept[peer] = sent, accepted, list(kept)
     into.events = state["events"]
     return int(state["log_size"])
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _already(result: Any) -> Any:

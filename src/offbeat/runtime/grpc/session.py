@@ -106,7 +106,6 @@ class Session:
         self.tally = Tally()
         self.resumed_events = 0
         self._watch = watch
-        self._observations: list[tuple[float, PartyName, str, Any]] = []
         self._inbox: SimpleQueue[_Incoming | None] = SimpleQueue()
         self._timers: list[tuple[float, int, int]] = []
         self._timer_count = 0
@@ -173,6 +172,7 @@ class Session:
         fresh = not path.is_file()
         replayed = recover(self.party, self.codec, self.folder)
         self._drive = replayed.drive
+        self._started_s -= self._drive.clock_s  # a resumed run goes on at the time of its last checkpoint
         self.resumed_events = replayed.events
         self._marked = self._drive.events
         self._log = EventLog(path, fsync=self.options.fsync)
@@ -266,6 +266,7 @@ class Session:
 
     def _timed(self, event: Event) -> list[Step]:
         begin = time.perf_counter()
+        self._drive.clock_s = time.monotonic() - self._started_s
         steps = self._drive.handle(event)
         spent = time.perf_counter() - begin
         self.tally.events += 1
@@ -289,17 +290,14 @@ class Session:
 
     def _perform(self, step: Step) -> None:
         if type(step) is Written:
-            row = self.tally.sent.setdefault(step.kind, [0, 0])
-            row[0] += len(step.to)
-            row[1] += len(step.to) * step.payload_bytes
             for peer in step.to:
                 self.channel(peer).send(step.frame)
         elif type(step) is Compute:
             self._compute(step.ticket, step.job)
         elif type(step) is Wake:
             self._arm(step.token, step.after_s)
-        elif type(step) is Observe:
-            self._observe(step.name, step.value)
+        elif type(step) is Observe and self._watch is not None:
+            self._watch(self._drive.clock_s, step.name, step.value)
 
     def _compute(self, ticket: int, job: Callable[[], Any] | None) -> None:
         if job is None:
@@ -325,12 +323,6 @@ class Session:
     def _arm(self, token: int, after_s: float) -> None:
         self._timer_count += 1
         heappush(self._timers, (time.monotonic() + after_s, self._timer_count, token))
-
-    def _observe(self, name: str, value: Any) -> None:
-        elapsed_s = time.monotonic() - self._started_s
-        self._observations.append((elapsed_s, self.party.name, name, value))
-        if self._watch is not None:
-            self._watch(elapsed_s, name, value)
 
     def _deliver(self, sender: PartyName, number: int, frame: bytes, body: Message) -> None:
         self._inbox.put(_Incoming(LogReceived(sender, number, frame), Received(sender, body)))
@@ -450,12 +442,13 @@ class Session:
         else:
             assert self._drive.finished is not None
             finish = self._drive.finished
+        self.tally.sent = self._drive.sent
         return Outcome(
             clock="wall",
             time_s=time.monotonic() - self._started_s,
             digest=self._drive.digest.hex(),
             finished={self.party.name: finish},
-            observations=self._observations,
+            observations=[(at_s, self.party.name, name, value) for at_s, name, value in self._drive.observed],
             tallies={self.party.name: self.tally},
             timeline=[],
             events=self._drive.events,
