@@ -863,7 +863,7 @@ class Server:
     def _charge(self, contributions: list[_Contribution]) -> list[Effect]:
         self.tickets += 1
         self.batches[self.tickets] = contributions
-        rows = sum(len(c.rows) for c in contributions)
+        rows = len(_united(contributions)[0])
         return [Compute(self.tickets, samples=rows, nonzeros=3 * rows * self.head.work)]
 
     def _on_computed(self, event: Computed) -> list[Effect]:

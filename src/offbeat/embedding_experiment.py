@@ -1,0 +1,311 @@
+"""One VAFL run from its parts: columns at clients + labels at a server + a job -> RunRecord.
+
+    data = vertical_from_dataset("mnist", parties=7)
+    result = run_embedding(data, Job(algorithm="vafl", passes=10, step=0.3))
+    result.record.metrics["test_accuracy"]
+
+Without more, every client's embedding is linear and the head additive: logistic, softmax or least-squares regression.
+`embeddings` and `head` take networks instead, `options` everything a job has no key for (private mode, delay bound).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.algorithms import vafl
+from offbeat.algorithms.vafl import MESSAGES, Client, Server, Vafl
+from offbeat.data.assemble import VerticalData
+from offbeat.errors import BadJob
+from offbeat.job import Job
+from offbeat.learning.embeddings import AdditiveHead, Embedding, Head, LinearEmbedding, Penalty, Sgd
+from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
+from offbeat.metrics.record import Certificate, PartyRecord, RunRecord
+from offbeat.party.contract import Party
+from offbeat.recording import data_record, deliveries, reveals
+from offbeat.runtime.contract import Outcome, Runtime
+from offbeat.runtimes import runtime_for
+
+Array = NDArray[Any]
+Watch = Callable[[CurveRow], None]
+WALL_LOOK_S = 0.5
+CURVATURE = {"softmax": 0.5, "logistic": 0.25, "squared": 1.0}
+
+
+@dataclass(frozen=True)
+class EmbeddingResult:
+    """A finished run: its record and the parties with the model in them."""
+
+    record: RunRecord
+    server: Server
+    clients: Sequence[Client]
+
+    def predict(self, *, test: bool = True) -> Array:
+        """Probabilities of the classes, or predicted values, from everyone's newest weights."""
+        return vafl.joint_scores(self.server, self.clients, test=test)
+
+
+def run_embedding(
+    data: VerticalData,
+    job: Job,
+    *,
+    embeddings: Mapping[str, Embedding] | None = None,
+    head: Head | None = None,
+    options: Vafl | None = None,
+    runtime: Runtime | None = None,
+    watch: Watch | None = None,
+    folder: Path | None = None,
+    secret_noise: bool = False,
+) -> EmbeddingResult:
+    """Train once. What `options` leaves at its default is taken from the job."""
+    head = head if head is not None else additive_head(data, job)
+    if embeddings is None:
+        embeddings = {name: LinearEmbedding(data.widths[name], head.outputs) for name in data.names}
+    options = options_of(job, data, head) if options is None else replace(options, variant=job.algorithm)
+    test = data.test if data.test_rows else None
+    test_targets = targets_of(data.y_test, head) if data.test_rows else None
+    server, clients = vafl.build(
+        data.train,
+        targets_of(data.y_train, head),
+        embeddings,
+        head,
+        options,
+        seed=job.seed,
+        server="server" if "server" not in data.names else "head",
+        test_features=test,
+        test_targets=test_targets,
+        secret_noise=secret_noise,
+    )
+    parties: list[Party] = [server, *clients]
+    chosen = runtime if runtime is not None else runtime_for(job, MESSAGES, parties, folder)
+    onlooker = _Onlooker(server, clients, targets_of(data.y_train, head), test_targets, job, chosen, watch)
+    outcome = chosen.run(parties, onlooker.look)
+    onlooker.note(outcome.time_s)
+    record = _record(data, job, server, clients, outcome, onlooker, secret_noise)
+    return EmbeddingResult(record, server, clients)
+
+
+# -- from a job to options ------------------------------------------------------------------------------------------
+
+
+def additive_head(data: VerticalData, job: Job) -> AdditiveHead:
+    if data.task == "regression":
+        return AdditiveHead(1, "squared", bias=job.intercept)
+    if data.task == "classification":
+        return AdditiveHead(1, "logistic", bias=job.intercept)
+    return AdditiveHead(len(data.classes or ()), "softmax", bias=job.intercept)
+
+
+def targets_of(y: Array, head: Head) -> Array:
+    """Labels as the head wants them: 0/1, one-hot, or the value."""
+    if head.loss_name == "squared":
+        return np.asarray(y, dtype=np.float64)[:, None]
+    if head.outputs == 1:
+        return (np.asarray(y) > 0).astype(np.float64)[:, None]
+    return vafl.one_hot(y, head.outputs)
+
+
+def options_of(job: Job, data: VerticalData, head: Head) -> Vafl:
+    """The job's keys that VAFL knows; automatic ones are chosen from the rows."""
+    if job.penalty_kind not in ("l2", "none"):
+        raise BadJob(f"VAFL takes penalty_kind 'l2' or 'none' from a job; got {job.penalty_kind!r}.")
+    batch = job.batch if isinstance(job.batch, int) else max(min(job.batch_least, data.rows), data.rows // 100)
+    step = float(job.step) if isinstance(job.step, int | float) else automatic_step(data, head)
+    penalty = Penalty("l2", job.penalty) if job.penalty_kind == "l2" and job.penalty > 0 else Penalty()
+    return Vafl(
+        variant=job.algorithm,
+        batch=batch,
+        passes=job.passes,
+        in_flight=job.in_flight,
+        optimiser=Sgd(step),
+        head_optimiser=Sgd(step),
+        penalty=penalty,
+        label_dp_epsilon=job.label_dp_epsilon,
+    )
+
+
+def automatic_step(data: VerticalData, head: Head) -> float:
+    """1 / (curvature of the loss * mean squared norm of a row): one number from each client, summed."""
+    squares = sum(_mean_square(data.train[name]) for name in data.names)
+    return float(1.0 / (CURVATURE[head.loss_name] * (squares + 1.0)))
+
+
+def _mean_square(block: Any) -> float:
+    total = block.multiply(block).sum() if hasattr(block, "multiply") else np.square(block).sum()
+    return float(total) / int(block.shape[0])
+
+
+# -- looking on -----------------------------------------------------------------------------------------------------
+
+
+class _Onlooker:
+    """Evaluates everyone's newest weights so many times in a pass; costs the run nothing."""
+
+    def __init__(
+        self,
+        server: Server,
+        clients: Sequence[Client],
+        targets: Array,
+        test_targets: Array | None,
+        job: Job,
+        runtime: Runtime,
+        watch: Watch | None,
+    ) -> None:
+        self.server, self.clients, self.targets, self.test_targets = server, clients, targets, test_targets
+        self.job, self.runtime, self.watch = job, runtime, watch
+        self.curve: list[CurveRow] = []
+        self.rows_seen = -1
+        self.every_s = 0.0
+
+    def look(self, time_s: float) -> float:
+        """Looks often at first, to learn how long a part of a pass takes; notes only when one has gone by."""
+        due = self.server.rows * len(self.clients) / self.job.looks_per_pass
+        if self.rows_seen < 0 or self.server.rows_done >= self.rows_seen + due:
+            self.note(time_s)
+        if self.job.runtime.kind != "simulator":
+            return WALL_LOOK_S
+        rate = self.server.rows_done / time_s if time_s > 0 and self.server.rows_done else 0.0
+        return float(due / rate / 2) if rate else max(time_s, 1e-3)
+
+    def note(self, time_s: float) -> None:
+        if self.server.rows_done == self.rows_seen and self.curve:
+            return
+        self.rows_seen = self.server.rows_done
+        row = CurveRow(
+            time_s,
+            self.passes(),
+            int(getattr(self.runtime, "bytes_sent", 0)),
+            objective=vafl.objective(self.server, self.clients, self.targets),
+            test_metric=next(iter(self.metrics().values()), None),
+        )
+        self.curve.append(row)
+        if self.watch is not None:
+            self.watch(row)
+
+    def passes(self) -> float:
+        return self.server.rows_done / (self.server.rows * len(self.clients))
+
+    def metrics(self) -> dict[str, float]:
+        if self.test_targets is None:
+            return {}
+        found = vafl.score(self.server.head, vafl.joint_scores(self.server, self.clients), self.test_targets)
+        return {f"test_{name}": value for name, value in found.items()}
+
+
+# -- the record -----------------------------------------------------------------------------------------------------
+
+
+def _record(
+    data: VerticalData,
+    job: Job,
+    server: Server,
+    clients: Sequence[Client],
+    outcome: Outcome,
+    onlooker: _Onlooker,
+    secret_noise: bool,
+) -> RunRecord:
+    finish = outcome.finished.get(server.name)
+    privacy = {client.name: client.ledger.statement() for client in clients if client.ledger is not None}
+    objective = vafl.objective(server, clients, onlooker.targets)
+    return RunRecord(
+        offbeat=offbeat_version(),
+        algorithm=job.algorithm,
+        runtime=job.runtime.kind,
+        clock=outcome.clock,
+        seed=job.seed,
+        digest=outcome.digest,
+        verdict=finish.verdict if finish is not None else "stalled",
+        reason=finish.reason if finish is not None else outcome.stalled,
+        objective=objective if isfinite(objective) else None,
+        certificate=Certificate(),
+        passes=onlooker.passes(),
+        seconds=outcome.time_s,
+        metrics=dict(onlooker.metrics()),
+        parties=_parties(server, clients, outcome, job.runtime.lanes),
+        reveals=reveals(outcome.tallies, MESSAGES),
+        warnings=_warnings(data, server, outcome, privacy, secret_noise),
+        options={**msgspec.to_builtins(job), "chosen": _chosen(server), "privacy_by_client": privacy},
+        data=data_record(data),
+        versions=library_versions(),
+        machine=this_machine(),
+        curve=tuple(onlooker.curve),
+        timeline=deliveries(outcome),
+    )
+
+
+def _chosen(server: Server) -> dict[str, Any]:
+    options = server.options
+    plain = asdict(options) | {
+        "optimiser": repr(options.optimiser),
+        "head_optimiser": repr(options.head_optimiser),
+        "noise_label": vafl.privacy_label(options),
+        "delay_bound_updates": server.lag_max if isfinite(server.lag_max) else None,
+        "refreshed_rows": server.refreshed,
+        "cold_rows_used": int(server.table.cold_used.sum()),
+        "head_updates": server.iteration,
+    }
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in plain.items()}
+
+
+def _parties(server: Server, clients: Sequence[Client], outcome: Outcome, lanes: int) -> dict[str, PartyRecord]:
+    """A client's lags are those of its embeddings when others' updates used them."""
+    found = {}
+    everyone: list[Server | Client] = [server, *clients]
+    for party in everyone:
+        tally = outcome.tallies[party.name]
+        compute_s, communicate_s, wait_s = tally.split(outcome.time_s, lanes)
+        lags = server.table.lag_summary(server.index[party.name]) if party.name in server.index else {}
+        found[party.name] = PartyRecord(
+            updates=server.iteration if isinstance(party, Server) else party.version,
+            lag_mean=lags.get("lag_mean", 0.0),
+            lag_max=lags.get("lag_max", 0),
+            lag_histogram=tuple(lags.get("lag_histogram", ())),
+            bytes_sent=tally.bytes_sent,
+            bytes_by_kind={kind: size for kind, (_, size) in tally.sent.items()},
+            messages_by_kind={kind: count for kind, (count, _) in tally.sent.items()},
+            compute_s=compute_s,
+            communicate_s=communicate_s,
+            wait_s=wait_s,
+            dropped=server.duplicates if isinstance(party, Server) else 0,
+            retried=0 if isinstance(party, Server) else party.retried,
+            abandoned=server.abandoned if isinstance(party, Server) else 0,
+        )
+    return found
+
+
+def _warnings(
+    data: VerticalData,
+    server: Server,
+    outcome: Outcome,
+    privacy: Mapping[str, Mapping[str, Any]],
+    secret_noise: bool,
+) -> tuple[str, ...]:
+    options = server.options
+    found = [vafl.what_clients_learn(server.head, options), _about_embeddings(options, privacy)]
+    missing = {server.clients[i]: len(rows) for i, rows in server.predicted_without.items()}
+    if missing:
+        told = ", ".join(f"{name} ({count} rows)" for name, count in missing.items())
+        found.append(f"Predicted without {told}: the mean of its training embeddings stood in for each.")
+    if outcome.stalled:
+        found.append(f"The run did not end by itself: {outcome.stalled}.")
+    found.append(vafl.noise_warning(secret_noise, options))
+    if "generated" in data.source:
+        found.append("The data is generated, not real.")
+    return tuple(sentence for sentence in found if sentence)
+
+
+def _about_embeddings(options: Vafl, privacy: Mapping[str, Mapping[str, Any]]) -> str:
+    if not privacy:
+        return f"The server learned an embedding of every row, many times over ({vafl.privacy_label(options)})."
+    worst = max(privacy.values(), key=lambda said: float(said["epsilon"]))
+    return (
+        f"What the server learned about one record's columns at one client is ({worst['epsilon']:.3g}, "
+        f"{worst['delta']:g})-differentially private for replace-one, over {worst['releases_max']} releases and "
+        f"{worst['steps_max']} steps; labels, scaling and several records of one person are not covered."
+    )
