@@ -3,7 +3,9 @@
 A failure names the line that replays it. Seeds that once failed stay in REGRESSIONS.
 """
 
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -279,3 +281,13 @@ def test_a_runtime_that_loses_something_is_found_out():
     with pytest.raises(AssertionError):
         check_runtime(Forgetful)
     check_party(runners)
+
+
+@pytest.mark.parametrize("page", ["add-an-algorithm", "replay-a-failure"])
+def test_the_how_to_pages_do_what_they_say(page, capsys):
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / f"{page}.md").read_text()
+    names: dict = {}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        exec(compile(block, page, "exec"), names)
+    told = capsys.readouterr().out
+    assert "profile swarm, seed 2: ended and converged" in told or "verdict='target'" in told

@@ -99,9 +99,9 @@ def _size(value: Any) -> int:
     return 8
 
 
-def _array_to_extension(value: Any) -> msgspec.msgpack.Ext:
-    if isinstance(value, np.generic):
-        value = np.asarray(value)
+def _array_to_extension(value: Any) -> Any:
+    if isinstance(value, np.generic) and value.dtype in _CODE_OF:
+        return value.item()  # a number that came out of an array is a number
     if not isinstance(value, np.ndarray):
         raise TypeError(f"a message field holds {type(value).__name__}, which does not travel")
     code = _CODE_OF.get(value.dtype)

@@ -161,3 +161,16 @@ def test_an_envelope_comes_back_and_damage_is_refused():
     for damaged in (b"", seal(envelope)[:-1], seal(envelope) + b"\0", msgspec.msgpack.encode(["run", "ana", "bo", 7])):
         with pytest.raises(BadFrame):
             unseal(damaged)
+
+
+@pytest.mark.parametrize("number", [np.float64(0.1), np.float32(0.5), np.int64(-7), np.uint64(2**63), np.bool_(True)])
+def test_a_number_out_of_an_array_travels_as_a_number(number):
+    back = decode_state(encode_state({"x": number}))["x"]
+    assert type(back) in (int, float, bool) and back == number
+    told = CODEC.decode(CODEC.encode(Table(np.int64(1), 0, np.zeros(1), np.float64(2.5))))
+    assert (told.snapshot, told.loss_sum) == (1, 2.5)
+
+
+def test_a_number_of_another_kind_does_not_travel():
+    with pytest.raises(TypeError):
+        encode_state(np.complex128(1j))
