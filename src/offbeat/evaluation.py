@@ -47,7 +47,13 @@ class Setting:
         return len(self.y_train)
 
     def new_blocks(self) -> dict[str, Block]:
-        return {name: make_block(self.train[name], penalty=self.penalty, strength=self.strength) for name in self.names}
+        return {name: self._new_block(name) for name in self.names}
+
+    def _new_block(self, name: str) -> Block:
+        """The constant column is not stored in a block: the block knows it as its intercept."""
+        constant = name == self.constant_at
+        matrix = self.train[name][:, :-1] if constant else self.train[name]
+        return make_block(matrix, penalty=self.penalty, strength=self.strength, intercept=constant)
 
     def objective(self, blocks: Mapping[str, Block], weights: Weights) -> float:
         """The pooled objective at these weights; `blocks` hold the rows in the form that multiplies fastest."""

@@ -30,8 +30,11 @@ class Block(Protocol):
     rows: int
     width: int
     nonzeros_total: int
-    version: int
-    """How many steps this block has taken."""
+
+    @property
+    def version(self) -> int:
+        """How many steps this block has taken."""
+        ...
 
     def nonzeros(self, start: int, stop: int) -> int:
         """How many stored values these rows have."""
@@ -77,6 +80,10 @@ class Block(Protocol):
         """into += rows^T theta / (number of all rows): pass by pass this gives the full gradient."""
         ...
 
+    def in_step_metric(self, gradient: Floats) -> Floats:
+        """The gradient as a step would follow it: shortened where a coordinate has a metric of its own."""
+        ...
+
     def smoothness(
         self, loss_curvature: float, rows_at_most: int = 1024, iterations: int = 15, *, rng: np.random.Generator
     ) -> tuple[float, float]:
@@ -110,13 +117,18 @@ class Block(Protocol):
     def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
-def make_block(X: Any, *, penalty: Penalty, strength: float) -> Block:
-    """The block over X (rows x columns: a numpy array or a scipy sparse matrix), with all weights zero.
+def make_block(X: Any, *, penalty: Penalty, strength: float, intercept: bool = False) -> Block:
+    """The block over X (rows x columns: a numpy array or a scipy sparse matrix), with all weights zero; with an
+    intercept, one more coordinate at its end.
 
     X must not be written to afterwards: what already has the right form is used as it is.
     """
     if not (np.isfinite(strength) and strength >= 0.0):
         raise BadJob(f"Expected a penalty strength of 0 or more; got {strength}.")
+    if intercept:
+        from offbeat.learning.intercept import BlockWithIntercept
+
+        return BlockWithIntercept(make_block(X, penalty=penalty, strength=strength), penalty, float(strength))
     if scipy.sparse.issparse(X):
         from offbeat.learning.sparse import SparseBlock
 

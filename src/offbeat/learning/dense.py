@@ -115,6 +115,9 @@ class DenseBlock:
         row_norm = float(np.einsum("ji,ji->i", self._X, self._X).max(initial=0.0))
         return loss_curvature * largest, loss_curvature * row_norm
 
+    def in_step_metric(self, gradient: Floats) -> Floats:
+        return gradient
+
     def row_norms_squared(self, start: int, stop: int) -> Floats:
         rows = self._X[:, start:stop]
         return np.asarray(np.einsum("ji,ji->i", rows, rows))

@@ -177,6 +177,9 @@ class SparseBlock:
         columns = self._columns.astype(np.int64)
         return scipy.sparse.csr_matrix((self._values, columns, self._offsets), shape=(self.rows, self.width))
 
+    def in_step_metric(self, gradient: Floats) -> Floats:
+        return gradient
+
     def row_norms_squared(self, start: int, stop: int) -> Floats:
         bounds = self._offsets[start : stop + 1]
         squares = np.concatenate(([0.0], np.cumsum(self._values[bounds[0] : bounds[-1]] ** 2)))

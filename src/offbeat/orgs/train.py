@@ -10,7 +10,7 @@ from offbeat.orgs import guard
 from offbeat.orgs.guard import Guarded
 from offbeat.orgs.job import Job
 from offbeat.orgs.row_ledger import Counts
-from offbeat.orgs.rows import OwnRows
+from offbeat.orgs.rows import OwnRows, holds_intercept
 from offbeat.party.contract import Message
 from offbeat.party.masked_sum import SumOptions
 from offbeat.party.member import LinearOptions
@@ -38,7 +38,9 @@ def build_party(
     method = method_named(job.method.algorithm)
     family = method.family()
     penalty = penalty_named(job.model.penalty)
-    block = make_block(rows.train, penalty=penalty, strength=job.model.strength)
+    constant = holds_intercept(job, name)  # the block knows the column of ones as its intercept
+    matrix = rows.train[:, :-1] if constant else rows.train
+    block = make_block(matrix, penalty=penalty, strength=job.model.strength, intercept=constant)
     problem = Problem(block.rows, loss_named(job.model.loss), penalty, job.model.strength, rows.y_train)
     blocks: dict[str, Any] = {party: block if party == name else None for party in job.parties}
     (inner,) = family.build(

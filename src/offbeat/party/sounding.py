@@ -108,7 +108,7 @@ class Sounding:
         block = self.shares.block
         into = np.zeros(block.width)
         block.add_gradient(0, self.rows, body.vector, into)
-        self.shares.points[probe_point(body.number)] = into * block.rows
+        self.shares.points[probe_point(body.number)] = block.in_step_metric(into * block.rows)
         return []
 
     _PLAIN = ("number", "trace", "row_smoothness", "smoothness")
