@@ -270,8 +270,10 @@ def test_what_is_for_the_owner_is_not_for_peers(town: Town) -> None:
             shop.caller.call("bank", request)
     with pytest.raises(OffbeatError, match="knows no run"):
         shop.caller.call("bank", control.Begin("unknown"))
+    with pytest.raises(Refused, match="larger than a peer's may be"):
+        shop.caller.call("bank", control.Reply(1, bytes(2**21)))
     with pytest.raises(OffbeatError, match="not a name for job"):
-        shop.caller.call("bank", control.Propose("../../escape", job().text, b"s"))
+        shop.caller.call("bank", control.Propose("../../escape", job().text, b"s" * 32))
 
 
 def test_a_stop_ends_the_run_everywhere(town: Town) -> None:

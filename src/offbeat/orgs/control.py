@@ -6,7 +6,7 @@ An error at the other side arrives as the same type with the same words, and the
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -33,9 +33,9 @@ class Ping(Packet, frozen=True):
 class Propose(Packet, frozen=True):
     """Take part in this job? `salt` keys the ids' tokens; it is kept with the keys, not in the run folder."""
 
-    run: str
-    job: str
-    salt: bytes
+    run: Annotated[str, msgspec.Meta(max_length=120)]
+    job: Annotated[str, msgspec.Meta(max_length=65536)]
+    salt: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
 
 
 class Begin(Packet, frozen=True):

@@ -37,6 +37,8 @@ log = logging.getLogger("offbeat.party")
 RUNS_AT_ONCE = 8
 PREDICT_WITHIN_S = 60.0
 CONTROL_FILE = "control"
+PEER_REQUEST_BYTES = 2**20
+PREDICTIONS_AT_ONCE = 16
 POLL_WITHIN_S = 10.0
 POLL_PAUSE_S = 1.0
 
@@ -55,6 +57,7 @@ class Daemon:
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self._post = Post()
+        self._predictions = threading.BoundedSemaphore(PREDICTIONS_AT_ONCE)
         self._ended = threading.Event()
         self.server = Server(
             self.identity, self.roster, home.config.listen or "127.0.0.1:0", control={control.METHOD: self._answer}
@@ -150,6 +153,8 @@ class Daemon:
 
     def _answer(self, member: Member, raw: bytes) -> bytes:
         try:
+            if len(raw) > PEER_REQUEST_BYTES and member.name != self.home.name:
+                raise Refused(f"a request of {len(raw)} bytes from '{member.name}' is larger than a peer's may be.")
             return control.encode(self._dispatch(member.name, control.decode_request(raw)))
         except OffbeatError as problem:
             log.warning("%s was refused: %s", member.name, problem)
@@ -333,6 +338,8 @@ class Daemon:
             raise Refused(f"'{peer}' has no part in run '{request.run}'.")
         self._refuse_untrained(run)
         refuse_prediction(self.home.config.policy, self.home.name, peer, request.rows)
+        if not self._predictions.acquire(blocking=False):
+            raise Refused(f"'{self.home.name}' is busy with {PREDICTIONS_AT_ONCE} predictions; ask again later.")
         party = self._predictor(run, request.prediction, peer, ())
         thread = threading.Thread(target=self._answer_prediction, args=(run, request.prediction, party), daemon=True)
         thread.start()
@@ -344,6 +351,8 @@ class Daemon:
             log.info("%s of %s: %s", prediction, party.asker, outcome.finished[self.home.name].reason)
         except OffbeatError as problem:
             log.warning("%s of %s: %s", prediction, party.asker, problem)
+        finally:
+            self._predictions.release()
 
     def _refuse_untrained(self, run: Run) -> None:
         if run.status.phase != "done":

@@ -5,11 +5,12 @@ Only the owner can do it: the masks come from its key, which no run folder holds
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from offbeat.errors import BadInput
+from offbeat.errors import BadInput, PeerFailed
 from offbeat.message.codec import Codec
 from offbeat.orgs.job import job_from_text
-from offbeat.orgs.party_config import Home
+from offbeat.orgs.party_config import Home, read_home
 from offbeat.orgs.rows import load_table, own_rows
 from offbeat.orgs.train import build_party
 from offbeat.runtime.checkpoint import read_checkpoint
@@ -45,5 +46,28 @@ def replay_training(home: Home, run: str) -> Repeated:
     return Repeated(home.name, replayed.events, replayed.marks, replayed.drive.digest.hex(), verdict)
 
 
-def runs_of(home: Home) -> list[Path]:
-    return sorted(path.parent for path in home.runs.glob("*/state.json"))
+def replay_folder(folder: Path) -> dict[str, Any]:
+    """Replay the run in this folder, `runs/RUN` under a party's home: for people (`sentence`) and for programs."""
+    home = _home_of(folder)
+    try:
+        repeated = replay_training(home, folder.name)
+    except PeerFailed as problem:
+        return {"run": str(folder), "how": "logs", "same": False, "party": home.name, "sentence": str(problem)}
+    return {
+        "run": str(folder),
+        "how": "logs",
+        "same": True,
+        "events": {home.name: repeated.events},
+        "digests": {home.name: repeated.digest},
+        "sentence": f"{repeated.events} logged events of '{home.name}' gave the same effects, bit for bit.",
+    }
+
+
+def _home_of(folder: Path) -> Home:
+    """The party whose run this is: the nearest party.toml above the run folder."""
+    for place in folder.resolve().parents:
+        if (place / "party.toml").is_file():
+            return read_home(place)
+    raise BadInput(
+        f"{folder} is a run of an organisation, but no party.toml lies above it: only its owner can replay it."
+    )

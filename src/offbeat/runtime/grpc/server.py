@@ -31,7 +31,8 @@ from offbeat.runtime.grpc.wire import (
 
 log = logging.getLogger("offbeat.grpc")
 
-_STREAMS_PER_MEMBER = 64
+_STREAMS_PER_MEMBER = 16
+_SPARE_THREADS = 16
 _HELLO_WITHIN_S = 10.0
 _ENDED_RUNS = 1000
 
@@ -59,7 +60,6 @@ class Server:
         *,
         bounds: Bounds | None = None,
         control: Mapping[str, Unary] | None = None,
-        threads: int = 64,
     ) -> None:
         self.identity = identity
         self.roster = roster
@@ -67,7 +67,6 @@ class Server:
         self.bounds = bounds or Bounds()
         self.refused: Counter[str] = Counter()
         self._control = dict(control or {})
-        self._threads = threads
         self._runs: dict[str, Joinable] = {}
         self._ended: dict[str, str] = {}
         self._streams: Counter[str] = Counter()
@@ -76,7 +75,11 @@ class Server:
 
     def start(self) -> int:
         """Begin to listen; returns the port (of use when the address asked for port 0)."""
-        server = grpc.server(ThreadPoolExecutor(self._threads), options=channel_options(self.bounds))
+        # Enough for every member's streams at once, so that no member can keep another out.
+        threads = _STREAMS_PER_MEMBER * len(self.roster.members) + _SPARE_THREADS
+        server = grpc.server(
+            ThreadPoolExecutor(threads), options=channel_options(self.bounds), maximum_concurrent_rpcs=threads
+        )
         methods: dict[str, Any] = {"Join": grpc.stream_stream_rpc_method_handler(self._join)}
         for name, answer in self._control.items():
             methods[name] = grpc.unary_unary_rpc_method_handler(self._unary(answer))
@@ -164,7 +167,8 @@ class Server:
             late.cancel()
         refusal = self._refusal(member, hello)
         if refusal is not None:
-            self._note(refusal.reason, member.name)
+            if refusal.final:  # the others pass by themselves: a phase that begins here a moment later
+                self._note("greeting does not agree", f"{member.name}: {refusal.reason}")
             yield pack(refusal)
             return
         assert isinstance(hello, Hello)

@@ -1,6 +1,6 @@
 """Three organisations on this machine, each with its own folder, keys, file and daemon: from alignment to prediction.
 
-    python examples/three_organisations/run.py [FOLDER]
+    python examples/three_organisations [FOLDER]
 
 Every step is a command that a person would type at one of the organisations; this script types them. The data is the
 breast cancer set that comes with scikit-learn: 569 real patients, 30 measurements, ten to each organisation.
