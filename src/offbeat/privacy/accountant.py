@@ -16,6 +16,7 @@ distributions with pessimistic rounding (dp-accounting), and Renyi divergences a
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -209,6 +210,7 @@ def _amplified(release: PureRelease) -> float:
     return math.log1p(release.sampling_rate * math.expm1(release.epsilon))
 
 
+@lru_cache(maxsize=8)
 def _loss_distribution(release: Release, adjacency: Adjacency, grid: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
