@@ -40,7 +40,7 @@ def figure_7(options: ReproduceOptions) -> ReproduceResult:
     figures = _iterations_figure(charts, counts, shop.path("updates"))
     sound = _sound_iterations(shop, cap)
     notes = [
-        "The threshold lies halfway between the loss of the first model and the one CSGD reaches in 2,000 updates.",
+        "The print gives no threshold; ours is reached with four fifths of what CSGD gains in 2,000 updates.",
         f"'fail' and None: not within {cap:,} updates. USPS over 1,000 edges leaves 7 rows each, so batches of 7.",
         paper_note(),
     ]
@@ -50,7 +50,7 @@ def figure_7(options: ReproduceOptions) -> ReproduceResult:
 def _threshold(shop: Workshop, data: str, model: str) -> float:
     first = Setting(data, model, "csgd", "none", edges=1, updates=2_000, seed=shop.options.seed)
     curve = shop.train(first)["curve"]
-    return float(0.5 * (curve[0][2] + curve[-1][2]))
+    return float(0.2 * curve[0][2] + 0.8 * curve[-1][2])
 
 
 def _iterations(

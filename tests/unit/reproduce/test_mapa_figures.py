@@ -1,0 +1,107 @@
+"""The figures' parts on generated pictures: settings, the attack, what is kept, what is concluded."""
+
+import math
+
+import numpy as np
+import pytest
+
+from offbeat.learning.horizontal import LinearModel, edge_data
+from offbeat.reproduce.catalogue import ROW_KEYS, ReproduceOptions
+from offbeat.reproduce.mapa import ENTRIES, _panel_row, _panel_verdict, _spread_row
+from offbeat.reproduce.mapa_inversion import as_printed, correlation, recover
+from offbeat.reproduce.mapa_pieces import Workshop, accounted, lines_figure, soundly, spread_of
+from offbeat.reproduce.mapa_runs import Courses, Setting, constants_for, model_for, privacy_for, train
+
+COURSES = Courses(None, 600, 200)
+BASE = Setting("digits-like", "LR", "mapa", "paper", 0.5, updates=60, edges=3, looks=3)
+
+
+def changed(**changes):
+    from dataclasses import replace
+
+    return replace(BASE, **changes)
+
+
+@pytest.mark.parametrize("algorithm,mode", [("mapa", "paper"), ("audp", "paper"), ("asgd", "none"), ("csgd", "none")])
+@pytest.mark.parametrize("model", ["LR", "SVM", "softmax"])
+def test_every_algorithm_trains_every_linear_model(algorithm, mode, model):
+    result = train(COURSES, changed(algorithm=algorithm, mode=mode, model=model))
+    assert result["updates"] == 60 and 0 <= result["accuracy"] <= 1 and math.isfinite(result["loss"])
+    assert result["privacy"] is None
+
+
+def test_a_sound_training_states_both_adjacencies():
+    result = train(COURSES, changed(algorithm="fixed", mode="sound", epsilon=3.0, batch=40, clip=0.5, step=2.0))
+    assert result["privacy"]["add-remove"] < result["privacy"]["replace-one"] <= 3.0
+    assert "replace-one" in accounted([result]) and "add-remove" in accounted([result])
+
+
+def test_paper_mode_takes_the_printed_constants_and_sound_mode_public_ones():
+    rows, test = COURSES.rows(BASE)
+    model = model_for(BASE, int(test.features.shape[1]))
+    printed = constants_for(BASE, model, rows)
+    assert printed.smoothness == 10.0 and printed.lag_max == 3
+    public = constants_for(changed(mode="sound"), model, rows)
+    assert public.smoothness == pytest.approx(0.5 + 1e-4)
+
+
+def test_sound_rows_have_norm_one_and_halves_split_the_digits():
+    rows, _ = COURSES.rows(changed(mode="sound"))
+    assert np.allclose(rows["edge1"].norms, math.sqrt(2), atol=1e-5)
+    parity, halves = COURSES.rows(BASE)[0]["edge1"], COURSES.rows(changed(split="halves"))[0]["edge1"]
+    assert not np.array_equal(parity.labels, halves.labels)
+
+
+def test_a_threshold_ends_a_training_early():
+    result = train(COURSES, changed(algorithm="csgd", mode="none", updates=5000, until_loss=0.6))
+    assert result["reached"] is not None and result["reached"] < 5000
+
+
+def test_the_attack_recovers_a_row_exactly_without_noise_and_hardly_with_much():
+    model = LinearModel("softmax", 9, 3)
+    row = edge_data(np.random.default_rng(0).random((1, 9)), np.array([2]))
+    gradient, _ = model.clipped_sum(np.zeros(model.dimension), row, np.array([0]), math.inf)
+    assert np.allclose(recover(model, gradient), row.features[0])
+    assert correlation(recover(model, as_printed(5.0, 1e6, 0)(gradient, 0)), row.features[0]) > 0.999
+    noisy = [correlation(recover(model, as_printed(5.0, 1e-3, 0)(gradient, n)), row.features[0]) for n in range(40)]
+    assert abs(np.mean(noisy)) < 0.3
+
+
+def test_pieces_are_kept_and_not_trained_twice(tmp_path):
+    said = []
+    options = ReproduceOptions(quick=True, out=tmp_path, say=said.append)
+    first = Workshop("piece", options, 300).train(BASE)
+    again = Workshop("piece", options, 300).train(BASE)
+    assert first == again and len(said) == 1
+
+
+def test_figures_are_drawn(tmp_path):
+    paths = lines_figure(
+        [("a panel", {"mapa": [(0.1, 0.8), (0.5, 0.9)], "audp": [(0.1, 0.7), (0.5, 0.8)]})], tmp_path / "x", "e"
+    )
+    assert all(path.stat().st_size > 1000 for path in paths)
+
+
+def test_verdicts_follow_the_numbers():
+    lines = {
+        name: [(0.1, value), (0.5, value + 0.02)]
+        for name, value in (("mapa", 0.9), ("audp", 0.8), ("asgd", 0.91), ("csgd", 0.93))
+    }
+    row = _panel_row("panel", lines)
+    assert set(ROW_KEYS) <= set(row) and row["verdict"] == "agrees"
+    assert _panel_verdict(False, -0.2, -0.1) == "does not agree"
+    steady, moving = {1.0: {"accuracy": 0.9}, 2.0: {"accuracy": 0.91}}, {1.0: {"accuracy": 0.5}, 2.0: {"accuracy": 0.9}}
+    assert spread_of(moving) == pytest.approx(0.4)
+    assert _spread_row("(paper)", moving, steady)["verdict"] == "agrees"
+
+
+def test_every_figure_is_listed_once():
+    assert [entry.name for entry in ENTRIES] == [*(f"mapa-fig{n}" for n in range(4, 10)), "mapa-epsilon", "mapa-sound"]
+
+
+def test_modes_are_what_they_say():
+    _, test = COURSES.rows(BASE)
+    model = model_for(BASE, int(test.features.shape[1]))
+    assert type(privacy_for(BASE, model)).__name__ == "Paper"
+    sound = soundly(BASE, 600, epsilon=2.0)
+    assert sound.mode == "sound" and type(privacy_for(sound, model)).__name__ == "Sound"
