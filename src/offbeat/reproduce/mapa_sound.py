@@ -19,8 +19,9 @@ def accuracy_against_epsilon(options: ReproduceOptions) -> ReproduceResult:
         "fixed clip": {"algorithm": "fixed", "clip": 1.0, "step": 6.0},
         "adaptive clip": {"algorithm": "adaptive", "clip": 1.0, "step": 6.0},
     }
+    updates = 1_000 if options.quick else 3_000
     base = Setting(
-        "mnist", "softmax", "mapa", "sound", updates=1_000 if options.quick else 3_000, batch=512, seed=options.seed, delays="random"
+        "mnist", "softmax", "mapa", "sound", updates=updates, batch=512, seed=options.seed, delays="random"
     )  # fmt: skip
     rows: list[Row] = []
     lines: Lines = {name: [] for name in ways}
@@ -38,7 +39,8 @@ def accuracy_against_epsilon(options: ReproduceOptions) -> ReproduceResult:
         )
     figures = lines_figure([("Softmax on MNIST, 5 edges", lines)], shop.path("accuracy"), "total epsilon", log_x=True)
     notes = [
-        f"{base.updates // 5} uploads an edge, batches of 512, Poisson sampling, the cloud's averaged model; replace-one, delta 1e-5.",
+        f"{updates // 5} uploads an edge, batches of 512, Poisson sampling; the cloud's averaged model.",
+        "Epsilons are for replace-one at delta 1e-5; the rows also give those for add-remove.",
         "Step and clip of the fixed way were chosen on these data, which no epsilon counts.",
     ]
     return ReproduceResult(rows, figures, notes)
