@@ -1,0 +1,161 @@
+"""What the pages say exists: commands, options, files, line counts, and the four parts of every decision."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from offbeat.cli import app
+from offbeat.job import job_from
+
+REPOSITORY = Path(__file__).parents[2]
+PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").rglob("*.md"))]
+DECISIONS = sorted((REPOSITORY / "docs" / "decisions").glob("*.md"))
+DECISION_PARTS = ("Context", "Choice", "Rejected", "Consequences")
+README_LINES_MOST = 200
+
+
+def text_of(path):
+    return path.read_text(encoding="utf-8")
+
+
+def fences(path, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", text_of(path), re.DOTALL | re.MULTILINE)
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+COMMAND = re.compile(r"^\s*(?:\$ )?offbeat ([a-z].*)$", re.MULTILINE)
+INLINE = re.compile(r"`offbeat ([a-z][^`]*)`")
+
+
+def commands(path):
+    """Every `offbeat ...` line of the page's fences, and every one in its prose."""
+    shown = [
+        line
+        for block in re.findall(r"^```\w*\n(.*?)^```", text_of(path), re.DOTALL | re.MULTILINE)
+        for line in COMMAND.findall(block)
+    ]
+    return [re.sub(r"\s{2,}.*|\s+#.*", "", line).strip() for line in [*shown, *INLINE.findall(text_of(path))]]
+
+
+def mistakes(line):
+    """Words of a command line that the command line does not know."""
+    root = typer.main.get_command(app)
+    here, words = root, line.split()
+    context = typer.Context(root)
+    while words and hasattr(here, "get_command") and re.fullmatch(r"[a-z-]+", words[0]):
+        found = here.get_command(context, words[0])
+        if found is None:
+            return [f"no command {words[0]!r}"]
+        here, words = found, words[1:]
+    known = {name for parameter in here.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    used = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return [f"no option {option}" for option in used if option not in known | {"--help", "--version"}]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_every_command_shown_exists(page):
+    wrong = {line: mistakes(line) for line in commands(page)}
+    assert {line: found for line, found in wrong.items() if found} == {}
+
+
+def test_the_check_itself_notices_what_does_not_exist():
+    assert mistakes("run job.toml --set a=b --json") == []
+    assert mistakes("party check --home x") == []
+    assert mistakes("rnu job.toml") == ["no command 'rnu'"]
+    assert mistakes("run job.toml --sett a=b") == ["no option --sett"]
+    assert mistakes("job sumbit x") == ["no command 'sumbit'"]
+
+
+def test_every_make_target_shown_exists():
+    targets = set(re.findall(r"^([a-z-]+):", text_of(REPOSITORY / "Makefile"), re.MULTILINE))
+    for page in PAGES:
+        blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE))
+        shown = re.findall(r"`make ([a-z-]+)", text_of(page)) + re.findall(r"^make ([a-z-]+)", blocks, re.MULTILINE)
+        assert set(shown) <= targets, page
+
+
+def test_the_readme_begins_with_the_two_commands_and_stays_short():
+    lines = text_of(REPOSITORY / "README.md").splitlines()
+    assert len(lines) <= README_LINES_MOST
+    beginning = "\n".join(lines[:15])
+    assert "make demo" in beginning and "make test" in beginning
+
+
+# -- what is shown runs ------------------------------------------------------------------------------------------------
+
+
+def test_the_python_of_the_readme_runs(capsys):
+    (code,) = fences(REPOSITORY / "README.md", "python")
+    exec(compile(code, "README.md", "exec"), {})
+    accuracy, gap = map(float, capsys.readouterr().out.split())
+    assert accuracy > 0.9
+    assert gap < 1e-5
+
+
+def test_the_job_of_the_readme_is_a_job():
+    import tomllib
+
+    (job,) = fences(REPOSITORY / "README.md", "toml")
+    assert job_from(tomllib.loads(job)).algorithm == "vfb2-svrg"
+
+
+# -- links and files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
+    local = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", prose) if not re.match(r"[a-z]+:", link)]
+    assert [link for link in local if link and not (page.parent / link).exists()] == []
+
+
+def test_the_index_leads_to_every_page():
+    index = REPOSITORY / "docs" / "index.md"
+    linked = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)\s#]+)", text_of(index))}
+    missing = [
+        path for path in sorted((REPOSITORY / "docs").rglob("*.md")) if path != index and path.resolve() not in linked
+    ]
+    assert [str(path.relative_to(REPOSITORY)) for path in missing] == []
+
+
+def test_files_named_in_the_architecture_exist():
+    named = re.findall(r"`([a-z_/]+\.py|[a-z]+/)`", text_of(REPOSITORY / "ARCHITECTURE.md"))
+    roots = (REPOSITORY, REPOSITORY / "src" / "offbeat")
+    assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
+def test_the_reading_path_tells_how_long_files_are():
+    rows = re.findall(r"^\| `([a-z_/]+\.py)` \| (\d+) \|", text_of(REPOSITORY / "ARCHITECTURE.md"), re.MULTILINE)
+    assert len(rows) >= 5
+    for name, told in rows:
+        lines = len(text_of(REPOSITORY / "src" / "offbeat" / name).splitlines())
+        assert abs(lines - int(told)) <= max(50, lines // 4), f"{name} has {lines} lines; ARCHITECTURE.md says {told}"
+
+
+# -- decisions ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda path: path.stem)
+def test_a_decision_has_its_four_parts_in_order_on_one_page(page):
+    text = text_of(page)
+    assert text.startswith(f"# {page.stem[:4]}: ")
+    assert re.findall(r"^(?:## |\*\*)(\w+)\.?(?:\*\*|$)", text, re.MULTILINE)[: len(DECISION_PARTS)] == list(
+        DECISION_PARTS
+    )
+    assert len(text.splitlines()) <= 60
+
+
+def test_decisions_have_numbers_of_their_own():
+    numbers = [page.stem[:4] for page in DECISIONS]
+    assert sorted(set(numbers)) == numbers
+
+
+# -- house ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_pages_name_no_machine_of_ours(page):
+    assert re.findall(r"/(?:work|root|home|tmp)/\S+|file://\S+|https?://(?:localhost|\d+\.)\S*", text_of(page)) == []
