@@ -55,7 +55,7 @@ def figure_4(options: ReproduceOptions) -> ReproduceResult:
     for model in ("LR", "SVM"):
         pictures, likeness = inverted_digits(courses, model, iterations, options.seed, options.say)
         captions = ["the digit", *(f"{count:,}" for count in iterations)]
-        title = f"{model} on MNIST: digits recovered from one upload, by epsilon and iteration"
+        title = f"{model}: digits recovered from uploads"
         figures += draw_pictures(pictures, options.out / "mapa-fig4" / f"inverted-{model.lower()}", captions, title)
         rows += [_likeness_row(model, name, values) for name, values in likeness.items()]
     rows += [_order_row(rows, model) for model in ("LR", "SVM")]
@@ -95,7 +95,7 @@ def figure_5(options: ReproduceOptions) -> ReproduceResult:
     """LR on USPS, 100 edges, epsilon 0.1: AUDP with clips 15, 3, 0.2; MAPA beginning at 200, 100, 10."""
     shop = Workshop("mapa-fig5", options)
     updates = 6_000 if options.quick else 30_000
-    base = Setting("usps", "LR", "asgd", "none", edges=100, updates=updates, seed=options.seed, looks=30)
+    base = Setting("usps", "LR", "asgd", "none", edges=100, updates=updates, seed=options.seed, looks=30, norms=True)
     plain = shop.train(base)
     audp = {clip: shop.train(replace(base, algorithm="audp", mode="paper", clip=clip)) for clip in (15.0, 3.0, 0.2)}
     mapa = {clip: shop.train(replace(base, algorithm="mapa", mode="paper", clip=clip)) for clip in (200.0, 100.0, 10.0)}
@@ -115,6 +115,7 @@ def figure_5(options: ReproduceOptions) -> ReproduceResult:
         ("MAPA, sound, by first clip", {f"{clip:g}": result for clip, result in sound_mapa.items()}),
     ]
     figures = [
+        *curves_figure(panels, shop.path("gradient-norm"), 4, "gradient norm"),
         *curves_figure(panels, shop.path("loss"), 2, "test loss"),
         *curves_figure(panels[2:3] + panels[4:], shop.path("clip"), 3, "clip"),
     ]

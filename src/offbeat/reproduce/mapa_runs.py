@@ -57,6 +57,7 @@ class Setting:
     seed: int = 0
     looks: int = 12
     until_loss: float | None = None  # stop where the mean of five looks is below
+    norms: bool = False  # whether a look also takes the gradient's norm over the test rows
 
     def key(self) -> str:
         return " ".join(f"{name}={value}" for name, value in asdict(self).items())
@@ -226,7 +227,7 @@ def stated_privacy(edges: list[Party]) -> dict[str, float] | None:
 
 
 class _Eyes:
-    """Looks at the cloud every so many updates: [update, accuracy, loss, clip, |step direction|]."""
+    """Looks at the cloud every so many updates: [update, accuracy, loss, clip, |gradient|], -1 where not taken."""
 
     def __init__(self, cloud: Cloud, model: HorizontalModel, test: EdgeData, setting: Setting) -> None:
         self.cloud, self.model, self.test = cloud, model, test
@@ -259,7 +260,8 @@ class _Eyes:
         x = self.cloud.parameters
         clip = self.cloud.rule.clip
         seen = [self.model.accuracy(x, self.test), self.model.loss(x, self.test)]
-        self.curve.append([float(self.cloud.version), *seen, clip if math.isfinite(clip) else -1.0])
+        norm = gradient_norm(self.model, x, self.test) if self.setting.norms else -1.0
+        self.curve.append([float(self.cloud.version), *seen, clip if math.isfinite(clip) else -1.0, norm])
 
 
 def gradient_norm(model: HorizontalModel, parameters: np.ndarray, rows: EdgeData) -> float:

@@ -102,7 +102,7 @@ def compare_pair(
     course: Course, pair: Pair, *, seeds: Sequence[int], multiples: Sequence[float], **runtime: Any
 ) -> tuple[Spread, dict[str, Any]]:
     """Speed-up of the asynchronous side, both tuned over the same multiples of the synchronous automatic step."""
-    automatic = _automatic_step(course, pair.synchronous, seeds[0], runtime)
+    automatic = automatic_step(course, pair.synchronous, seeds[0], runtime)
     steps = [multiple * automatic for multiple in multiples]
     sync_step, sync = _tuned(course, pair.synchronous, pair.target, seeds[0], steps, math.inf, runtime)
     limit_s = PATIENCE * sync.time_s if sync.time_s is not None else math.inf
@@ -120,7 +120,7 @@ def compare_pair(
     return speed_up(sync_times, times), detail
 
 
-def _automatic_step(course: Course, algorithm: str, seed: int, runtime: Mapping[str, Any]) -> float:
+def automatic_step(course: Course, algorithm: str, seed: int, runtime: Mapping[str, Any]) -> float:
     """What the parties would choose for themselves; the run is ended as soon as they have."""
     chosen = course.time(algorithm, math.inf, seed=seed, passes=0.5, **runtime).record.options["chosen"]
     return float(chosen["step"])
