@@ -246,7 +246,7 @@ def _chosen(server: Server) -> dict[str, Any]:
         "head_optimiser": repr(options.head_optimiser),
         "noise_label": vafl.privacy_label(options),
         "delay_bound_updates": server.lag_max if isfinite(server.lag_max) else None,
-        "refreshed_rows": server.refreshed,
+        "refreshed_rows": server.refreshes.asked_rows,
         "cold_rows_used": int(server.table.cold_used.sum()),
         "head_updates": server.iteration,
     }
@@ -273,8 +273,8 @@ def _parties(server: Server, clients: Sequence[Client], outcome: Outcome, lanes:
             communicate_s=communicate_s,
             wait_s=wait_s,
             dropped=server.duplicates if isinstance(party, Server) else 0,
-            retried=0 if isinstance(party, Server) else party.retried,
-            abandoned=server.abandoned if isinstance(party, Server) else 0,
+            retried=0 if isinstance(party, Server) else party.outbox.retried,
+            abandoned=server.refreshes.abandoned if isinstance(party, Server) else 0,
         )
     return found
 
@@ -288,7 +288,7 @@ def _warnings(
 ) -> tuple[str, ...]:
     options = server.options
     found = [vafl.what_clients_learn(server.head, options), _about_embeddings(options, privacy)]
-    missing = {server.clients[i]: len(rows) for i, rows in server.predicted_without.items()}
+    missing = {server.clients[i]: len(rows) for i, rows in server.prediction.without.items()}
     if missing:
         told = ", ".join(f"{name} ({count} rows)" for name, count in missing.items())
         found.append(f"Predicted without {told}: the mean of its training embeddings stood in for each.")

@@ -110,7 +110,7 @@ def test_a_client_that_is_gone_stops_nobody_and_is_flagged(variant):
     assert outcome.finished["server"].verdict == "passes"
     flagged = [value for _, _, name, value in outcome.observations if name == "predicted_without"]
     assert flagged == [{"cem": 20}]
-    assert everyone[0].predictions[0].shape == (20, 3)
+    assert everyone[0].prediction.scores[0].shape == (20, 3)
 
 
 def test_the_synchronous_baseline_says_who_is_missing():

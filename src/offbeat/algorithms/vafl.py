@@ -33,7 +33,6 @@ additive head every label (`what_clients_learn`).
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -59,6 +58,9 @@ from offbeat.algorithms.vafl_messages import (
     Upload,
 )
 from offbeat.algorithms.vafl_options import VARIANTS, Vafl, noise_warning, privacy_label, what_clients_learn
+from offbeat.algorithms.vafl_outbox import BACKOFF_MAX, Outbox, Pending, pause_s
+from offbeat.algorithms.vafl_prediction import JointPrediction
+from offbeat.algorithms.vafl_refresh import Contribution, Refreshes, united
 from offbeat.errors import BadData, BadJob, UnexpectedEvent
 from offbeat.learning.embedding_table import EmbeddingTable
 from offbeat.learning.embeddings import (
@@ -128,28 +130,13 @@ __all__ = [
 Array = NDArray[Any]
 
 _ACTIVATE, _RESUME = -1, -2  # tokens of a client's timers; others are release numbers
-_ANSWERS_KEPT = 32  # answers a client can give again
-_BACKOFF_MAX = 8  # a retry waits at most this many times `retry_s`
 _TIME_UP, _HALT, _WATCH = -1, -2, -3  # tokens of the server's timers; others are request numbers
-_HALT_TRIES, _PREDICT_TRIES = 5, 5
+_HALT_TRIES = 5
 _DIVERGED = 1e6  # a batch loss so many times the first one ends the run
 _ROUNDS_MAX = 3  # refreshes of one update, before it goes on with what it has
 
 
 # -- the client -----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Pending:
-    """Something released and not yet answered."""
-
-    body: Message
-    rows: Array
-    inner_seed: int
-    noise: Array | None
-    version: int
-    tries: int = 0
-    derivative: Array | None = None
 
 
 class Client:
@@ -177,17 +164,16 @@ class Client:
         self.order = RowOrder(self.rows, options.batch, options.sampling, stream(seed, name, "rows"))
         self.clock = stream(seed, name, "activation")
         self.phase = "new"
-        self.version = self.releases = self.tickets = self.last_ask = self.retried = 0
+        self.version = self.tickets = self.last_ask = 0
         self.filled = self.filling_to = 0
         self.asked: tuple[int, Array] | None = None
         self.resuming, self.resume_tries = False, 0
         self.halt: Halt | None = None
         self.under_way: set[int] = set()  # requests that are being answered
-        self.pending: dict[int, _Pending] = {}
+        self.outbox = Outbox(server, options.retry_s)
         self.passes: dict[int, Forward] = {}
         self.jobs: dict[int, Callable[[], list[Effect]]] = {}
         self.forward_jobs = 0
-        self.answers: dict[int, Message] = {}
         self.ledger = self._new_ledger(self.rows)
         self.test_ledger = self._new_ledger(0 if test_features is None else test_features.shape[0])
         self.handlers: dict[type, Callable[[Any], list[Effect]]] = {
@@ -204,7 +190,7 @@ class Client:
             Computed: self._on_computed,
             Woken: self._on_woken,
             PeerLost: lambda event: [],
-            PeerBack: lambda event: [e for e in self._send_again() if type(e) is Send],
+            PeerBack: lambda event: [e for e in self.outbox.send_again() if type(e) is Send],
         }
 
     def handle(self, event: Event) -> list[Effect]:
@@ -235,20 +221,20 @@ class Client:
         if self.resume_tries > self.options.retries_max:
             self.phase = "done"
             return [Finish("peer-lost", f"{self.server} did not answer after a restart")]
-        pause = self.options.retry_s * min(2**self.resume_tries, _BACKOFF_MAX)
-        return [Send(self.server, Resume(self.releases)), Wake(pause, _RESUME)]
+        pause = pause_s(self.options.retry_s, self.resume_tries)
+        return [Send(self.server, Resume(self.outbox.releases)), Wake(pause, _RESUME)]
 
     def _on_resumed(self, body: Resumed) -> list[Effect]:
         if not self.resuming:
             return []
         self.resuming = False
-        forgotten = body.release - self.releases
+        forgotten = body.release - self.outbox.releases
         if forgotten > 0:
             self._forget(forgotten)
         if self.phase == "filling":
-            return self._send_again() or self._fill()
-        effects = self._send_again()
-        for release, pending in self.pending.items():
+            return self.outbox.send_again() or self._fill()
+        effects = self.outbox.send_again()
+        for release, pending in self.outbox.pending.items():
             if pending.derivative is not None:
                 effects += self._compute(partial(self._step, release), len(pending.rows), 2)
         if self.phase == "resting":
@@ -257,11 +243,10 @@ class Client:
 
     def _forget(self, uploads: int) -> None:
         """The snapshot was older than what was sent: those numbers are used, and so are their rows' budgets."""
-        self.releases += uploads
+        self.outbox.forget(uploads)
         for ledger in (self.ledger, self.test_ledger):
             if ledger is not None:
                 ledger.charge_all(uploads)
-        self.pending = {n: p for n, p in self.pending.items() if type(p.body) is Upload and not p.body.wanted}
 
     def _fill(self) -> list[Effect]:
         """The initial upload, one chunk after another."""
@@ -278,20 +263,19 @@ class Client:
         return [Wake(self.clock.exponential(1.0 / self.options.rates[self.name]), _ACTIVATE)]
 
     def _on_noted(self, body: Noted) -> list[Effect]:
-        pending = self.pending.get(body.release)
+        pending = self.outbox.pending.get(body.release)
         if pending is None or self.phase == "done":
             return []
         if type(pending.body) is Resting:
-            del self.pending[body.release]
+            del self.outbox.pending[body.release]
             return []
         self.filled = self.filling_to
-        if self.filled < self.rows:
-            del self.pending[body.release]
-            return self._fill()
-        if not body.begin:
+        if self.filled == self.rows and not body.begin:
             pending.tries = 0
             return []  # kept: sending it again is how a lost `begin` is asked for
-        del self.pending[body.release]
+        del self.outbox.pending[body.release]
+        if self.filled < self.rows:
+            return self._fill()
         return self._begin() if self.phase == "filling" else []
 
     # lines 4 to 6: choose rows, embed, upload
@@ -301,7 +285,7 @@ class Client:
         effects: list[Effect] = []
         if self.phase != "training" or self.halt is not None:
             return effects
-        free = self.options.in_flight - len(self.pending) - self.forward_jobs
+        free = self.options.in_flight - len(self.outbox.pending) - self.forward_jobs
         for _ in range(free if at_most is None else min(free, at_most)):
             rows = self._choose_rows()
             if not len(rows):
@@ -332,8 +316,7 @@ class Client:
         if self.phase == "resting":
             return []
         self.phase = "resting"
-        self.releases += 1
-        return self._keep(Resting(self.releases, "every record's cap on uploads is reached"), np.zeros(0, np.int64))
+        return self.outbox.keep(Resting(self.outbox.next_number(), "every record's cap on uploads is reached"))
 
     def _upload(self, rows: Array, *, wanted: bool, asked: int, job: bool = False) -> list[Effect]:
         """The rows of an activation were counted when they were chosen, others are now; the bytes do not change."""
@@ -348,14 +331,14 @@ class Client:
         if asked >= 0 or not wanted:
             rows = rows if self.ledger is None else self.ledger.open_rows(rows)
             self._spend(rows, step=wanted)
-        self.releases += 1
-        disturbance = self._disturbance(self.releases, len(rows))
+        release = self.outbox.next_number()
+        disturbance = self._disturbance(release, len(rows))
         forward = self.embedding.forward(self.weights, self.features, rows, disturbance)
         self.weights = Weights(self.weights.trained, forward.kept)
         if wanted:
-            self.passes[self.releases] = forward
-        body = Upload(self.releases, self.version, asked, wanted, rows, forward.embedding)
-        return self._keep(body, rows, disturbance)
+            self.passes[release] = forward
+        body = Upload(release, self.version, asked, wanted, rows, forward.embedding)
+        return self.outbox.keep(body, rows, disturbance)
 
     def _disturbance(self, release: int, rows: int) -> Disturbance:
         """Clip, last-layer noise and inner noise of one release; fresh for every row, never drawn twice."""
@@ -365,34 +348,26 @@ class Client:
         if deviation > 0:
             width = self.embedding.width
             noise = gaussian_noise(self.noise_source.stream(release), rows * width, deviation).reshape(rows, width)
-        inner = (
-            int(stream(self.seed, self.name, "inner", release).integers(2**62)) if self.options.inner_noise else None
-        )
+        inner = None
+        if self.options.inner_noise:
+            inner = int(stream(self.seed, self.name, "inner", release).integers(2**62))
         return Disturbance(None if private is None else private.clip, noise, inner)
-
-    def _keep(self, body: Message, rows: Array, disturbance: Disturbance | None = None) -> list[Effect]:
-        """Hold what leaves until it is answered, so that a retry is the same bytes."""
-        disturbance = disturbance or Disturbance()
-        seed = -1 if disturbance.inner_seed is None else disturbance.inner_seed
-        release = body.release  # type: ignore[attr-defined]
-        self.pending[release] = _Pending(body, rows, seed, disturbance.noise, self.version)
-        return [Send(self.server, body), Wake(self.options.retry_s, release)]
 
     # line 7: update the local model
 
     def _on_gradient(self, body: Gradient) -> list[Effect]:
-        pending = self.pending.get(body.release)
-        if pending is None or pending.derivative is not None or self.phase == "done":
-            return []  # answered before
+        pending = self.outbox.unanswered(body.release)
+        if pending is None or self.phase == "done":
+            return []
         pending.derivative = np.array(body.derivative)
         if self.options.variant == "vafl-tsync":
-            for release in [n for n, p in self.pending.items() if n < body.release and p.derivative is None]:
-                del self.pending[release]  # replaced by the newer upload before the server's update
+            for release in [n for n in self.outbox.pending if n < body.release and self.outbox.unanswered(n)]:
+                del self.outbox.pending[release]  # replaced by the newer upload before the server's update
                 self.passes.pop(release, None)
         return self._compute(lambda: self._step(body.release), len(pending.rows), 2)
 
     def _step(self, release: int) -> list[Effect]:
-        pending = self.pending.pop(release, None)
+        pending = self.outbox.pending.pop(release, None)
         if pending is None or self.phase == "done":
             return []
         assert pending.derivative is not None
@@ -403,16 +378,14 @@ class Client:
         self.weights = Weights(self.options.penalty.proximal(trained, rule.step), self.weights.kept)
         self.version += 1
         if self.halt is not None:
-            return self._close() if not self.pending else []
+            return self._close() if not self.outbox.pending else []
         if self.options.variant == "vafl-sync":
             return self._answer_ask()
         return [] if self.name in self.options.rates else self._activate()
 
-    def _same_pass(self, pending: _Pending) -> Forward:
+    def _same_pass(self, pending: Pending) -> Forward:
         """After a restart: the pass that made the upload, run again with the same noise (its result is not kept)."""
-        seed = None if pending.inner_seed < 0 else pending.inner_seed
-        clip = None if self.options.private is None else self.options.private.clip
-        return self.embedding.forward(self.weights, self.features, pending.rows, Disturbance(clip, pending.noise, seed))
+        return self.embedding.forward(self.weights, self.features, pending.rows, pending.disturbance)
 
     def _gradient(self, forward: Forward, derivative: Array, release: int) -> Tensors:
         private = self.options.private
@@ -434,12 +407,12 @@ class Client:
             return []
         self.last_ask, self.asked = body.request, (body.request, np.array(body.rows))
         if body.anew:
-            self.pending, self.passes = {}, {}
+            self.outbox.pending, self.passes = {}, {}
         return self._answer_ask()
 
     def _answer_ask(self) -> list[Effect]:
         """Synchronous: embed only after the last gradient has been applied."""
-        if self.asked is None or self.pending or self.phase != "training" or self.asked[0] in self.under_way:
+        if self.asked is None or self.asked[0] in self.under_way or self.outbox.pending or self.phase != "training":
             return []
         request, rows = self.asked
         if self.ledger is not None and len(self.ledger.open_rows(rows)) < len(rows):
@@ -448,10 +421,9 @@ class Client:
         return self._compute(lambda: self._upload(rows, wanted=True, asked=request), len(rows), 1)
 
     def _on_refresh(self, body: Refresh) -> list[Effect]:
-        if body.request in self.answers:
-            return [Send(self.server, self.answers[body.request])]
-        if self.phase == "done" or body.request in self.under_way:
-            return []
+        before = self.outbox.answered_before(body.request)
+        if before or self.phase == "done" or body.request in self.under_way:
+            return before
         self.under_way.add(body.request)
         rows = np.array(body.rows)
         rows = rows if self.ledger is None else self.ledger.open_rows(rows)
@@ -459,49 +431,42 @@ class Client:
         return self._compute(lambda: self._refreshed(body.request, rows), len(rows), 1)
 
     def _refreshed(self, request: int, rows: Array) -> list[Effect]:
-        self.releases += 1
-        forward = self.embedding.forward(self.weights, self.features, rows, self._disturbance(self.releases, len(rows)))
-        return self._answer(request, Refreshed(request, self.releases, self.version, rows, forward.embedding))
+        release = self.outbox.next_number()
+        forward = self.embedding.forward(self.weights, self.features, rows, self._disturbance(release, len(rows)))
+        self.under_way.discard(request)
+        return self.outbox.answer(request, Refreshed(request, release, self.version, rows, forward.embedding))
 
     def _on_predict(self, body: PredictAsked) -> list[Effect]:
-        if body.request in self.answers:
-            return [Send(self.server, self.answers[body.request])]
-        if self.phase == "done" or self.test_features is None or body.request in self.under_way:
-            return []
+        before = self.outbox.answered_before(body.request)
+        if before or self.phase == "done" or self.test_features is None or body.request in self.under_way:
+            return before
         self.under_way.add(body.request)
         return self._compute(lambda: self._predicted(body), body.stop - body.start, 1)
 
     def _predicted(self, body: PredictAsked) -> list[Effect]:
-        rows = np.arange(body.start, body.stop)
-        if self.options.private is None:
+        rows, release = np.arange(body.start, body.stop), self.outbox.next_number()
+        if self.test_ledger is None:
             embedding = self.embedding.infer(self.weights, self.test_features, rows)
         else:
-            assert self.test_ledger is not None
             if len(self.test_ledger.open_rows(rows)) < len(rows):
                 return []  # the server goes on without this client
             self.test_ledger.spend(rows, step=False)
-            self.releases += 1
-            disturbance = self._disturbance(self.releases, len(rows))
+            disturbance = self._disturbance(release, len(rows))
             embedding = self.embedding.forward(self.weights, self.test_features, rows, disturbance).embedding
-        return self._answer(body.request, PredictGiven(body.request, embedding))
-
-    def _answer(self, request: int, body: Message) -> list[Effect]:
-        self.under_way.discard(request)
-        self.answers[request] = body
-        while len(self.answers) > _ANSWERS_KEPT:
-            del self.answers[next(iter(self.answers))]
-        return [Send(self.server, body)]
+        self.under_way.discard(body.request)
+        return self.outbox.answer(body.request, PredictGiven(body.request, release, embedding))
 
     def _on_halt(self, body: Halt) -> list[Effect]:
         """The last answers are still applied; what is unanswered is dropped."""
         self.halt = body
-        self.pending = {n: p for n, p in self.pending.items() if p.derivative is not None}
-        return self._close() if not self.pending else []
+        answered = {n: p for n, p in self.outbox.pending.items() if p.derivative is not None}
+        self.outbox.pending = answered
+        return self._close() if not answered else []
 
     def _close(self) -> list[Effect]:
         assert self.halt is not None
         self.phase = "done"
-        effects: list[Effect] = [Observe("updates", self.version), Observe("retried", self.retried)]
+        effects: list[Effect] = [Observe("updates", self.version), Observe("retried", self.outbox.retried)]
         if self.ledger is not None:
             effects.append(Observe("privacy", self.ledger.statement()))
         return effects + [Send(self.server, Goodbye()), Finish(self.halt.verdict, self.halt.reason)]
@@ -527,23 +492,13 @@ class Client:
         return self._retry(event.token)
 
     def _retry(self, release: int) -> list[Effect]:
-        pending = self.pending.get(release)
-        if pending is None or pending.derivative is not None:
+        pending = self.outbox.unanswered(release)
+        if pending is None:
             return []
         if pending.tries >= self.options.retries_max:
             self.phase = "done"
             return [Finish("peer-lost", f"{self.server} did not answer release {release} after {pending.tries} tries")]
-        pending.tries += 1
-        self.retried += 1
-        pause = self.options.retry_s * min(2**pending.tries, _BACKOFF_MAX)
-        return [Send(self.server, pending.body), Wake(pause, release)]
-
-    def _send_again(self) -> list[Effect]:
-        effects: list[Effect] = []
-        for release, pending in self.pending.items():
-            if pending.derivative is None:
-                effects += [Send(self.server, pending.body), Wake(self.options.retry_s, release)]
-        return effects
+        return self.outbox.retry(pending, release)
 
     def _new_ledger(self, records: int) -> RecordLedger | None:
         return None if self.options.private is None else RecordLedger(self.options.private, records)
@@ -553,7 +508,7 @@ class Client:
     def snapshot(self) -> State:
         return {
             "phase": self.phase,
-            "counts": [self.version, self.releases, self.tickets, self.last_ask, self.retried],
+            "counts": [self.version, self.tickets, self.last_ask],
             "filled": [self.filled, self.filling_to],
             "asked": None if self.asked is None else [self.asked[0], self.asked[1].copy()],
             "trained": self.embedding.to_arrays(self.weights.trained),
@@ -561,69 +516,28 @@ class Client:
             "memory": self.embedding.to_arrays(self.memory),
             "order": self.order.snapshot(),
             "clock": generator_state(self.clock),
-            "pending": [[release, *_pending_to(pending)] for release, pending in self.pending.items()],
-            "answers": [[type(body).__name__, *msgspec.structs.astuple(body)] for body in self.answers.values()],
+            "outbox": self.outbox.snapshot(),
             "ledger": None if self.ledger is None else self.ledger.snapshot(),
             "test_ledger": None if self.test_ledger is None else self.test_ledger.snapshot(),
         }
 
     def restore(self, state: State) -> None:
         self.phase = state["phase"]
-        self.version, self.releases, self.tickets, self.last_ask, self.retried = state["counts"]
+        self.version, self.tickets, self.last_ask = state["counts"]
         self.filled, self.filling_to = state["filled"]
         self.asked = None if state["asked"] is None else (state["asked"][0], np.array(state["asked"][1]))
         self.weights = Weights(self.embedding.from_arrays(state["trained"]), self.embedding.from_arrays(state["kept"]))
         self.memory = self.embedding.from_arrays(state["memory"])
         self.order.restore(state["order"])
         restore_generator(self.clock, state["clock"])
-        self.pending = {release: _pending_from(rest) for release, *rest in state["pending"]}
-        bodies = [_ANSWER_TYPES[kind](*fields) for kind, *fields in state["answers"]]
-        self.answers = {body.request: body for body in bodies}
+        self.outbox.restore(state["outbox"])
         self.jobs, self.passes, self.forward_jobs, self.under_way = {}, {}, 0, set()
         for ledger, key in ((self.ledger, "ledger"), (self.test_ledger, "test_ledger")):
             if ledger is not None:
                 ledger.restore(state[key])
 
 
-_ANSWER_TYPES: dict[str, Callable[..., Any]] = {"Refreshed": Refreshed, "PredictGiven": PredictGiven}
-
-
-def _pending_to(pending: _Pending) -> list[Any]:
-    fields = msgspec.structs.astuple(pending.body)
-    rest = [pending.rows, pending.inner_seed, pending.noise, pending.version, pending.tries, pending.derivative]
-    return [type(pending.body).__name__, list(fields), *[v.copy() if isinstance(v, np.ndarray) else v for v in rest]]
-
-
-def _pending_from(plain: Sequence[Any]) -> _Pending:
-    kind, fields, rows, inner_seed, noise, version, tries, derivative = plain
-    body = Upload(*fields) if kind == "Upload" else Resting(*fields)
-    return _Pending(body, np.array(rows), inner_seed, noise, version, tries, derivative)
-
-
 # -- the server -----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Contribution:
-    """One client's rows on their way into a head update."""
-
-    client: int
-    release: int
-    rows: Array
-    waiting: set[int] = field(default_factory=set)  # refresh requests that must come first
-    rounds: int = 0
-
-    def plain(self) -> list[Any]:
-        return [self.client, self.release, self.rows.copy(), sorted(self.waiting), self.rounds]
-
-
-@dataclass
-class _Wanted:
-    """A request to one client that is not yet answered."""
-
-    client: int
-    rows: Array
-    tries: int = 0
 
 
 class Server:
@@ -645,7 +559,7 @@ class Server:
     ) -> None:
         self.name, self.clients, self.options = name, tuple(clients), options
         self.index = {client: i for i, client in enumerate(self.clients)}
-        self.targets, self.test_targets, self.test_rows = targets, test_targets, test_rows
+        self.targets, self.test_targets = targets, test_targets
         self.head, self.weights = head, weights
         self.memory: Tensors = options.head_optimiser.initial(weights.trained)
         self.rows = len(targets)
@@ -655,7 +569,7 @@ class Server:
         self.lag_max = options.lag_max(self.rows, len(self.clients))
         self.phase = "filling" if options.initial_upload and options.variant != "vafl-sync" else "training"
         self.iteration = self.rows_done = self.tickets = self.requests = self.passes_told = 0
-        self.refreshed = self.refused = self.abandoned = self.duplicates = 0
+        self.duplicates = 0
         self.loss_sum, self.loss_count, self.first_loss = 0.0, 0, 0.0
         self.heard = self.heard_before = 0
         self.verdict = self.reason = ""
@@ -666,17 +580,13 @@ class Server:
         self.gone_home: set[int] = set()
         self.replaced: set[tuple[int, int]] = set()
         self.answered: list[dict[int, Gradient]] = [{} for _ in self.clients]
-        self.blocked: list[_Contribution] = []
-        self.buffer: dict[int, _Contribution] = {}
-        self.batches: dict[int, list[_Contribution]] = {}
-        self.wanted: dict[int, _Wanted] = {}
+        self.refreshes = Refreshes(self.clients, options.retry_s)
+        self.buffer: dict[int, Contribution] = {}
+        self.batches: dict[int, list[Contribution]] = {}
         self.asking: tuple[int, Array] | None = None
-        self.asking_tries = self.halt_tries = self.predict_tries = 0
+        self.asking_tries = self.halt_tries = 0
         self.asking_anew = False
-        self.predicting: tuple[int, int, int] | None = None
-        self.given: dict[int, Array] = {}
-        self.predictions: list[Array] = []
-        self.predicted_without: dict[int, set[int]] = {}
+        self.prediction = JointPrediction(self.clients, test_rows, options.chunk, options.retry_s)
         self.handlers: dict[type, Callable[[int, Any], list[Effect]]] = {
             Upload: self._on_upload,
             Refreshed: self._on_refreshed,
@@ -717,7 +627,7 @@ class Server:
     def _watch(self) -> list[Effect]:
         """Where nobody has been heard for longer than any client keeps trying, there is nobody left."""
         self.heard_before = self.heard
-        return [Wake(self.options.retry_s * _BACKOFF_MAX * (self.options.retries_max + 1), _WATCH)]
+        return [Wake(self.options.retry_s * BACKOFF_MAX * (self.options.retries_max + 1), _WATCH)]
 
     def _take_up(self) -> list[Effect]:
         """After a restart: requests get higher numbers than any that may have been sent, and what waited waits on."""
@@ -726,8 +636,8 @@ class Server:
         batches, self.batches = list(self.batches.values()), {}
         for contributions in batches:
             effects += self._charge(contributions)
-        for request in list(self.wanted):
-            effects += self._want_again(request)
+        for request in self.refreshes.wanted:
+            effects += self.refreshes.want_again(request)
         if self.phase == "training" and self.options.variant == "vafl-sync":
             self.buffer = {}
             effects += self._ask(anew=True, rows=None if self.asking is None else self.asking[1])
@@ -759,14 +669,18 @@ class Server:
             return []
         self.seen[client] = max(self.seen[client], body.release)
         self.table.write(client, body.rows, body.embedding, self.iteration)
-        contribution = _Contribution(client, body.release, np.array(body.rows))
+        contribution = Contribution(client, body.release, np.array(body.rows))
         return self._require_fresh(contribution)
 
     def _is_old(self, client: int, body: Upload) -> bool:
         """Seen before: under way, too long ago, or an answer to an ask that is over."""
         if self.asking is not None and body.asked != self.asking[0]:
             return True
-        under_way = [*self.blocked, *self.buffer.values(), *(c for batch in self.batches.values() for c in batch)]
+        under_way = [
+            *self.refreshes.blocked,
+            *self.buffer.values(),
+            *(c for batch in self.batches.values() for c in batch),
+        ]
         if any(c.client == client and c.release == body.release for c in under_way):
             return True
         if self.options.variant == "vafl-tsync" and body.release < max(self.answered[client], default=0):
@@ -794,54 +708,34 @@ class Server:
         told: list[Effect] = [self._to(i, Noted(release, True)) for i, release in enumerate(self.fills) if release]
         return told + self._flush_if_enough()
 
-    def _require_fresh(self, contribution: _Contribution) -> list[Effect]:
+    def _require_fresh(self, contribution: Contribution) -> list[Effect]:
         """The bounded delay: ask for what is too old; this update waits, the others go on."""
         effects: list[Effect] = []
         if contribution.rounds < _ROUNDS_MAX and self.lag_max < math.inf:
             contribution.rounds += 1
             for i, rows in self.table.overdue(contribution.rows, self.iteration, self.lag_max).items():
                 if i != contribution.client and i not in self.away and i not in self.resting:
-                    effects += self._want(i, rows, contribution)
+                    self.requests += 1
+                    effects += self.refreshes.want(self.requests, i, rows, contribution)
         if contribution.waiting:
-            self.blocked.append(contribution)
+            self.refreshes.blocked.append(contribution)
             return effects
         return effects + self._contribute(contribution)
 
-    def _want(self, client: int, rows: Array, contribution: _Contribution) -> list[Effect]:
-        self.requests += 1
-        self.wanted[self.requests] = _Wanted(client, rows)
-        contribution.waiting.add(self.requests)
-        self.refreshed += len(rows)
-        return [self._to(client, Refresh(self.requests, rows)), Wake(self.options.retry_s, self.requests)]
-
-    def _want_again(self, request: int) -> list[Effect]:
-        wanted = self.wanted[request]
-        wanted.tries += 1
-        pause = self.options.retry_s * min(2**wanted.tries, _BACKOFF_MAX)
-        return [self._to(wanted.client, Refresh(request, wanted.rows)), Wake(pause, request)]
-
     def _on_refreshed(self, client: int, body: Refreshed) -> list[Effect]:
         self.seen[client] = max(self.seen[client], body.release)
-        wanted = self.wanted.get(body.request)
+        wanted = self.refreshes.wanted.get(body.request)
         if wanted is None:
             return []
         self._check(client, body.rows, body.embedding)
         self.table.write(client, body.rows, body.embedding, self.iteration)
-        self.refused += len(wanted.rows) - len(body.rows)
-        return self._settle(body.request)
+        self.refreshes.refused_rows += len(wanted.rows) - len(body.rows)
+        return self._go_on(self.refreshes.settle(body.request))
 
-    def _settle(self, request: int) -> list[Effect]:
-        """A refresh has come, or is given up: updates that waited for nothing else go on."""
-        self.wanted.pop(request, None)
-        effects: list[Effect] = []
-        for contribution in [c for c in self.blocked if request in c.waiting]:
-            contribution.waiting.discard(request)
-            if not contribution.waiting:
-                self.blocked.remove(contribution)
-                effects += self._require_fresh(contribution)
-        return effects
+    def _go_on(self, free: Sequence[Contribution]) -> list[Effect]:
+        return [effect for contribution in free for effect in self._require_fresh(contribution)]
 
-    def _contribute(self, contribution: _Contribution) -> list[Effect]:
+    def _contribute(self, contribution: Contribution) -> list[Effect]:
         """A client's newer upload replaces its older one, in whatever order they come."""
         older, newer = self.buffer.get(contribution.client), contribution
         if older is not None:
@@ -860,18 +754,18 @@ class Server:
         self.buffer = {}
         return self._charge(contributions)
 
-    def _charge(self, contributions: list[_Contribution]) -> list[Effect]:
+    def _charge(self, contributions: list[Contribution]) -> list[Effect]:
         self.tickets += 1
         self.batches[self.tickets] = contributions
-        rows = len(_united(contributions)[0])
+        rows = len(united(contributions)[0])
         return [Compute(self.tickets, samples=rows, nonzeros=3 * rows * self.head.work)]
 
     def _on_computed(self, event: Computed) -> list[Effect]:
         contributions = self.batches.pop(event.ticket)
         return self._update(contributions) if self.phase == "training" else []
 
-    def _update(self, contributions: list[_Contribution]) -> list[Effect]:
-        union, places = _united(contributions)
+    def _update(self, contributions: list[Contribution]) -> list[Effect]:
+        union, places = united(contributions)
         borrowed = np.ones((len(union), len(self.clients)), dtype=bool)
         for c, place in zip(contributions, places, strict=True):
             borrowed[place, c.client] = False
@@ -932,7 +826,7 @@ class Server:
         missing = tuple(name for i, name in enumerate(self.clients) if i not in self.buffer)
         if self.asking_tries > self.options.retries_max:
             return self._end("peer-lost", f"{', '.join(missing)} did not answer {self.asking_tries} times")
-        pause = self.options.retry_s * min(2**self.asking_tries, _BACKOFF_MAX)
+        pause = pause_s(self.options.retry_s, self.asking_tries)
         return [Broadcast(missing, Ask(self.asking[0], self.asking_anew, self.asking[1])), Wake(pause, self.asking[0])]
 
     # clients that leave
@@ -951,9 +845,8 @@ class Server:
     def _without(self, client: int) -> list[Effect]:
         """Nothing may wait for this client any longer (the synchronous baseline does)."""
         effects: list[Effect] = []
-        for request in [r for r, wanted in self.wanted.items() if wanted.client == client]:
-            self.abandoned += 1
-            effects += self._settle(request)
+        for request in self.refreshes.asked_of(client):
+            effects += self._go_on(self.refreshes.give_up(request))
         if self.phase == "filling":
             effects += self._begin_when_filled()
         if self.phase == "training":
@@ -980,57 +873,41 @@ class Server:
         if self.phase in ("predicting", "halting"):
             return []
         self.verdict, self.reason = verdict, reason
-        self.blocked, self.buffer, self.wanted, self.asking = [], {}, {}, None
-        if self.test_rows and verdict != "diverged":
+        self.refreshes.clear()
+        self.buffer, self.asking = {}, None
+        if self.prediction.rows and verdict != "diverged":
             self.phase = "predicting"
             return self._predict(0)
         return self._say_halt()
 
     def _predict(self, start: int) -> list[Effect]:
-        if start >= self.test_rows:
+        if start >= self.prediction.rows:
             return self._tell_predictions() + self._say_halt()
         self.requests += 1
-        stop = min(start + self.options.chunk, self.test_rows)
-        self.predicting, self.predict_tries, self.given = (self.requests, start, stop), 0, {}
-        return [
-            Broadcast(self.clients, PredictAsked(self.requests, start, stop)),
-            Wake(self.options.retry_s, self.requests),
-        ]
+        return self.prediction.ask(self.requests, start)
 
     def _predict_again(self) -> list[Effect]:
-        assert self.predicting is not None
-        request, start, stop = self.predicting
-        self.predict_tries += 1
-        missing = tuple(name for i, name in enumerate(self.clients) if i not in self.given)
-        if self.predict_tries > _PREDICT_TRIES:
-            return self._predict_if_complete(at_any_rate=True)
-        pause = self.options.retry_s * min(2**self.predict_tries, _BACKOFF_MAX)
-        return [Broadcast(missing, PredictAsked(request, start, stop)), Wake(pause, request)]
+        return self.prediction.ask_again() or self._judge_batch()
 
     def _on_predicted(self, client: int, body: PredictGiven) -> list[Effect]:
-        if self.predicting is None or body.request != self.predicting[0]:
+        self.seen[client] = max(self.seen[client], body.release)
+        if self.prediction.asked is None or body.request != self.prediction.asked[0]:
             return []
-        self.given[client] = np.array(body.embedding)
+        self.prediction.given[client] = np.array(body.embedding)
         return self._predict_if_complete()
 
-    def _predict_if_complete(self, at_any_rate: bool = False) -> list[Effect]:
+    def _predict_if_complete(self) -> list[Effect]:
+        return self._judge_batch() if self.prediction.complete(self.away) else []
+
+    def _judge_batch(self) -> list[Effect]:
         """A missing client's embedding is replaced by the mean of its rows in the table, and the rows are flagged."""
-        assert self.predicting is not None
-        _, start, stop = self.predicting
-        missing = [i for i in range(len(self.clients)) if i not in self.given]
-        if any(i not in self.away for i in missing) and not at_any_rate:
-            return []
-        for i in missing:
-            self.given[i] = np.tile(self.table.mean(i), (stop - start, 1))
-            self.predicted_without.setdefault(i, set()).update(range(start, stop))
-        embeddings = [self.given[i] for i in range(len(self.clients))]
-        self.predictions.append(self.head.scores(self.weights, embeddings))
-        return self._predict(stop)
+        stand_ins = [self.table.mean(i) for i in range(len(self.clients))]
+        scores = self.head.scores(self.weights, self.prediction.embeddings(stand_ins))
+        return self._predict(self.prediction.close(scores))
 
     def _tell_predictions(self) -> list[Effect]:
-        self.predicting = None
-        scores = np.concatenate(self.predictions)
-        flagged = {self.clients[i]: len(rows) for i, rows in self.predicted_without.items()}
+        scores = np.concatenate(self.prediction.scores)
+        flagged = {self.clients[i]: len(rows) for i, rows in self.prediction.without.items()}
         effects: list[Effect] = [Observe("predicted_without", flagged)] if flagged else []
         if self.test_targets is not None:
             effects += [Observe(f"test_{n}", v) for n, v in score(self.head, scores, self.test_targets).items()]
@@ -1048,9 +925,9 @@ class Server:
             Observe("lags", lags),
             Observe("iterations", self.iteration),
             Observe("delay_bound_iterations", self.lag_max),
-            Observe("refreshed_rows", self.refreshed),
-            Observe("refused_rows", self.refused),
-            Observe("abandoned", self.abandoned),
+            Observe("refreshed_rows", self.refreshes.asked_rows),
+            Observe("refused_rows", self.refreshes.refused_rows),
+            Observe("abandoned", self.refreshes.abandoned),
             Observe("duplicates", self.duplicates),
             Observe("cold_rows", {name: self.table.cold(i) for i, name in enumerate(self.clients)}),
         ]
@@ -1080,15 +957,14 @@ class Server:
             return self._halt_again() if self.phase == "halting" else []
         if self.asking is not None and event.token == self.asking[0]:
             return self._ask_again()
-        if self.predicting is not None and event.token == self.predicting[0]:
+        if self.prediction.asked is not None and event.token == self.prediction.asked[0]:
             return self._predict_again()
-        wanted = self.wanted.get(event.token)
+        wanted = self.refreshes.wanted.get(event.token)
         if wanted is None:
             return []
         if wanted.tries >= self.options.retries_max:
-            self.abandoned += 1
-            return self._settle(event.token)
-        return self._want_again(event.token)
+            return self._go_on(self.refreshes.give_up(event.token))
+        return self.refreshes.want_again(event.token)
 
     def _check(self, client: int, rows: Array, embedding: Array) -> None:
         width = self.table.values[client].shape[1]
@@ -1120,15 +996,11 @@ class Server:
             "sets": [sorted(self.away), sorted(self.resting), sorted(self.gone_home)],
             "replaced": [list(pair) for pair in sorted(self.replaced)],
             "answered": [[list(msgspec.structs.astuple(b)) for b in cache.values()] for cache in self.answered],
-            "blocked": [c.plain() for c in self.blocked],
+            "refreshes": self.refreshes.snapshot(),
             "buffer": [c.plain() for c in self.buffer.values()],
             "batches": [[ticket, [c.plain() for c in batch]] for ticket, batch in self.batches.items()],
-            "wanted": [[request, w.client, w.rows.copy(), w.tries] for request, w in self.wanted.items()],
             "asking": None if self.asking is None else [self.asking[0], self.asking[1].copy()],
-            "predicting": None if self.predicting is None else list(self.predicting),
-            "given": [[client, value.copy()] for client, value in self.given.items()],
-            "predictions": [value.copy() for value in self.predictions],
-            "predicted_without": [[client, sorted(rows)] for client, rows in self.predicted_without.items()],
+            "prediction": self.prediction.snapshot(),
         }
 
     def restore(self, state: State) -> None:
@@ -1145,17 +1017,13 @@ class Server:
         self.away, self.resting, self.gone_home = (set(values) for values in state["sets"])
         self.replaced = {(client, release) for client, release in state["replaced"]}
         self.answered = [{fields[0]: Gradient(*fields) for fields in cache} for cache in state["answered"]]
-        self.blocked = [_contribution_from(plain) for plain in state["blocked"]]
-        self.buffer = {plain[0]: _contribution_from(plain) for plain in state["buffer"]}
-        self.batches = {ticket: [_contribution_from(plain) for plain in batch] for ticket, batch in state["batches"]}
-        self.wanted = {
-            request: _Wanted(client, np.array(rows), tries) for request, client, rows, tries in state["wanted"]
+        self.refreshes.restore(state["refreshes"])
+        self.buffer = {plain[0]: Contribution.from_plain(plain) for plain in state["buffer"]}
+        self.batches = {
+            ticket: [Contribution.from_plain(plain) for plain in batch] for ticket, batch in state["batches"]
         }
         self.asking = None if state["asking"] is None else (state["asking"][0], np.array(state["asking"][1]))
-        self.predicting = None if state["predicting"] is None else tuple(state["predicting"])
-        self.given = {client: np.array(value) for client, value in state["given"]}
-        self.predictions = [np.array(value) for value in state["predictions"]]
-        self.predicted_without = {client: set(rows) for client, rows in state["predicted_without"]}
+        self.prediction.restore(state["prediction"])
 
 
 _SERVER_COUNTS = (
@@ -1164,28 +1032,11 @@ _SERVER_COUNTS = (
     "tickets",
     "requests",
     "passes_told",
-    "refreshed",
-    "refused",
-    "abandoned",
     "duplicates",
     "asking_tries",
     "asking_anew",
     "halt_tries",
-    "predict_tries",
 )
-
-
-def _united(contributions: Sequence[_Contribution]) -> tuple[Array, list[Any]]:
-    """All rows of an update, and where each contribution's rows are among them."""
-    if len(contributions) == 1:
-        return contributions[0].rows, [slice(None)]
-    union = np.unique(np.concatenate([c.rows for c in contributions]))
-    return union, [np.searchsorted(union, c.rows) for c in contributions]
-
-
-def _contribution_from(plain: Sequence[Any]) -> _Contribution:
-    client, release, rows, waiting, rounds = plain
-    return _Contribution(client, release, np.array(rows), set(waiting), rounds)
 
 
 # -- the builder -----------------------------------------------------------------------------------------------------

@@ -107,6 +107,7 @@ class PredictGiven(Message, frozen=True, gc=False):
     """
 
     request: int
+    release: int
     embedding: np.ndarray
 
 

@@ -86,7 +86,7 @@ def test_initial_upload_begins_training_for_all():
         (upload,) = uploads
         assert upload.wanted and upload.release == 2 and len(upload.rows) == 4
         np.testing.assert_array_equal(upload.embedding, np.zeros((4, 3)))
-        assert clients[name].pending.keys() == {2}
+        assert clients[name].outbox.pending.keys() == {2}
 
 
 def test_upload_is_answered_at_the_head_before_its_step():
@@ -163,7 +163,7 @@ def test_an_old_row_is_refreshed_and_only_this_update_waits():
     effects = server.handle(Received("bo", given))
     assert bodies(run_jobs(server, effects), Gradient)
     assert server.table.lag_max.tolist() == [0, 0]  # what was used had just come
-    assert server.refreshed == 4
+    assert server.refreshes.asked_rows == 4
     assert server.handle(Received("bo", given)) == []  # a late copy
 
 
@@ -179,7 +179,7 @@ def test_nobody_waits_for_the_refresh_of_a_lost_client():
     server.iteration = 7
     assert bodies(server.handle(Received("ana", firsts["ana"][0])), Refresh)
     assert bodies(run_jobs(server, server.handle(PeerLost("bo"))), Gradient)
-    assert server.abandoned == 1
+    assert server.refreshes.abandoned == 1
 
 
 def test_the_bound_is_in_units_of_passes():
@@ -316,17 +316,17 @@ def test_label_privacy_hides_the_labels_from_the_derivative():
 def test_prediction_is_joint_and_flags_who_is_missing():
     server, clients = build(test=True, passes=5)
     Simulator(seed=1).run([server, *clients])
-    scores = np.concatenate(server.predictions)
+    scores = np.concatenate(server.prediction.scores)
     np.testing.assert_allclose(scores, vafl.joint_scores(server, clients), atol=1e-12)
-    assert server.predicted_without == {}
+    assert server.prediction.without == {}
 
-    server.phase, server.predictions, server.requests = "training", [], 1000
+    server.phase, server.prediction.scores, server.requests = "training", [], 1000
     (ask,) = bodies(server._end("passes", ""), PredictAsked)
-    server.handle(Received("ana", PredictGiven(ask.request, vafl.joint_embeddings(clients)[0])))
+    server.handle(Received("ana", PredictGiven(ask.request, 99, vafl.joint_embeddings(clients)[0])))
     server.handle(PeerLost("bo"))
     replaced = [vafl.joint_embeddings(clients)[0], np.tile(server.table.mean(1), (ROWS, 1))]
-    np.testing.assert_allclose(server.predictions[0], server.head.scores(server.weights, replaced))
-    assert server.predicted_without == {1: set(range(ROWS))}
+    np.testing.assert_allclose(server.prediction.scores[0], server.head.scores(server.weights, replaced))
+    assert server.prediction.without == {1: set(range(ROWS))}
 
 
 def test_prediction_in_private_mode_is_noisy_and_counted():
@@ -334,7 +334,7 @@ def test_prediction_in_private_mode_is_noisy_and_counted():
     server, clients = build(test=True, private=private, passes=50)
     Simulator(seed=1).run([server, *clients])
     assert all(client.test_ledger.released.tolist() == [1] * ROWS for client in clients)
-    assert not np.allclose(np.concatenate(server.predictions), vafl.joint_scores(server, clients))
+    assert not np.allclose(np.concatenate(server.prediction.scores), vafl.joint_scores(server, clients))
 
 
 # -- memory, mistakes, measures --------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def test_every_message_travels():
         Ask(1, False, rows),
         Resting(3, "cap"),
         PredictAsked(5, 0, 9),
-        PredictGiven(5, h),
+        PredictGiven(5, 7, h),
         Resume(3),
         Resumed(4, True),
         Halt("passes", "done", 9),

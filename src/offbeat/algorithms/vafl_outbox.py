@@ -1,0 +1,119 @@
+"""What a client has released: numbered, kept byte for byte until answered, repeated as it is, never made twice."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.algorithms.vafl_messages import PredictGiven, Refreshed, Resting, Upload
+from offbeat.learning.embeddings import Disturbance
+from offbeat.party.contract import Effect, Message, PartyName, Send, Wake
+
+Array = NDArray[Any]
+ANSWERS_KEPT = 32  # answers that can be given again
+BACKOFF_MAX = 8  # a retry waits at most this many times `retry_s`
+QUIET = Disturbance()
+NO_ROWS: Array = np.zeros(0, dtype=np.int64)
+
+_TYPES: dict[str, Callable[..., Any]] = {
+    "Upload": Upload,
+    "Resting": Resting,
+    "Refreshed": Refreshed,
+    "PredictGiven": PredictGiven,
+}
+
+
+def pause_s(retry_s: float, tries: int) -> float:
+    """How long to wait after so many tries."""
+    return retry_s * min(2**tries, BACKOFF_MAX)
+
+
+@dataclass
+class Pending:
+    """Something released and not yet answered, with what its gradient needs after a restart."""
+
+    body: Message
+    rows: Array
+    disturbance: Disturbance
+    tries: int = 0
+    derivative: Array | None = None
+
+    def plain(self) -> list[Any]:
+        clip, noise, seed = self.disturbance
+        return [*_plain(self.body), self.rows.copy(), clip, noise, seed, self.tries, self.derivative]
+
+
+class Outbox:
+    """Release numbers, open releases, and the latest answers to the server's requests."""
+
+    def __init__(self, server: PartyName, retry_s: float) -> None:
+        self.server, self.retry_s = server, retry_s
+        self.releases = self.retried = 0
+        self.pending: dict[int, Pending] = {}
+        self.answers: dict[int, Message] = {}
+
+    def next_number(self) -> int:
+        self.releases += 1
+        return self.releases
+
+    def keep(self, body: Message, rows: Array = NO_ROWS, disturbance: Disturbance = QUIET) -> list[Effect]:
+        """Send, and hold until it is answered."""
+        self.pending[self.releases] = Pending(body, rows, disturbance)
+        return [Send(self.server, body), Wake(self.retry_s, self.releases)]
+
+    def unanswered(self, release: int) -> Pending | None:
+        pending = self.pending.get(release)
+        return None if pending is None or pending.derivative is not None else pending
+
+    def retry(self, pending: Pending, release: int) -> list[Effect]:
+        pending.tries += 1
+        self.retried += 1
+        return [Send(self.server, pending.body), Wake(pause_s(self.retry_s, pending.tries), release)]
+
+    def send_again(self) -> list[Effect]:
+        """Everything unanswered, with fresh timers: after a restart."""
+        effects: list[Effect] = []
+        for release in self.pending:
+            pending = self.unanswered(release)
+            if pending is not None:
+                effects += [Send(self.server, pending.body), Wake(self.retry_s, release)]
+        return effects
+
+    def answer(self, request: int, body: Message) -> list[Effect]:
+        self.answers[request] = body
+        while len(self.answers) > ANSWERS_KEPT:
+            del self.answers[next(iter(self.answers))]
+        return [Send(self.server, body)]
+
+    def answered_before(self, request: int) -> list[Effect]:
+        """The same answer once more, if this request has had one."""
+        return [Send(self.server, self.answers[request])] if request in self.answers else []
+
+    def forget(self, numbers: int) -> None:
+        """So many numbers are known to have been used since the snapshot: skip them; drop what they have overtaken."""
+        self.releases += numbers
+        self.pending = {n: p for n, p in self.pending.items() if isinstance(p.body, Upload) and not p.body.wanted}
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "counts": [self.releases, self.retried],
+            "pending": [[release, *pending.plain()] for release, pending in self.pending.items()],
+            "answers": [_plain(body) for body in self.answers.values()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.releases, self.retried = state["counts"]
+        self.pending = {release: _pending(rest) for release, *rest in state["pending"]}
+        self.answers = {body.request: body for body in (_TYPES[kind](*fields) for kind, fields in state["answers"])}
+
+
+def _plain(body: Message) -> list[Any]:
+    return [type(body).__name__, list(msgspec.structs.astuple(body))]
+
+
+def _pending(plain: Sequence[Any]) -> Pending:
+    kind, fields, rows, clip, noise, seed, tries, derivative = plain
+    return Pending(_TYPES[kind](*fields), np.array(rows), Disturbance(clip, noise, seed), tries, derivative)
