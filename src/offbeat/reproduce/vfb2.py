@@ -19,6 +19,7 @@ from offbeat.job import Job
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2, NONCONVEX, Penalty
+from offbeat.metrics.curves import to_target
 from offbeat.party.member import LinearOptions
 from offbeat.party.survey import Problem
 from offbeat.reproduce.catalogue import ReproduceOptions, ReproduceResult, Reproduction
@@ -328,7 +329,13 @@ def _watched(course: Course, algorithm: str, data: VerticalData, options: Reprod
         course.time(algorithm, 1e-12, seed=options.seed, passes=passes, step=multiple * automatic, slow=slow)
         for multiple in ((0.5, 1.0) if options.quick else (0.25, 0.5, 1.0, 2.0))
     ]
-    return min(tried, key=lambda timed: min((y for _, y in curve_points(timed)), default=math.inf))
+    return min(tried, key=_settled)
+
+
+def _settled(timed: Timed) -> float:
+    """Where a run has come to: the geometric mean of its last looks, so that no lucky swing counts."""
+    last = [math.log(max(y, 1e-16)) for _, y in curve_points(timed)[-8:]]
+    return math.exp(sum(last) / len(last)) if last else math.inf
 
 
 def _curve_rows(printed: PrintedSet, problem: int, runs: dict[str, Timed]) -> list[dict[str, Any]]:
@@ -336,11 +343,9 @@ def _curve_rows(printed: PrintedSet, problem: int, runs: dict[str, Timed]) -> li
     rows = []
     for method in ("sgd", "svrg", "saga"):
         ours, twin = runs[f"vfb2-{method}"], runs[f"vfb-{method}"]
-        level = max(min(y for _, y in curve_points(twin)), min(y for _, y in curve_points(ours))) * 1.05
-        reached = {
-            name: next(x for x, y in curve_points(timed) if y <= level) for name, timed in (("a", ours), ("s", twin))
-        }
-        gain = reached["s"] / reached["a"] if reached["a"] else math.nan
+        level = 1.2 * max(_settled(ours), _settled(twin))
+        reached = to_target(ours.curve, level), to_target(twin.curve, level)
+        gain = reached[1] / reached[0] if reached[0] and reached[1] else math.nan
         rows.append(
             {
                 "setting": f"{printed.printed}, problem {problem}, {method.upper()}: time of VFB / VFB2 to {level:.1e}",
