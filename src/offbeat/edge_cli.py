@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from offbeat.party.contract import Party
     from offbeat.runtime.contract import Outcome
 
-mqtt_app = typer.Typer(no_args_is_help=True, help="A broker of your own for edge sites.")
-cloud_app = typer.Typer(no_args_is_help=True, help="The cloud of a horizontal job.")
-edge_app = typer.Typer(no_args_is_help=True, help="One edge site of a horizontal job.")
+mqtt_app = typer.Typer(no_args_is_help=True, add_completion=False, help="A broker of your own for edge sites.")
+cloud_app = typer.Typer(no_args_is_help=True, add_completion=False, help="The cloud of a horizontal job.")
+edge_app = typer.Typer(no_args_is_help=True, add_completion=False, help="One edge site of a horizontal job.")
 
 JobFile = Annotated[Path, typer.Argument(help="The job file that the cloud and all edges hold.")]
 Broker = Annotated[str, typer.Option(help="Where the broker listens: host:port.")]

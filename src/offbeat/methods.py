@@ -74,6 +74,7 @@ METHODS: dict[str, Method] = {
 
 
 HORIZONTAL = ("mapa", "audp", "asgd", "csgd", "steady", "fedasync", "fedbuff")
+EMBEDDING = ("vafl", "vafl-tsync", "vafl-sync")
 
 
 def method_named(name: str) -> Method:
@@ -83,6 +84,11 @@ def method_named(name: str) -> Method:
         raise BadJob(
             f"{name!r} is a horizontal method: rows are shared out, not columns. `offbeat cloud` and `offbeat edge` "
             "run it over a broker; offbeat.edge_experiment.run_edges simulates it."
+        )
+    if name in EMBEDDING:
+        raise BadJob(
+            f"{name!r} trains embeddings under a head and is used from Python: "
+            "offbeat.algorithms.vafl, or offbeat.embedding_experiment for a run record."
         )
     if found is None:
         raise BadJob(f"Unknown algorithm {name!r}. {did_you_mean(name, METHODS)}")

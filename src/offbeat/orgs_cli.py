@@ -18,9 +18,17 @@ import typer
 
 from offbeat.errors import BadInput, OffbeatError, PeerFailed
 
-keys = typer.Typer(help="Keys, certificates and the roster of parties that trust each other.", no_args_is_help=True)
-party = typer.Typer(help="One party: its settings, a check before the first job, its daemon.", no_args_is_help=True)
-job = typer.Typer(help="Jobs that parties do together.", no_args_is_help=True)
+keys = typer.Typer(
+    help="Keys, certificates and the roster of parties that trust each other.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+party = typer.Typer(
+    help="One party: its settings, a check before the first job, its daemon.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+job = typer.Typer(help="Jobs that parties do together.", no_args_is_help=True, add_completion=False)
 
 HomeOption = Annotated[Path, typer.Option("--home", help="The folder with party.toml, or the file itself.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]

@@ -36,7 +36,7 @@ def did_you_mean(wanted: str, known: Iterable[str]) -> str:
     if not names:
         return "There are none."
     shown = ", ".join(repr(name) for name in names[:8])
-    return f"There are: {shown}{', ...' if len(names) > 8 else ''}."
+    return f"There are: {shown}{' and more' if len(names) > 8 else ''}."
 
 
 class NumberedColumns(Sequence[str]):
