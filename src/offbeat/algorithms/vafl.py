@@ -233,13 +233,18 @@ class Client:
             self._forget(forgotten)
         if self.phase == "filling":
             return self.outbox.send_again() or self._fill()
-        effects = self.outbox.send_again()
-        for release, pending in self.outbox.pending.items():
-            if pending.derivative is not None:
-                effects += self._compute(partial(self._step, release), len(pending.rows), 2)
+        effects = self.outbox.send_again() + self._steps_again()
         if self.phase == "resting":
             return effects
         return effects + (self._begin() if self.options.variant != "vafl-sync" else self._answer_ask())
+
+    def _steps_again(self) -> list[Effect]:
+        """The answers that had come and whose steps were lost with the restart."""
+        effects: list[Effect] = []
+        for release, pending in self.outbox.pending.items():
+            if pending.derivative is not None:
+                effects += self._compute(partial(self._step, release), len(pending.rows), 2)
+        return effects
 
     def _forget(self, uploads: int) -> None:
         """The snapshot was older than what was sent: those numbers are used, and so are their rows' budgets."""
@@ -461,7 +466,10 @@ class Client:
         self.halt = body
         answered = {n: p for n, p in self.outbox.pending.items() if p.derivative is not None}
         self.outbox.pending = answered
-        return self._close() if not answered else []
+        if not answered:
+            return self._close()
+        resumed, self.resuming = self.resuming, False
+        return self._steps_again() if resumed else []
 
     def _close(self) -> list[Effect]:
         assert self.halt is not None
