@@ -161,6 +161,7 @@ def build_parties(
     """The parties of one run, with keys from the seed: the same call gives the same parties."""
     kind = method_named(method)
     labels_at = problem.names if kind.labels_everywhere else problem.labels_at or problem.names[:1]
+    more = {} if kind.labels_everywhere else {"lanes": lanes_of(method, seed)}
     return kind.build(
         problem.blocks() if only is None else _blocks_for(problem, only),
         problem.problem(),
@@ -171,7 +172,14 @@ def build_parties(
         run=f"run-{seed}",
         secrets_seed=seed,
         only=only,
+        **more,
     )
+
+
+def lanes_of(method: str, seed: int) -> int:
+    """Every fourth seed gives the parties of VFB2 two lanes each."""
+    kind = method_named(method)
+    return 2 if not kind.labels_everywhere and not kind.synchronous and seed % 4 == 3 else 1
 
 
 def _blocks_for(problem: SmallProblem, only: PartyName) -> dict[PartyName, Block]:
