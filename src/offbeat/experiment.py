@@ -38,6 +38,7 @@ from offbeat.recording import (
     certificate_of,
     data_record,
     deliveries,
+    label_ledger,
     party_record,
     reveals,
     warnings_of,
@@ -313,9 +314,11 @@ def _result(
         metrics=dict(setting.test_metrics(weights)),
         parties={p.name: party_record(p, outcome.tallies[p.name], outcome.time_s, lanes) for p in parties},
         reveals=reveals(outcome.tallies, method.family().messages),
+        privacy=_privacy(data, job, method),
         warnings=warnings_of(
             data=data,
             scheme=job.secure_sum,
+            loss=setting.loss.name,
             labels_everywhere=method.labels_everywhere,
             labels_at=data.labels_at,
             label_dp_epsilon=job.label_dp_epsilon,
@@ -333,6 +336,14 @@ def _result(
     )
     plain, intercept = split_intercept(weights, setting.constant_at)
     return Result(record, plain, intercept, optimum, parties)
+
+
+def _privacy(data: VerticalData, job: Job, method: Method) -> dict[str, dict[str, Any]]:
+    """What left under an account: the labels, where they were answered at random."""
+    if job.label_dp_epsilon is None:
+        return {}
+    holders = data.names if method.labels_everywhere else data.labels_at
+    return label_ledger(holders, job.label_dp_epsilon, seeded=True)
 
 
 def _passes(onlooker: Onlooker) -> float:

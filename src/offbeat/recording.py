@@ -10,6 +10,8 @@ from offbeat.data.assemble import VerticalData
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.record import Certificate, DataRecord, Delivery, PartyRecord, Reveal
 from offbeat.party.contract import Message
+from offbeat.privacy.label_response import response_probabilities
+from offbeat.privacy.ledger import Ledger, PureRelease
 from offbeat.runtime.contract import Outcome, Tally
 
 SEEDED = "Keys and masks are seeded: for experiments only."
@@ -112,6 +114,7 @@ def warnings_of(
     *,
     data: VerticalData,
     scheme: str,
+    loss: str,
     labels_everywhere: bool,
     labels_at: Sequence[str],
     label_dp_epsilon: float | None,
@@ -121,7 +124,7 @@ def warnings_of(
     outcome: Outcome,
 ) -> tuple[str, ...]:
     """Everything a careful reader must know before trusting the run, in the order of importance."""
-    found = [*_alarms(outcome), _about_labels(data, labels_everywhere, labels_at, label_dp_epsilon)]
+    found = [*_about_labels(data, loss, labels_everywhere, labels_at, label_dp_epsilon), *_alarms(outcome)]
     if len(data.names) == 2:
         found.append(
             "There are two parties: each subtracts its own share from a sum and has the other's, whatever the scheme."
@@ -148,23 +151,56 @@ def warnings_of(
 
 
 def _about_labels(
-    data: VerticalData, everywhere: bool, labels_at: Sequence[str], label_dp_epsilon: float | None
-) -> str:
-    noisy = (
-        f" They were answered at random first (label_dp_epsilon = {label_dp_epsilon:g})." if label_dp_epsilon else ""
-    )
+    data: VerticalData, loss: str, everywhere: bool, labels_at: Sequence[str], label_dp_epsilon: float | None
+) -> list[str]:
+    """Who learned the labels, and where they were answered at random, which labels the figures refer to."""
+    noisy = [private_labels(label_dp_epsilon)] if label_dp_epsilon is not None else []
     if everywhere:
-        return f"The labels were given to every party: this method needs them everywhere.{noisy}"
+        return ["The labels were given to every party: this method needs them everywhere.", *noisy]
     others = [name for name in data.names if name not in labels_at]
     if not others:
-        return f"Every party holds the labels.{noisy}"
-    told = (
-        "derivatives whose sign is the label" if data.task == "classification" else "derivatives that give labels away"
-    )
+        return ["Every party holds the labels.", *noisy]
+    advice = " Set label_dp_epsilon to protect them." if loss == "logistic" else ""
+    told = f"they stay at {', '.join(labels_at)}, but {', '.join(others)} received {DERIVATIVES_TELL[loss]}"
+    return [f"Labels are disclosed: {told}.{advice}", *noisy]
+
+
+_MARGIN = "derivatives: at the known start they are the labels themselves, later how far the model is from them"
+DERIVATIVES_TELL = {
+    "logistic": "derivatives whose sign is the label",
+    "debiased-logistic": "derivatives whose sign is the answer that was drawn for the label",
+    "squared-hinge": "derivatives whose sign, where they are not zero, is the label",
+    "squared": _MARGIN,
+    "ls-svm": _MARGIN,
+}
+"""What a derivative says of a label, by loss."""
+
+
+def private_labels(epsilon: float) -> str:
+    kept, _ = response_probabilities(epsilon, 2)
     return (
-        f"Labels are disclosed: they stay at {', '.join(labels_at)}, but {', '.join(others)} received {told}."
-        f"{noisy or ' Set label_dp_epsilon to protect them.'}"
+        f"Training labels were answered at random first (label_dp_epsilon = {epsilon:g}): each is the true one with "
+        f"probability {kept:.3g}. The objective and the certificate refer to these answers, de-biased; test metrics "
+        "refer to the true labels."
     )
+
+
+def label_ledger(labels_at: Sequence[str], epsilon: float, *, seeded: bool) -> dict[str, dict[str, Any]]:
+    """What each label holder's ledger says: one answer per label, whatever is computed from it later. It is the same
+    answer at every holder, so their epsilons do not add up."""
+    release = PureRelease(epsilon)
+    spent = Ledger(None)
+    spent.spend(release)
+    stated = {
+        **spent.statement(),
+        "epsilon": epsilon,
+        "delta": 0.0,
+        "budget_epsilon": epsilon,
+        "adjacency": "replace-one label",
+        "warning": "labels alone, by randomised response: features are not covered",
+        "seeded": seeded,
+    }
+    return {name: dict(stated) for name in labels_at}
 
 
 def _alarms(outcome: Outcome) -> list[str]:
