@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from offbeat.algorithms.edge_privacy import EdgePrivacy, Paper, Sound, Unprotected
-from offbeat.algorithms.edge_rates import Constants, SteadyRate
-from offbeat.algorithms.mapa import Edge, GradientStep, Upload, asgd, mapa, parties, steady
+from offbeat.algorithms.edge_rates import Constants, NoisyRate, StagedRate, SteadyRate
+from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
+from offbeat.algorithms.mapa import MESSAGES, Edge, GradientStep, Upload, asgd, mapa, parties, steady
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.party.contract import Send
+from offbeat.privacy.clipping import AdaptiveClip
 from offbeat.privacy.ledger import Budget
-from offbeat.privacy.mechanism import Gaussian
+from offbeat.privacy.mechanism import Gaussian, PaperNoise
 from offbeat.runtime.simulator import PROFILES, CostModel, CrashAndRestore, Gone, Jitter, Simulator, profile
 from offbeat.runtime.simulator.checkers import EndsOrSaysWhy, Violation
+from offbeat.testing.algorithm_checks import Trial, check_algorithm
 
 MODEL = LinearModel("logistic", 8)
 
@@ -187,3 +190,39 @@ def test_sound_training_learns_and_stays_within_its_budget():
     Simulator(seed=0).run(plain)
     assert MODEL.accuracy(plain[0].parameters, test) > MODEL.accuracy(made[0].parameters, test) - 0.02
     assert math.isfinite(MODEL.loss(plain[0].parameters, test))
+
+
+def recipes_for(data, mechanism=None):
+    recipe = RECIPE if mechanism is None else EdgePrivacy(mechanism)
+    return dict.fromkeys(data, recipe)
+
+
+LOCAL = LocalSteps(steps=3, rate=0.3, rows_each=8, strength=1e-3)
+RULES = {
+    "steady, sound": (lambda: GradientStep(SteadyRate(0.2, clip=1.0), 1e-4), None),
+    "adaptive, sound": (lambda: GradientStep(SteadyRate(0.2, adaptive=AdaptiveClip()), 1e-4), None),
+    "mapa": (lambda: GradientStep(StagedRate(constants(4), 4.0), 1e-4), PaperNoise(0.5, 10)),
+    "audp": (lambda: GradientStep(NoisyRate(constants(4), 1.0), 1e-4), PaperNoise(0.5, 10)),
+    "fedasync": (lambda: Mixing(0.6, 0.5, 16), LOCAL),
+    "fedbuff": (lambda: BufferedMean(3, 1.0), LOCAL),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_keeps_the_house_rules(name):
+    """Same seed, same run; snapshots are complete; every fault profile ends; nothing passes the codec changed."""
+    make, mechanism = RULES[name]
+    data = blobs(4, 60)
+
+    def build():
+        return parties(MODEL, data, make(), recipes_for(data, mechanism), updates=40, lag_max=16, seed=5, retry_s=0.05)
+
+    def converged(outcome, ended):
+        done = ended[0].version == 40 or outcome.finished["cloud"].verdict == "peer-lost"
+        return "" if done else f"the cloud stopped at {ended[0].version}"
+
+    def checkers():
+        return [LedgerCounts()] if name == "steady, sound" else []
+
+    asked = check_algorithm(Trial(build, MESSAGES, checkers, converged), seeds=(0, 1))
+    assert len(asked) == 2 + 2 * len(PROFILES)

@@ -23,6 +23,8 @@ from offbeat.privacy.ledger import Budget
 from offbeat.privacy.mechanism import Gaussian, NoNoise
 from offbeat.privacy.noise import SeededNoise
 from offbeat.runtime.mqtt import Address, Bounds, Mqtt
+from offbeat.testing.runtime_checks import MESSAGES as RACE
+from offbeat.testing.runtime_checks import check_runtime
 
 MODEL = LinearModel("logistic", 6)
 TRUTH = np.random.default_rng(0).standard_normal(6)
@@ -264,3 +266,19 @@ def test_several_parties_of_one_process_share_a_runtime(broker, tmp_path):
     outcome = setting.run(parties, lambda time_s: looks.append(time_s) or 0.1)
     assert set(outcome.finished) == {"cloud", *EDGES} and parties[0].version == 12
     assert outcome.clock == "wall" and not outcome.stalled
+
+
+def test_the_runtime_does_what_every_runtime_must(tmp_path):
+    need_mosquitto()
+    runners = tuple(f"runner{i}" for i in range(3))
+    open_house = Broker(tmp_path, runners)
+    (tmp_path / "broker" / "access.rules").write_text("pattern readwrite offbeat/#\n")
+    together = open_house.identity("cloud")
+    for name in runners:
+        for suffix in ("crt", "key"):
+            (together / f"{name}.{suffix}").write_bytes((open_house.identity(name) / f"{name}.{suffix}").read_bytes())
+    open_house.start()
+    try:
+        check_runtime(lambda: Mqtt(Address("127.0.0.1", open_house.port, together), "race", RACE))
+    finally:
+        open_house.stop()

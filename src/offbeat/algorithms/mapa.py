@@ -249,9 +249,14 @@ class Cloud:
             return self._peer_lost(event.peer)
         if isinstance(event, PeerBack):
             self.lost.discard(event.peer)
-        if isinstance(event, Started) and event.resumed and self.ending is not None:
-            return self._say_halt()
+        if isinstance(event, Started) and event.resumed:
+            return self._resumed()
         return []
+
+    def _resumed(self) -> list[Effect]:
+        """Who was lost, and who has heard the end, is not known any more."""
+        self.lost, self.rounds_left = set(), self.linger_rounds
+        return [] if self.ending is None else self._say_halt()
 
     def _hello(self, edge: PartyName, body: Hello) -> list[Effect]:
         if self.ending is not None:
@@ -366,7 +371,8 @@ class Cloud:
             "noises": dict(self.noises),
             "waiting_for": sorted(self.waiting_for),
             "lags": list(self.lags),
-            "counts": [self.refused, self.repeated, self.dropped],
+            "lost": sorted(self.lost),
+            "counts": [self.refused, self.repeated, self.dropped, self.rounds_left],
             "ending": ending,
         }
 
@@ -377,9 +383,9 @@ class Cloud:
         self.seen, self.applied = dict(state["seen"]), dict(state["applied"])
         self.noises, self.waiting_for = dict(state["noises"]), set(state["waiting_for"])
         self.lags = list(state["lags"])
-        self.refused, self.repeated, self.dropped = state["counts"]
+        self.lost = set(state["lost"])
+        self.refused, self.repeated, self.dropped, self.rounds_left = state["counts"]
         self.ending = None if state["ending"] is None else Halt(*state["ending"])
-        self.rounds_left, self.lost = self.linger_rounds, set()
 
 
 def _averaged(average: np.ndarray, newest: np.ndarray, version: int) -> np.ndarray:
@@ -454,9 +460,11 @@ class Edge:
         return []
 
     def _started(self, resumed: bool) -> list[Effect]:
+        """After a crash the job under way is gone, and what was sent last is sent again: it has been paid for."""
         if self.joins_after_s > 0 and not resumed:
             return [Wake(self.joins_after_s)]
-        return self._ask(self._hello())
+        self.computing = False
+        return self._ask(self.pending if resumed and self.pending is not None else self._hello())
 
     def _hello(self) -> Message:
         return Leaving(self.uploads) if self.leaving else Hello(self._noise_per_clip(), self.uploads)
@@ -537,13 +545,32 @@ class Edge:
         return {**self.ledger.statement(exact=exact), "seeded": self.noise.seeded}
 
     def snapshot(self) -> State:
-        """Holds no model and no unanswered upload: after a crash that upload counts as spent and is not sent again."""
-        return {"uploads": self.uploads, "ledger": self.ledger.snapshot(), "leaving": self.leaving}
+        pending = None if self.pending is None else [type(self.pending).__name__, *_copied(self.pending)]
+        return {
+            "uploads": self.uploads,
+            "ledger": self.ledger.snapshot(),
+            "leaving": self.leaving,
+            "computing": self.computing,
+            "pulled": self.pulled,
+            "pending": pending,
+            "counts": [self.retried, self.unanswered, self.timer],
+        }
 
     def restore(self, state: State) -> None:
         self.uploads, self.leaving = int(state["uploads"]), bool(state["leaving"])
         self.ledger.restore(state["ledger"])
-        self.computing, self.pending, self.pulled = False, None, -1
+        self.computing, self.pulled = bool(state["computing"]), int(state["pulled"])
+        self.pending = None if state["pending"] is None else ASKED[state["pending"][0]](*state["pending"][1:])
+        self.retried, self.unanswered, self.timer = state["counts"]
+
+
+ASKED: dict[str, type[Message]] = {kind.__name__: kind for kind in (Hello, Upload, Leaving)}
+
+
+def _copied(body: Message) -> list[Any]:
+    """A message's fields, sharing no array with it."""
+    values = [getattr(body, name) for name in body.__struct_fields__]
+    return [value.copy() if isinstance(value, np.ndarray) else value for value in values]
 
 
 # -- builders -------------------------------------------------------------------------------------------------------

@@ -246,16 +246,27 @@ def test_an_edge_that_forgot_uploads_pays_for_them():
     assert sent.body.number == 6 and party.ledger.spent == {COST: 6}
 
 
-def test_after_a_crash_the_unanswered_upload_stays_paid_and_its_noise_is_not_used_again():
+def test_after_a_crash_what_was_paid_for_is_sent_again_byte_for_byte():
     party = edge()
     party.handle(Started())
     (sent,) = sends(party.handle(run_job(party.handle(model()))), Upload)
     again = edge()
     again.restore(decode_state(encode_state(party.snapshot())))
-    (hello,) = sends(again.handle(Started(resumed=True)), Hello)
-    assert hello.body.uploads == 1 and again.ledger.spent == {COST: 1}
+    (resent,) = sends(again.handle(Started(resumed=True)))
+    assert resent.body.number == 1 and np.array_equal(resent.body.gradient, sent.body.gradient)
+    assert again.ledger.spent == {COST: 1}
     (second,) = sends(again.handle(run_job(again.handle(model(answers=1)))), Upload)
     assert second.body.number == 2 and not np.array_equal(second.body.gradient, sent.body.gradient)
+
+
+def test_a_crash_in_the_middle_of_a_job_costs_nothing_and_begins_anew():
+    party = edge()
+    party.handle(Started())
+    party.handle(model())
+    again = edge()
+    again.restore(decode_state(encode_state(party.snapshot())))
+    (hello,) = sends(again.handle(Started(resumed=True)), Hello)
+    assert hello.body.uploads == 0 and again.ledger.releases == 0 and not again.computing
 
 
 def test_cloud_survives_its_snapshot():
