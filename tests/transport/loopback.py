@@ -6,7 +6,7 @@ from typing import Any
 
 from offbeat.errors import OffbeatError
 from offbeat.party.contract import Message, Party
-from offbeat.runtime.contract import Outcome
+from offbeat.runtime.contract import Look, Outcome
 from offbeat.runtime.grpc.identity import Identity, Member, Roster, new_identity
 from offbeat.runtime.grpc.options import SessionOptions
 from offbeat.runtime.grpc.server import Server
@@ -63,6 +63,32 @@ class Loopback:
     def stop(self) -> None:
         for server in self.servers.values():
             server.stop(0)
+
+
+class LoopbackRuntime:
+    """The gRPC runtime as one object: every party a session of this process. For `check_runtime`."""
+
+    def __init__(self, messages: Sequence[type[Message]]) -> None:
+        self.messages = messages
+
+    def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
+        world = Loopback([party.name for party in parties])
+        ends = run_all([world.session(party, self.messages) for party in parties])
+        world.stop()
+        for end in ends.values():
+            if isinstance(end, OffbeatError):
+                raise end
+        done = [end for end in ends.values() if isinstance(end, Outcome)]
+        return Outcome(
+            clock="wall",
+            time_s=max(end.time_s for end in done),
+            digest=" ".join(end.digest for end in done),
+            finished={name: finish for end in done for name, finish in end.finished.items()},
+            observations=sorted((o for end in done for o in end.observations), key=lambda o: o[0]),
+            tallies={name: tally for end in done for name, tally in end.tallies.items()},
+            timeline=[],
+            events=sum(end.events for end in done),
+        )
 
 
 def run_all(sessions: Sequence[Session], timeout_s: float = 60.0) -> Mapping[str, Outcome | OffbeatError]:

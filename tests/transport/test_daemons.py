@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -22,7 +23,7 @@ from offbeat.orgs.job import Job, Method, Model, Network, Rows
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.replay import replay_training
 from offbeat.orgs.row_ledger import RowLedger
-from offbeat.orgs.rows import load_table, own_rows
+from offbeat.orgs.rows import load_table, own_rows, read_model
 from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
 from offbeat.runtime.processes import free_ports
@@ -50,11 +51,11 @@ def job(**method: object) -> Job:
 class Town:
     """Three organisations in three folders; their daemons, here in one process."""
 
-    def __init__(self, folder: Path, *, silent: str = "") -> None:
-        self.folder, self.silent = folder, silent
+    def __init__(self, folder: Path, *, silent: str = "", names: tuple[str, ...] = NAMES) -> None:
+        self.folder, self.silent, self.names = folder, silent, names
         self.daemons: dict[str, Daemon] = {}
-        self.ports = dict(zip(NAMES, free_ports(3), strict=True))
-        identities = {name: new_identity(name) for name in NAMES}
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        identities = {name: new_identity(name) for name in names}
         members = []
         for name, identity in identities.items():
             place = folder / name
@@ -63,7 +64,7 @@ class Town:
             address = "" if name == silent else f"127.0.0.1:{self.ports[name]}"
             members.append(Member(name, identity.certificate_pem, address))
         self.roster = Roster(tuple(members))
-        for k, name in enumerate(NAMES):
+        for k, name in enumerate(names):
             write_roster(folder / name / "roster.toml", self.roster)
             self.settings(name)
             self.table(name, k)
@@ -79,8 +80,8 @@ class Town:
     def table(self, name: str, k: int, rows: int = ROWS) -> None:
         """Four columns of its own, its own order of rows, ten rows that others lack."""
         rng = np.random.default_rng(0)
-        X = rng.standard_normal((rows + 30, 12))
-        y = (X @ rng.standard_normal(12) + rng.standard_normal(rows + 30) > 0).astype(int)
+        X = rng.standard_normal((rows + 40, 16))
+        y = (X @ rng.standard_normal(16) + rng.standard_normal(rows + 40) > 0).astype(int)
         order = np.random.default_rng(k + 1).permutation([*range(rows), *range(rows + 10 * k, rows + 10 * k + 10)])
         head = ["id", *(f"{name}{j}" for j in range(4)), *(["bad"] if name == "bank" else [])]
         lines = [",".join(head)]
@@ -90,7 +91,7 @@ class Town:
         (self.folder / name / "table.csv").write_text("\n".join(lines) + "\n")
 
     def open(self) -> "Town":
-        for name in NAMES:
+        for name in self.names:
             self.daemons[name] = Daemon(read_home(self.folder / name))
             self.daemons[name].start()
         return self
@@ -250,6 +251,44 @@ def test_predictions_keep_to_policy_and_cap(town: Town) -> None:
         bank.decision_function(["c1"])
     with pytest.raises(BadInput, match="knows no run"):
         connect(town.folder / "bank", "nothing").decision_function(["c1"])
+
+
+def test_a_prediction_goes_on_without_a_party_where_all_policies_allow_it(tmp_path: Path) -> None:
+    names = (*NAMES, "utility")
+    town = Town(tmp_path, names=names)
+    for name in names:
+        town.settings(name, predict_without="true")
+    town.open()
+    try:
+        run = town.submit(msgspec.structs.replace(job(target=1e-3, passes=40.0), parties=names))
+        assert {town.ended(name, run).phase for name in names} == {"done"}
+        model = connect(town.folder / "bank", run)
+        whole = model.decision_function(["c1", "c2"])
+        town.daemons.pop("utility").stop()
+        answer = town.ask("bank", control.Predict(run, ["c1", "c2"]))
+        assert isinstance(answer, control.Predicted)
+        assert answer.without == ["utility"] and answer.known == [True, True]
+        home = read_home(town.folder / "utility")
+        table = load_table(home)
+        places = [table.ids.tolist().index(i) for i in ("c1", "c2")]
+        missing = read_model(home.private / run, "model").shares(table, np.array(places))
+        assert np.abs(np.array(answer.scores) + missing - whole).max() < 1e-9
+    finally:
+        town.close()
+
+
+def test_a_run_that_was_agreed_on_but_not_begun_begins_after_a_restart(town: Town) -> None:
+    """The initiator dies between the last acceptance and the word to begin."""
+    town.open()
+    wanted, run, salt = job(target=1e-3), "credit-20260101-000000-aaaaaa", b"s" * 32
+    bank = town.daemons["bank"]
+    bank._agree(["shop", "telecom"], control.Propose(run, wanted.text, salt))
+    bank._new_run(run, wanted, "bank").accept(salt)
+    bank.stop()
+    town.daemons["bank"] = Daemon(read_home(town.folder / "bank"))
+    town.daemons["bank"].start()
+    wait_until(lambda: run in town.daemons["bank"]._threads)
+    assert {town.ended(name, run).phase for name in NAMES} == {"done"}
 
 
 def test_a_row_cap_ends_a_training_that_asks_too_often(town: Town) -> None:

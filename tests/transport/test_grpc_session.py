@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from loopback import QUICK, Loopback, run_all
+from loopback import QUICK, Loopback, LoopbackRuntime, run_all
 from toys import MESSAGES, Counter, counters, expected_folds
 
 from offbeat.errors import OffbeatError, PeerFailed
@@ -13,6 +13,8 @@ from offbeat.message.codec import Codec
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.grpc.identity import Member, Roster, new_identity
 from offbeat.runtime.recovery import recover
+from offbeat.testing.runtime_checks import MESSAGES as RACE
+from offbeat.testing.runtime_checks import check_runtime
 
 NAMES = ("ana", "bo", "cy")
 
@@ -28,6 +30,10 @@ def outcomes(ends: object) -> dict[str, Outcome]:
     for name, end in ends.items():
         assert isinstance(end, Outcome), f"{name}: {end!r}"
     return ends
+
+
+def test_the_runtime_does_what_every_runtime_must() -> None:
+    check_runtime(lambda: LoopbackRuntime(RACE))
 
 
 @pytest.mark.parametrize("lanes", [1, 3])

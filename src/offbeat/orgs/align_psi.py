@@ -18,17 +18,16 @@ everybody's table. An alignment that was computed elsewhere can be imported: the
 """
 
 import hashlib
-import hmac
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.data.holdout import id_text
-from offbeat.errors import BadData, NotInstalled, UnexpectedEvent
+from offbeat.errors import BadData, UnexpectedEvent
+from offbeat.orgs import psi_library
+from offbeat.orgs.tokens import TOKEN_BYTES, IdColumn, bucket_of, digest_of
 from offbeat.party.contract import (
     Broadcast,
     Compute,
@@ -47,11 +46,9 @@ from offbeat.party.contract import (
     State,
 )
 
-TOKEN_BYTES = 16
 BUCKET_IDS = 1500  # about a quarter of a second of arithmetic
 BUCKETS_IN_FLIGHT = 2
 JOINED_TOKENS = 200_000  # in one message
-FALSE_POSITIVE_RATE = 1e-9  # asked for by the library, and not used: its raw sets have no false positives
 
 
 class Present(Message, frozen=True):
@@ -125,50 +122,6 @@ class Disagreed(Message, frozen=True):
 
 
 MESSAGES = (Present, Blinded, Answered, Joined, Seen, Agreed, Disagreed)
-
-
-@dataclass(frozen=True, slots=True)
-class IdColumn:
-    """A party's ids as tokens: the first row of each id counts. Tokens are sorted; `rows` are their table rows."""
-
-    tokens: tuple[bytes, ...]
-    rows: NDArray[np.int64]
-    duplicates: int
-    missing: int
-
-    def notes(self, name: PartyName) -> list[str]:
-        notes = []
-        if self.duplicates:
-            notes.append(f"{name}: {self.duplicates} rows repeat an id seen before; the first row of each id was kept.")
-        if self.missing:
-            notes.append(f"{name}: {self.missing} rows have no id and were left out.")
-        return notes
-
-
-def tokens_of(ids: Iterable[Any], salt: bytes) -> list[bytes]:
-    return [hmac.digest(salt, id_text(value).encode(), "sha256")[:TOKEN_BYTES] for value in ids]
-
-
-def id_column(ids: NDArray[Any], salt: bytes) -> IdColumn:
-    texts = ["" if value is None or value != value else id_text(value) for value in ids.tolist()]
-    first: dict[bytes, int] = {}
-    missing = 0
-    for row, text in enumerate(texts):
-        if text in ("", "nan"):
-            missing += 1
-        else:
-            first.setdefault(hmac.digest(salt, text.encode(), "sha256")[:TOKEN_BYTES], row)
-    tokens = tuple(sorted(first))
-    rows = np.array([first[token] for token in tokens], dtype=np.int64)
-    return IdColumn(tokens, rows, len(texts) - missing - len(first), missing)
-
-
-def digest_of(tokens: Sequence[bytes]) -> str:
-    return hashlib.sha256(b"".join(tokens)).hexdigest()
-
-
-def bucket_of(token: bytes, buckets: int) -> int:
-    return int.from_bytes(token[:4], "big") * buckets >> 32
 
 
 class Aligner:
@@ -286,7 +239,9 @@ class Aligner:
 
     def _blind(self, bucket: int) -> list[Effect]:
         member = self._order[self._stage[bucket]]
-        return [self._ask_for("blind", bucket, partial(_blind, self._key(member), tuple(self._left[bucket])))]
+        return [
+            self._ask_for("blind", bucket, partial(psi_library.blind, self._key(member), tuple(self._left[bucket])))
+        ]
 
     def _blinded(self, bucket: int, request: bytes) -> list[Effect]:
         return [Send(self._order[self._stage[bucket]], Blinded(bucket, self._buckets, request))]
@@ -295,7 +250,7 @@ class Aligner:
         if self._stage.get(body.bucket) is None or self._order[self._stage[body.bucket]] != sender:
             raise UnexpectedEvent(f"'{sender}' answered bucket {body.bucket} of the alignment out of turn.")
         tokens = tuple(self._left[body.bucket])
-        job = partial(_intersect, self._key(sender), tokens, body.own, body.response)
+        job = partial(psi_library.intersect, self._key(sender), tokens, body.own, body.response)
         return [self._ask_for("intersect", body.bucket, job)]
 
     def _computed(self, kind: str, bucket: int, result: Any) -> list[Effect]:
@@ -323,7 +278,7 @@ class Aligner:
 
     def _on_blinded(self, sender: PartyName, body: Blinded) -> list[Effect]:
         own = tuple(self._own_bucket(body.bucket, body.buckets))
-        return [self._ask_for("answer", body.bucket, partial(_answer, self._key(sender), own, body.request))]
+        return [self._ask_for("answer", body.bucket, partial(psi_library.answer, self._key(sender), own, body.request))]
 
     def _on_joined(self, sender: PartyName, body: Joined) -> list[Effect]:
         self._parts[body.part] = body.tokens
@@ -400,51 +355,3 @@ def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _copy(item) for key, item in value.items()}
     return list(value) if isinstance(value, list) else value
-
-
-# -- the library's three calls, as pure jobs --------------------------------------------------------------------------
-
-
-def _library() -> Any:
-    try:
-        import private_set_intersection.python as psi
-    except ImportError as problem:
-        raise NotInstalled(
-            "private set intersection needs the extra 'psi': pip install 'offbeat[psi]'; or import an alignment."
-        ) from problem
-    return psi
-
-
-def _texts(tokens: Sequence[bytes]) -> list[str]:
-    return [token.hex() for token in tokens]
-
-
-def _blind(key: bytes, tokens: Sequence[bytes]) -> bytes:
-    if not tokens:
-        return b""
-    request: bytes = _library().client.CreateFromKey(key, True).CreateRequest(_texts(tokens)).SerializeToString()
-    return request
-
-
-def _answer(key: bytes, own: Sequence[bytes], request: bytes) -> tuple[bytes, bytes]:
-    """(own tokens blinded, the request's tokens blinded again). An empty side has an empty intersection."""
-    psi = _library()
-    if not own or not request:
-        return b"", b""
-    server = psi.server.CreateFromKey(key, True)
-    asked = psi.Request()
-    asked.ParseFromString(request)
-    count = len(asked.encrypted_elements)
-    setup = server.CreateSetupMessage(FALSE_POSITIVE_RATE, count, _texts(own), psi.DataStructure.RAW)
-    return setup.SerializeToString(), server.ProcessRequest(asked).SerializeToString()
-
-
-def _intersect(key: bytes, tokens: Sequence[bytes], own: bytes, response: bytes) -> list[bytes]:
-    if not own or not response:
-        return []
-    psi = _library()
-    setup, answer = psi.ServerSetup(), psi.Response()
-    setup.ParseFromString(own)
-    answer.ParseFromString(response)
-    common = psi.client.CreateFromKey(key, True).GetIntersection(setup, answer)
-    return [tokens[i] for i in sorted(common)]

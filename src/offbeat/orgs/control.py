@@ -16,6 +16,7 @@ from offbeat.runtime.grpc.identity import Identity, Member, Roster
 from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, SERVICE, Bounds, offbeat_version
 
 METHOD = "Control"
+ENDED_PHASES = ("done", "failed", "refused", "stopped")
 CALL_WITHIN_S = 20.0
 
 
@@ -39,6 +40,12 @@ class Propose(Packet, frozen=True):
 
 
 class Begin(Packet, frozen=True):
+    run: str
+
+
+class UnderWay(Packet, frozen=True):
+    """Has this run begun? Asked of the initiator by a party that was restarted before it heard."""
+
     run: str
 
 
@@ -132,7 +139,7 @@ class RunStatus(Packet, frozen=True):
 
     @property
     def ended(self) -> bool:
-        return self.phase in ("done", "failed", "refused", "stopped")
+        return self.phase in ENDED_PHASES
 
 
 class Runs(Packet, frozen=True):
@@ -157,7 +164,20 @@ class Failure(Packet, frozen=True):
 
 
 Request = (
-    Ping | Propose | Begin | Report | Halt | OpenPrediction | Poll | Reply | Submit | Status | ListRuns | Stop | Predict
+    Ping
+    | Propose
+    | Begin
+    | UnderWay
+    | Report
+    | Halt
+    | OpenPrediction
+    | Poll
+    | Reply
+    | Submit
+    | Status
+    | ListRuns
+    | Stop
+    | Predict
 )
 Answer = Done | Pong | Submitted | RunStatus | Runs | Predicted | Letters | Failure
 

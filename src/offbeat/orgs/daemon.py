@@ -19,7 +19,6 @@ import numpy as np
 from offbeat.errors import BadInput, BadJob, OffbeatError, PeerFailed, Refused
 from offbeat.evaluation import probabilities
 from offbeat.orgs import control, predict
-from offbeat.orgs.align_psi import tokens_of
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
 from offbeat.orgs.job import Job, job_from_text
 from offbeat.orgs.party_config import Home
@@ -28,6 +27,7 @@ from offbeat.orgs.post import Post
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.runs import Run
 from offbeat.orgs.scoring import TableScores
+from offbeat.orgs.tokens import tokens_of
 from offbeat.runtime.grpc.identity import Member
 from offbeat.runtime.grpc.options import SessionOptions
 from offbeat.runtime.grpc.server import Server
@@ -66,6 +66,7 @@ class Daemon:
             control.Ping: lambda peer, request: control.pong(home.name, self.roster),
             control.Propose: self._on_propose,
             control.Begin: self._on_begin,
+            control.UnderWay: self._on_under_way,
             control.Report: self._on_report,
             control.Halt: self._on_halt,
             control.OpenPrediction: self._on_open_prediction,
@@ -138,6 +139,26 @@ class Daemon:
         if run.status.phase in ("aligning", "training"):
             log.info("going on with run %s", run.run)
             self._begin(run)
+        elif run.status.phase == "accepted":
+            threading.Thread(target=self._take_up_accepted, args=(run,), daemon=True).start()
+
+    def _take_up_accepted(self, run: Run) -> None:
+        """All had agreed, or we had; the word to begin was lost with this process."""
+        try:
+            if run.initiator != self.home.name:
+                self._call(run.initiator, control.UnderWay(run.run))
+            for other in run.job.parties if run.initiator == self.home.name else ():
+                if other != self.home.name:
+                    self._call(other, control.Begin(run.run))
+            self._begin(run)
+        except OffbeatError as problem:
+            log.warning("run %s does not begin: %s", run.run, problem)
+
+    def _on_under_way(self, peer: str, request: control.UnderWay) -> Answer:
+        run = self._run(request.run)
+        if run.initiator != self.home.name or run.run not in self._threads or run.status.ended:
+            raise Refused(f"run '{request.run}' is not under way at '{self.home.name}'.")
+        return control.Done()
 
     def _new_run(self, name: str, job: Job, initiator: str) -> Run:
         return Run(self.home, self.identity, self.roster, self.server, name, job, initiator, self.ledger)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from offbeat.data.matrix import Floats
 from offbeat.errors import BadJob, OutOfRange, Refused, UnexpectedEvent
-from offbeat.orgs.align_psi import TOKEN_BYTES
+from offbeat.orgs.tokens import TOKEN_BYTES
 from offbeat.party import masked_sum
 from offbeat.party.contract import (
     Broadcast,

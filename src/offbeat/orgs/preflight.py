@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 
 from offbeat.errors import OffbeatError
-from offbeat.orgs.align_psi import id_column
 from offbeat.orgs.control import Caller, Ping, Pong
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.rows import load_table
+from offbeat.orgs.tokens import id_column
 from offbeat.runtime.grpc.identity import Roster, short, validity
 from offbeat.runtime.grpc.session import we_dial
 from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, offbeat_version

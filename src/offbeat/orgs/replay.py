@@ -12,6 +12,7 @@ from offbeat.message.codec import Codec
 from offbeat.orgs.job import job_from_text
 from offbeat.orgs.party_config import Home, read_home
 from offbeat.orgs.rows import load_table, own_rows
+from offbeat.orgs.runs import run_secret
 from offbeat.orgs.train import build_party
 from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.recovery import log_path, recover
@@ -36,7 +37,7 @@ def replay_training(home: Home, run: str) -> Repeated:
         raise BadInput(f"'{home.name}' has no log of a training under {folder}.")
     job = job_from_text((folder / "job.toml").read_text(encoding="utf-8"), folder / "job.toml")
     own = own_rows(home, load_table(home), job, kept["rows"], kept["tokens"])
-    secret = home.identity().derive(f"masks {run}")
+    secret = run_secret(home.identity(), private, "masks")
     party, messages = build_party(
         job, home.name, own, run=run, secret=secret, cap=limits["cap"], before=limits["before"]
     )

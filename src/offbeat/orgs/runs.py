@@ -8,6 +8,7 @@ private/<run>/               salt, aligned rows, this party's block: never leave
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,8 +22,8 @@ from offbeat.data.table import Table
 from offbeat.errors import BadData, OffbeatError, PeerFailed, Refused
 from offbeat.evaluation import accuracy, area_under_curve
 from offbeat.orgs import align_psi, predict
-from offbeat.orgs.align_psi import Aligner, id_column, tokens_of
-from offbeat.orgs.control import RunStatus, error_named
+from offbeat.orgs.align_psi import Aligner
+from offbeat.orgs.control import ENDED_PHASES, RunStatus, error_named
 from offbeat.orgs.guard import Guarded
 from offbeat.orgs.job import Job
 from offbeat.orgs.org_record import write_record
@@ -31,6 +32,7 @@ from offbeat.orgs.policy import refuse_rows
 from offbeat.orgs.predict import Predictor
 from offbeat.orgs.row_ledger import Counts, RowLedger, refuse_rows_over_cap
 from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept, load_table, own_rows, write_model
+from offbeat.orgs.tokens import id_column, tokens_of
 from offbeat.orgs.train import build_party, options_of
 from offbeat.party.contract import Finish, Message, Party
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
@@ -72,8 +74,10 @@ class Run:
     # -- state ----------------------------------------------------------------------------------------------------
 
     def update(self, **changes: Any) -> None:
-        """Change the status and write it down."""
+        """Change the status and write it down. A run that has ended does not begin again."""
         with self._lock:
+            if self.status.ended and changes.get("phase") not in (None, *ENDED_PHASES):
+                del changes["phase"]
             self.status = RunStatus(
                 **{**{f: getattr(self.status, f) for f in self.status.__struct_fields__}, **changes}
             )
@@ -88,11 +92,17 @@ class Run:
         (self.folder / "job.toml").write_text(self.job.text, encoding="utf-8")
         if not (self.private / "salt").exists():
             write_private(self.private / "salt", salt)
+            write_private(self.private / "nonce", os.urandom(32))
         self.update(phase="accepted")
 
     @property
     def salt(self) -> bytes:
         return (self.private / "salt").read_bytes()
+
+    def secret(self, purpose: str) -> bytes:
+        """This party's own secret for one purpose of this run; the same after a restart, another in a run that only
+        has the same name."""
+        return run_secret(self.identity, self.private, purpose)
 
     def stop(self, verdict: str, reason: str) -> None:
         """End this run here, from any thread."""
@@ -114,7 +124,7 @@ class Run:
             verdict, reason, kind, facts = "failed", f"{self._where()}: {problem}", type(problem).__name__, {}
             phase = "refused" if isinstance(problem, Refused) else "failed"
         if self._stopped and verdict not in GOOD_VERDICTS:
-            verdict, reason, kind, phase = "stopped", self._stopped, "", self.status.phase
+            verdict, reason, kind, phase = "stopped", self._stopped, "", "stopped"
         if not self.status.ended:
             self.update(phase=phase, verdict=verdict, reason=reason, kind=kind)
         report(verdict, reason, kind, facts)
@@ -148,7 +158,7 @@ class Run:
             return kept["rows"], list(kept["tokens"])
         column = id_column(table.ids, self.salt)
         imported = self._imported() if self.job.rows.align == "import" else None
-        secret = self.identity.derive(f"alignment {self.run}")
+        secret = self.secret("alignment")
         party = Aligner(
             self.home.name, self.job.parties, self.job.labels_at[0], column, secret=secret, imported=imported
         )
@@ -176,7 +186,7 @@ class Run:
     ) -> tuple[Finish, dict[str, Any], Guarded, Outcome]:
         ids = self._ids_of(own.tokens_train, table, rows)
         cap, before = self._row_limits(ids)
-        secret = self.identity.derive(f"masks {self.run}")
+        secret = self.secret("masks")
         party, messages = build_party(
             self.job, self.home.name, own, run=self.run, secret=secret, cap=cap, before=before
         )
@@ -246,7 +256,7 @@ class Run:
             asker,
             scorer,
             run=name,
-            secret=self.identity.derive(f"masks {name}"),
+            secret=self.secret(what) if what == "test" else os.urandom(32),  # whoever asks again gets other masks
             sums=options_of(self.job).sums,
             tokens=tokens if self.home.name == asker else (),
             without=without,
@@ -301,6 +311,11 @@ class Run:
             self.update(progress={**self.status.progress, **value})
         elif name in ("lost", "back"):
             self.update(progress={**self.status.progress, name: value})
+
+
+def run_secret(identity: Identity, private: Path, purpose: str) -> bytes:
+    nonce = (private / "nonce").read_bytes()
+    return identity.derive(f"{purpose} {private.name} {nonce.hex()}")
 
 
 class FixedScores:

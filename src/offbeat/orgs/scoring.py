@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.matrix import Floats
-from offbeat.orgs.align_psi import id_column
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
 from offbeat.orgs.rows import load_table, read_model
 from offbeat.orgs.runs import Run
+from offbeat.orgs.tokens import id_column
 
 
 class TableScores:

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.errors import BadData, PeerFailed
-from offbeat.orgs.align_psi import Aligner, IdColumn, bucket_of, digest_of, id_column, tokens_of
+from offbeat.orgs.align_psi import Aligner
+from offbeat.orgs.tokens import IdColumn, bucket_of, digest_of, id_column, tokens_of
 from offbeat.party.contract import Send
 from offbeat.runtime.simulator import Simulator
 

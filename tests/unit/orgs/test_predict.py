@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from offbeat.errors import Refused
-from offbeat.orgs.align_psi import tokens_of
 from offbeat.orgs.predict import Predictor
+from offbeat.orgs.tokens import tokens_of
 from offbeat.party.masked_sum import SumOptions
 from offbeat.runtime.simulator import Simulator
 from offbeat.runtime.simulator.faults import Gone

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from offbeat.errors import BadData, Refused
-from offbeat.orgs.align_psi import id_column
 from offbeat.orgs.guard import Guarded, RowsNamed
 from offbeat.orgs.job import Job, Model, Rows
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
 from offbeat.orgs.rows import OwnModel, load_table, own_rows, read_model, write_model
+from offbeat.orgs.tokens import id_column
 from offbeat.party.contract import Broadcast, Effect, Event, Finish, Received, Started
 from offbeat.party.masked_sum import ShareAsked
 

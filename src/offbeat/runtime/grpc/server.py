@@ -204,8 +204,8 @@ class Server:
         return None
 
     def _carry(self, member: Member, hello: Hello, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        channel = self._runs[hello.run].channel(member.name)
         try:
+            channel = self._runs[hello.run].channel(member.name)
             generation = channel.open(hello.accepted, context.cancel)
         except OffbeatError as problem:
             yield pack(Refusal(str(problem), not isinstance(problem, BadFrame)))

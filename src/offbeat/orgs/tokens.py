@@ -1,0 +1,59 @@
+"""Ids as tokens: keyed hashes under a job's salt, so that an id never travels and never lies in a run folder."""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.data.holdout import id_text
+from offbeat.party.contract import PartyName
+
+TOKEN_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class IdColumn:
+    """A party's ids as tokens: the first row of each id counts. Tokens are sorted; `rows` are their table rows."""
+
+    tokens: tuple[bytes, ...]
+    rows: NDArray[np.int64]
+    duplicates: int
+    missing: int
+
+    def notes(self, name: PartyName) -> list[str]:
+        notes = []
+        if self.duplicates:
+            notes.append(f"{name}: {self.duplicates} rows repeat an id seen before; the first row of each id was kept.")
+        if self.missing:
+            notes.append(f"{name}: {self.missing} rows have no id and were left out.")
+        return notes
+
+
+def tokens_of(ids: Iterable[Any], salt: bytes) -> list[bytes]:
+    return [hmac.digest(salt, id_text(value).encode(), "sha256")[:TOKEN_BYTES] for value in ids]
+
+
+def id_column(ids: NDArray[Any], salt: bytes) -> IdColumn:
+    texts = ["" if value is None or value != value else id_text(value) for value in ids.tolist()]
+    first: dict[bytes, int] = {}
+    missing = 0
+    for row, text in enumerate(texts):
+        if text in ("", "nan"):
+            missing += 1
+        else:
+            first.setdefault(hmac.digest(salt, text.encode(), "sha256")[:TOKEN_BYTES], row)
+    tokens = tuple(sorted(first))
+    rows = np.array([first[token] for token in tokens], dtype=np.int64)
+    return IdColumn(tokens, rows, len(texts) - missing - len(first), missing)
+
+
+def digest_of(tokens: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"".join(tokens)).hexdigest()
+
+
+def bucket_of(token: bytes, buckets: int) -> int:
+    return int.from_bytes(token[:4], "big") * buckets >> 32
