@@ -18,6 +18,7 @@ import numpy as np
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Client, Server, Vafl
 from offbeat.metrics.curves import CurveRow, to_target
+from offbeat.metrics.machine import offbeat_version
 from offbeat.reproduce.vafl_problems import Problem
 from offbeat.runtime.simulator import CostModel, Jitter, Link, Simulator
 
@@ -183,8 +184,9 @@ def kept(folder: Path, name: str, what: Mapping[str, Any], compute: Callable[[],
 def kept_run(folder: Path, problem: Problem, trial: Trial, name: str, **changes: Any) -> Run:
     what = {
         "problem": problem.name,
+        "data": problem.fingerprint(),
         "source": problem.source,
-        "rows": problem.rows,
+        "offbeat": offbeat_version(),
         "trial": asdict(trial),
         "optimiser": repr(problem.optimiser),
         "changes": {key: repr(value) for key, value in changes.items()},

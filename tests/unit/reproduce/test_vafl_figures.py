@@ -57,7 +57,7 @@ def test_rows_say_what_they_must(tmp_path):
     rows = figures.rows_of(panel)
     assert [row["setting"].rpartition(": ")[2] for row in rows] == ["sync", "t-sync", "async", "async, c = 0.1"]
     assert rows[0]["ours"] == 1.0
-    assert "no privacy claim" in rows[3]["noise"]
+    assert "no privacy claim" in rows[3]["verdict"]
     assert all({"setting", "ours", "published", "verdict"} <= row.keys() for row in rows)
     drawn = figures.figure_of([panel], tmp_path / "figure", "A figure")
     assert all(path.is_file() for path in drawn)
