@@ -60,6 +60,7 @@ from offbeat.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 
 CLOUD = "cloud"
 AVERAGE_DECAY = 8.0
+CLIP_MOST = 1e100  # beyond it noise and gradient would leave the range of floats
 
 # -- messages -------------------------------------------------------------------------------------------------------
 
@@ -492,11 +493,7 @@ class Edge:
     def _model(self, body: Model) -> list[Effect]:
         if self.computing or self.leaving or body.answers < self.uploads:
             return []
-        if body.parameters.size != self.model.dimension:
-            raise UnexpectedEvent(
-                f"{self.name}: the cloud's model has {body.parameters.size} parameters, this edge's "
-                f"{self.model.dimension}; cloud and edges must be given the same model."
-            )
+        self._check(body)
         effects: list[Effect] = [Observe("lag", body.lag)] if isinstance(self.pending, Upload) else []
         self._remember(body.answers)
         self.pending = None
@@ -505,6 +502,17 @@ class Edge:
             return effects + self._ask(Leaving(self.uploads))
         self.computing, self.pulled = True, body.version
         return [*effects, self._compute(body)]
+
+    def _check(self, body: Model) -> None:
+        if body.parameters.size != self.model.dimension:
+            raise UnexpectedEvent(
+                f"{self.name}: the cloud's model has {body.parameters.size} parameters, this edge's "
+                f"{self.model.dimension}; cloud and edges must be given the same model."
+            )
+        if self.mechanism.cost() is not None and not 0 < body.clip < CLIP_MOST:
+            raise UnexpectedEvent(
+                f"{self.name}: the cloud asks for a clip of {body.clip}; a private upload needs a finite one above 0."
+            )
 
     def _remember(self, answers: int) -> None:
         """The cloud has seen uploads that this edge does not know of: it was restored from too old a state."""

@@ -308,6 +308,15 @@ def test_mistakes_are_named():
         parties(MODEL, {}, GradientStep(SteadyRate(0.1), 0.0), {}, updates=1, lag_max=1, seed=0)
 
 
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.inf, math.nan, 1e200])
+def test_a_private_edge_refuses_a_clip_that_would_void_its_noise(clip):
+    party = edge()
+    party.handle(Started())
+    with pytest.raises(UnexpectedEvent, match="clip"):
+        party.handle(model(clip=clip))
+    assert party.ledger.releases == 0
+
+
 def test_stage_changes_are_observed():
     from offbeat.algorithms.edge_rates import Constants, StagedRate
 
