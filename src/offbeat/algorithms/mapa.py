@@ -13,153 +13,58 @@ Y. Li, S. Yang, X. Ren and C. Zhao, "Asynchronous Federated Learning with Differ
 | tau_max    | lag_max             | a later upload is refused; its edge pulls anew        |
 | DeltaS     | 2 clip / batch      | sensitivity of one upload                             |
 
-The order of play, with Ede at an edge:
-1. Ede says Hello: how noisy its uploads are. The cloud answers with its Model, its version and the clip in force.
-2. Ede draws rows in secret, clips every row's gradient, adds noise, notes the cost in its ledger, and Uploads.
-3. The cloud takes uploads first in, first out: one step each, and the new Model goes back to Ede alone.
-4. In MAPA the clip and the step change by stages. An upload clipped by an older stage's clip is still good.
-5. An edge whose budget is spent says Leaving and stops; the others go on. After the last update the cloud says Halt.
-
-Uploads are numbered by their edge. A repeated one is not applied again, a lost one was paid for all the same, and an
-edge that has forgotten some (the cloud tells it the last number it saw) adds them to its ledger first. Both sides are
-semi-honest; a malformed or non-finite upload is dropped. Sound mode is the default (see `edge_privacy`).
+Cloud and edges, their messages and the order of play are in `cloud_edges`; here is what the cloud does with an upload,
+and the four algorithms as builders. In MAPA the clip and the step change by stages (`edge_rates`); an upload clipped by
+an older stage's clip is still good, its own noise fits it. Sound mode is the default (`edge_privacy`).
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Mapping
 
 import numpy as np
 
-from offbeat.algorithms.edge_privacy import EdgePrivacy, Paper, Privacy, Unprotected, privacy_of_edges
-from offbeat.algorithms.edge_rates import AsyncRate, CentralRate, Constants, NoisyRate, Rate, StagedRate, first_clip
-from offbeat.errors import BadJob, UnexpectedEvent
-from offbeat.learning.horizontal import EdgeData, HorizontalModel
-from offbeat.party.contract import (
-    Broadcast,
-    Compute,
-    Computed,
-    Effect,
-    Event,
-    Finish,
-    Message,
-    Observe,
-    Party,
-    PartyName,
-    PeerBack,
-    PeerLost,
-    Received,
-    Send,
-    Started,
-    State,
-    Wake,
-    Woken,
+from offbeat.algorithms.cloud_edges import (
+    CLOUD,
+    MESSAGES,
+    PROTOCOL,
+    Cloud,
+    Edge,
+    Goodbye,
+    Halt,
+    Hello,
+    Leaving,
+    Model,
+    Rule,
+    Upload,
+    noise_source,
+    parties,
 )
-from offbeat.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from offbeat.algorithms.edge_privacy import Paper, Privacy, Unprotected, privacy_of_edges
+from offbeat.algorithms.edge_rates import AsyncRate, CentralRate, Constants, NoisyRate, Rate, StagedRate, first_clip
+from offbeat.learning.horizontal import EdgeData, HorizontalModel
+from offbeat.party.contract import Party, PartyName, State
 
-CLOUD = "cloud"
-AVERAGE_DECAY = 8.0
-CLIP_MOST = 1e100  # beyond it noise and gradient would leave the range of floats
-
-# -- messages -------------------------------------------------------------------------------------------------------
-
-
-class Hello(Message, frozen=True):
-    """An edge joins, or is back, and asks for the model.
-
-    Reveals: to the cloud, that the edge takes part and how much noise it adds for a clip of one (its privacy level).
-    """
-
-    noise_per_clip: float
-    uploads: int
-
-
-class Model(Message, frozen=True):
-    """The cloud's model.
-
-    Reveals: to one edge, a model trained on all edges' uploads; as private as those uploads are.
-    """
-
-    parameters: np.ndarray
-    version: int
-    clip: float
-    stage: int
-    answers: int  # the last upload the cloud has seen of this edge
-    lag: int  # how late that upload was
-
-
-class Upload(Message, frozen=True):
-    """One released gradient.
-
-    Reveals: to the cloud, the gradient of secret rows at `version`, clipped and noisy as the edge's mechanism says: in
-    sound mode what its ledger accounts for, in paper mode or without noise possibly the rows themselves.
-    """
-
-    gradient: np.ndarray
-    version: int
-    number: int
-    fraction_within: float  # noisy fraction of rows within the clip, or -1
-
-
-class Leaving(Message, frozen=True):
-    """The edge's budget is spent.
-
-    Reveals: to the cloud, that the edge will send no more; the number of uploads it could pay for is not secret.
-    """
-
-    uploads: int
-
-
-class Halt(Message, frozen=True):
-    """The cloud has all it wanted.
-
-    Reveals: to an edge, that the run is over and why.
-    """
-
-    verdict: str
-    reason: str
-
-
-class Goodbye(Message, frozen=True):
-    """An edge has heard that it may stop.
-
-    Reveals: nothing more.
-    """
-
-
-MESSAGES = (Hello, Model, Upload, Leaving, Halt, Goodbye)
-
-PROTOCOL = {  # (role, event) -> what may follow
-    ("cloud", Hello): (Model, Halt),
-    ("cloud", Upload): (Model, Halt),
-    ("cloud", Leaving): (Halt,),
-    ("cloud", Goodbye): (),
-    ("edge", Model): (Upload, Leaving),
-    ("edge", Halt): (Goodbye,),
-}
-
-# -- the cloud ------------------------------------------------------------------------------------------------------
-
-
-class Rule(Protocol):
-    """What the cloud does with an upload. `clip` and `stage` go out with every model."""
-
-    @property
-    def clip(self) -> float: ...
-
-    @property
-    def stage(self) -> int: ...
-
-    def apply(self, parameters: np.ndarray, upload: Upload, lag: int, version: int) -> np.ndarray | None:
-        """The next model, in a new array; or None while the rule is still collecting."""
-        ...
-
-    def noise(self, per_clip: float) -> None: ...
-
-    def snapshot(self) -> State: ...
-
-    def restore(self, state: State) -> None: ...
+__all__ = [
+    "CLOUD",
+    "MESSAGES",
+    "PROTOCOL",
+    "Cloud",
+    "Edge",
+    "Goodbye",
+    "GradientStep",
+    "Halt",
+    "Hello",
+    "Leaving",
+    "Model",
+    "Rule",
+    "Upload",
+    "asgd",
+    "audp",
+    "csgd",
+    "mapa",
+    "noise_source",
+    "parties",
+    "steady",
+]
 
 
 class GradientStep:
@@ -192,421 +97,6 @@ class GradientStep:
 
     def restore(self, state: State) -> None:
         self.rate.restore(state)
-
-
-class Cloud:
-    """Holds the model (`parameters`, and `averaged` over the versions); serves whoever comes, in order of arrival."""
-
-    def __init__(
-        self,
-        start: np.ndarray,
-        rule: Rule,
-        *,
-        updates: int,
-        lag_max: int,
-        edges: Sequence[PartyName] = (),
-        name: PartyName = CLOUD,
-        linger_s: float = 1.0,
-        linger_rounds: int = 5,
-    ) -> None:
-        self.name = name
-        self.rule = rule
-        self.updates = updates
-        self.lag_max = lag_max
-        self.linger_s = linger_s
-        self.linger_rounds = linger_rounds
-        self.parameters = np.array(start, dtype=np.float64)
-        self.averaged = self.parameters
-        self.version = 0
-        self.seen: dict[PartyName, int] = {}  # last upload number of each edge
-        self.applied: dict[PartyName, int] = {}
-        self.noises: dict[PartyName, float] = {}
-        self.waiting_for: set[PartyName] = set(edges)  # edges that may still upload
-        self.lost: set[PartyName] = set()
-        self.lags: list[int] = [0] * (min(lag_max, 10_000) + 1)
-        self.refused = 0
-        self.repeated = 0
-        self.dropped = 0
-        self.ending: Halt | None = None
-        self.rounds_left = linger_rounds
-        self._handlers: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
-            Hello: self._hello,
-            Upload: self._upload,
-            Leaving: self._leaving,
-            Goodbye: self._goodbye,
-        }
-
-    def handle(self, event: Event) -> list[Effect]:
-        if isinstance(event, Received):
-            handler = self._handlers.get(type(event.body))
-            if handler is None:
-                raise UnexpectedEvent(
-                    f"{self.name}: {type(event.body).__name__} from {event.sender} has no place here."
-                )
-            return handler(event.sender, event.body)
-        if isinstance(event, Woken):
-            return self._woken()
-        if isinstance(event, PeerLost):
-            return self._peer_lost(event.peer)
-        if isinstance(event, PeerBack):
-            self.lost.discard(event.peer)
-        if isinstance(event, Started) and event.resumed:
-            return self._resumed()
-        return []
-
-    def _resumed(self) -> list[Effect]:
-        """Who was lost, and who has heard the end, is not known any more."""
-        self.lost, self.rounds_left = set(), self.linger_rounds
-        return [] if self.ending is None else self._say_halt()
-
-    def _hello(self, edge: PartyName, body: Hello) -> list[Effect]:
-        if self.ending is not None:
-            return [Send(edge, self.ending)]
-        self.waiting_for.add(edge)
-        self.lost.discard(edge)
-        if math.isfinite(body.noise_per_clip) and self.noises.get(edge) != body.noise_per_clip:
-            self.noises[edge] = body.noise_per_clip
-            self.rule.noise(max(self.noises.values()))
-        self.seen[edge] = max(self.seen.get(edge, 0), body.uploads)
-        return [self._model(edge, 0)]
-
-    def _model(self, edge: PartyName, lag: int) -> Send:
-        return Send(
-            edge,
-            Model(self.parameters, self.version, self.rule.clip, self.rule.stage, self.seen.get(edge, 0), lag),
-        )
-
-    def _upload(self, edge: PartyName, body: Upload) -> list[Effect]:
-        if self.ending is not None:
-            return [Send(edge, self.ending)]
-        if body.number <= self.seen.get(edge, 0):
-            self.repeated += 1
-            return [self._model(edge, 0)]
-        self.waiting_for.add(edge)
-        self.seen[edge] = body.number
-        lag = self.version - body.version
-        if not self._well_formed(body):
-            self.dropped += 1
-            return [Observe("dropped", 1), self._model(edge, 0)]
-        if lag > self.lag_max:
-            self.refused += 1
-            return [Observe("refused", lag), self._model(edge, lag)]
-        return self._apply(edge, body, lag)
-
-    def _well_formed(self, body: Upload) -> bool:
-        return (
-            body.gradient.shape == self.parameters.shape
-            and body.gradient.dtype.kind == "f"
-            and bool(np.isfinite(body.gradient).all())
-            and 0 <= body.version <= self.version
-        )
-
-    def _apply(self, edge: PartyName, body: Upload, lag: int) -> list[Effect]:
-        stage = self.rule.stage
-        moved = self.rule.apply(self.parameters, body, lag, self.version)
-        self.applied[edge] = self.applied.get(edge, 0) + 1
-        self.lags[min(lag, len(self.lags) - 1)] += 1
-        if moved is not None:
-            self.parameters = moved
-            self.version += 1
-            self.averaged = _averaged(self.averaged, moved, self.version)
-        effects: list[Effect] = [Observe("stage", self.rule.stage)] if self.rule.stage != stage else []
-        if self.version >= self.updates:
-            return effects + self._end("passes", f"{self.version} updates were applied.")
-        return [*effects, self._model(edge, lag)]
-
-    def _leaving(self, edge: PartyName, body: Leaving) -> list[Effect]:
-        self.waiting_for.discard(edge)
-        self.seen[edge] = max(self.seen.get(edge, 0), body.uploads)
-        answer = self.ending or Halt("budget", "the edge's privacy budget is spent")
-        effects: list[Effect] = [Send(edge, answer)]
-        if not self.waiting_for and self.ending is None:
-            effects += self._end("budget", f"every edge's budget is spent after {self.version} updates.")
-        return effects
-
-    def _peer_lost(self, edge: PartyName) -> list[Effect]:
-        self.lost.add(edge)
-        if self.ending is not None or not self.waiting_for or not self.waiting_for <= self.lost:
-            return []
-        return [Wake(self.linger_s * self.linger_rounds)]
-
-    def _end(self, verdict: str, reason: str) -> list[Effect]:
-        self.ending = Halt(verdict, reason)
-        return [*self._totals(), *self._say_halt()]
-
-    def _totals(self) -> list[Effect]:
-        totals = {"updates": self.version, "refused": self.refused, "repeated": self.repeated, "dropped": self.dropped}
-        observed: list[Effect] = [Observe(name, value) for name, value in totals.items()]
-        return [*observed, Observe("lags", tuple(self.lags)), Observe("updates_by_edge", dict(self.applied))]
-
-    def _say_halt(self) -> list[Effect]:
-        assert self.ending is not None
-        edges = tuple(sorted(self.waiting_for - self.lost))
-        if not edges or self.rounds_left <= 0:
-            return [Finish(self.ending.verdict, self.ending.reason)]
-        self.rounds_left -= 1
-        return [Broadcast(edges, self.ending), Wake(self.linger_s)]
-
-    def _goodbye(self, edge: PartyName, body: Goodbye) -> list[Effect]:
-        self.waiting_for.discard(edge)
-        if self.ending is not None and not self.waiting_for - self.lost:
-            return [Finish(self.ending.verdict, self.ending.reason)]
-        return []
-
-    def _woken(self) -> list[Effect]:
-        if self.ending is not None:
-            return self._say_halt()
-        if self.waiting_for and self.waiting_for <= self.lost:
-            return self._end("peer-lost", f"every edge was lost after {self.version} updates.")
-        return []
-
-    def snapshot(self) -> State:
-        ending = None if self.ending is None else [self.ending.verdict, self.ending.reason]
-        return {
-            "parameters": self.parameters.copy(),
-            "averaged": self.averaged.copy(),
-            "version": self.version,
-            "rule": dict(self.rule.snapshot()),
-            "seen": dict(self.seen),
-            "applied": dict(self.applied),
-            "noises": dict(self.noises),
-            "waiting_for": sorted(self.waiting_for),
-            "lags": list(self.lags),
-            "lost": sorted(self.lost),
-            "counts": [self.refused, self.repeated, self.dropped, self.rounds_left],
-            "ending": ending,
-        }
-
-    def restore(self, state: State) -> None:
-        self.parameters, self.averaged = np.array(state["parameters"]), np.array(state["averaged"])
-        self.version = int(state["version"])
-        self.rule.restore(state["rule"])
-        self.seen, self.applied = dict(state["seen"]), dict(state["applied"])
-        self.noises, self.waiting_for = dict(state["noises"]), set(state["waiting_for"])
-        self.lags = list(state["lags"])
-        self.lost = set(state["lost"])
-        self.refused, self.repeated, self.dropped, self.rounds_left = state["counts"]
-        self.ending = None if state["ending"] is None else Halt(*state["ending"])
-
-
-def _averaged(average: np.ndarray, newest: np.ndarray, version: int) -> np.ndarray:
-    """Average over the versions so far, later ones weighing more (Shamir and Zhang 2013, polynomial decay).
-
-    Theorem 2 bounds the average, not the last model; and what is made of released values costs no privacy.
-    """
-    weight = (1 + AVERAGE_DECAY) / (version + AVERAGE_DECAY)
-    mixed: np.ndarray = average + weight * (newest - average)
-    return mixed
-
-
-# -- an edge --------------------------------------------------------------------------------------------------------
-
-
-class Edge:
-    """Holds rows; pulls the model, releases one gradient, and so on until its budget or the run ends."""
-
-    def __init__(
-        self,
-        name: PartyName,
-        model: HorizontalModel,
-        data: EdgeData,
-        privacy: EdgePrivacy,
-        noise: NoiseSource,
-        *,
-        cloud: PartyName = CLOUD,
-        retry_s: float = 1.0,
-        patience: int = 60,
-        joins_after_s: float = 0.0,
-    ) -> None:
-        self.name = name
-        self.model = model
-        self.data = data
-        self.mechanism = privacy.mechanism
-        self.ledger = privacy.ledger()
-        self.noise = noise
-        self.cloud = cloud
-        self.retry_s = retry_s
-        self.patience = patience
-        self.joins_after_s = joins_after_s
-        self.uploads = 0
-        self.pulled = -1
-        self.computing = False
-        self.leaving = False
-        self.pending: Message | None = None  # sent again, byte for byte, until it is answered
-        self.retried = 0
-        self.unanswered = 0
-        self.timer = 0
-        self._handlers: dict[type, Callable[[Any], list[Effect]]] = {Model: self._model, Halt: self._halt}
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return tuple(text for text in (self.mechanism.warning,) if text)
-
-    def handle(self, event: Event) -> list[Effect]:
-        if isinstance(event, Received):
-            handler = self._handlers.get(type(event.body))
-            if handler is None:
-                raise UnexpectedEvent(
-                    f"{self.name}: {type(event.body).__name__} from {event.sender} has no place here."
-                )
-            return handler(event.body)
-        if isinstance(event, Computed):
-            return self._computed(*event.result)
-        if isinstance(event, Woken):
-            return self._woken(event.token)
-        if isinstance(event, Started):
-            return self._started(event.resumed)
-        if isinstance(event, PeerBack) and event.peer == self.cloud and self.pending is not None:
-            return [Send(self.cloud, self.pending)]
-        return []
-
-    def _started(self, resumed: bool) -> list[Effect]:
-        """After a crash the job under way is gone, and what was sent last is sent again: it has been paid for."""
-        if self.joins_after_s > 0 and not resumed:
-            return [Wake(self.joins_after_s)]
-        self.computing = False
-        return self._ask(self.pending if resumed and self.pending is not None else self._hello())
-
-    def _hello(self) -> Message:
-        return Leaving(self.uploads) if self.leaving else Hello(self._noise_per_clip(), self.uploads)
-
-    def _noise_per_clip(self) -> float:
-        return self.mechanism.noise_per_clip(self.model.dimension)
-
-    def _ask(self, body: Message) -> list[Effect]:
-        """Send something that will be answered, and again if it is not."""
-        self.pending, self.unanswered = body, 0
-        self.timer += 1
-        return [Send(self.cloud, body), Wake(self.retry_s, self.timer)]
-
-    def _woken(self, token: int) -> list[Effect]:
-        if token == 0:
-            return self._ask(self._hello()) if self.pending is None else []
-        if token != self.timer or self.pending is None:
-            return []
-        self.unanswered += 1
-        if self.unanswered > self.patience:
-            return [*self._totals(), Finish("peer-lost", f"the cloud did not answer {self.unanswered} times.")]
-        self.retried += 1
-        return [Send(self.cloud, self.pending), Wake(self.retry_s, self.timer)]
-
-    def _model(self, body: Model) -> list[Effect]:
-        if self.computing or self.leaving or body.answers < self.uploads:
-            return []
-        self._check(body)
-        effects: list[Effect] = [Observe("lag", body.lag)] if isinstance(self.pending, Upload) else []
-        self._remember(body.answers)
-        self.pending = None
-        if not self._affordable():
-            self.leaving = True
-            return effects + self._ask(Leaving(self.uploads))
-        self.computing, self.pulled = True, body.version
-        return [*effects, self._compute(body)]
-
-    def _check(self, body: Model) -> None:
-        if body.parameters.size != self.model.dimension:
-            raise UnexpectedEvent(
-                f"{self.name}: the cloud's model has {body.parameters.size} parameters, this edge's "
-                f"{self.model.dimension}; cloud and edges must be given the same model."
-            )
-        if self.mechanism.cost() is not None and not 0 < body.clip < CLIP_MOST:
-            raise UnexpectedEvent(
-                f"{self.name}: the cloud asks for a clip of {body.clip}; a private upload needs a finite one above 0."
-            )
-
-    def _remember(self, answers: int) -> None:
-        """The cloud has seen uploads that this edge does not know of: it was restored from too old a state."""
-        cost, forgotten = self.mechanism.cost(), answers - self.uploads
-        if forgotten > 0 and cost is not None:
-            self.ledger.catch_up(cost, forgotten)
-        self.uploads = answers
-
-    def _affordable(self) -> bool:
-        cost = self.mechanism.cost()
-        return cost is None or self.ledger.affords(cost)
-
-    def _compute(self, body: Model) -> Compute:
-        stream = self.noise.stream(self.uploads + 1)
-        job = partial(self.mechanism.release, self.model, body.parameters, self.data, body.clip, stream)
-        rows = int(self.mechanism.batch)
-        return Compute(self.uploads + 1, samples=rows, nonzeros=rows * self.model.dimension, job=job)
-
-    def _computed(self, gradient: np.ndarray, fraction_within: float) -> list[Effect]:
-        cost = self.mechanism.cost()
-        if cost is not None:
-            self.ledger.spend(cost)  # before it leaves
-        self.computing = False
-        self.uploads += 1
-        return self._ask(Upload(gradient, self.pulled, self.uploads, fraction_within))
-
-    def _halt(self, body: Halt) -> list[Effect]:
-        return [*self._totals(), Send(self.cloud, Goodbye()), Finish(body.verdict, body.reason)]
-
-    def _totals(self) -> list[Effect]:
-        totals: list[Effect] = [Observe("updates", self.uploads), Observe("retried", self.retried)]
-        return [*totals, Observe("privacy", self.statement(exact=False))]
-
-    def statement(self, *, exact: bool = True) -> dict[str, Any]:
-        """What this edge promised and what it spent, for the run record."""
-        if self.mechanism.cost() is None:
-            return {"releases": self.uploads, "epsilon": None, "warning": self.mechanism.warning}
-        return {**self.ledger.statement(exact=exact), "seeded": self.noise.seeded}
-
-    def snapshot(self) -> State:
-        pending = None if self.pending is None else [type(self.pending).__name__, *_copied(self.pending)]
-        return {
-            "uploads": self.uploads,
-            "ledger": self.ledger.snapshot(),
-            "leaving": self.leaving,
-            "computing": self.computing,
-            "pulled": self.pulled,
-            "pending": pending,
-            "counts": [self.retried, self.unanswered, self.timer],
-        }
-
-    def restore(self, state: State) -> None:
-        self.uploads, self.leaving = int(state["uploads"]), bool(state["leaving"])
-        self.ledger.restore(state["ledger"])
-        self.computing, self.pulled = bool(state["computing"]), int(state["pulled"])
-        self.pending = None if state["pending"] is None else ASKED[state["pending"][0]](*state["pending"][1:])
-        self.retried, self.unanswered, self.timer = state["counts"]
-
-
-ASKED: dict[str, type[Message]] = {kind.__name__: kind for kind in (Hello, Upload, Leaving)}
-
-
-def _copied(body: Message) -> list[Any]:
-    """A message's fields, sharing no array with it."""
-    values = [getattr(body, name) for name in body.__struct_fields__]
-    return [value.copy() if isinstance(value, np.ndarray) else value for value in values]
-
-
-# -- builders -------------------------------------------------------------------------------------------------------
-
-
-def parties(
-    model: HorizontalModel,
-    data: Mapping[PartyName, EdgeData],
-    rule: Rule,
-    privacy: Mapping[PartyName, EdgePrivacy],
-    *,
-    updates: int,
-    lag_max: int,
-    seed: int | None,
-    retry_s: float = 1.0,
-) -> list[Party]:
-    """A cloud and one edge for each entry of `data`. Without a seed the noise is cryptographic and never repeats."""
-    if not data:
-        raise BadJob("Horizontal learning needs at least one edge with rows; none was given.")
-    cloud = Cloud(model.start(), rule, updates=updates, lag_max=lag_max, edges=tuple(data), linger_s=retry_s)
-    edges = [
-        Edge(name, model, rows, privacy[name], noise_source(seed, name), retry_s=retry_s) for name, rows in data.items()
-    ]
-    return [cloud, *edges]
-
-
-def noise_source(seed: int | None, name: PartyName) -> NoiseSource:
-    return SystemNoise() if seed is None else SeededNoise(seed, name)
 
 
 def mapa(
