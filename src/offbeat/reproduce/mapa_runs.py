@@ -119,7 +119,7 @@ def start_loss(model: HorizontalModel) -> float:
 
 def constants_for(setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData]) -> Constants:
     """The printed constants in paper mode; public bounds of unit rows in sound mode."""
-    lag_max = setting.edges if setting.delays == "cyclic" else 8 * setting.edges
+    lag_max = setting.edges if setting.delays == "cyclic" else 3 * setting.edges
     if setting.mode == "sound" and isinstance(model, LinearModel):
         return Constants.from_public(model, norm_max=UNIT_NORM, strength=STRENGTH, lag_max=lag_max, batch=setting.batch)
     gap = start_loss(model)
