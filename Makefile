@@ -9,6 +9,7 @@ PYTHON ?= python3
 SEEDS ?= 200
 SEED ?=
 PROFILE ?=
+METHOD ?=
 BENCH ?=
 EXTRAS := dev,deep,grpc,mqtt,psi,web
 TORCH := torch==2.13.0
@@ -98,9 +99,9 @@ simulate: $(FULL)  ## SEEDS=200: every method under every fault profile; a failu
 	$(PY) -m offbeat.testing.simulate --seeds $(SEEDS)
 
 .PHONY: replay
-replay: $(FULL)  ## SEED=... PROFILE=...: one simulated run again, exactly as it failed
-	@[ -n "$(SEED)" ] && [ -n "$(PROFILE)" ] || { echo "usage: make replay SEED=17 PROFILE=name" >&2; exit 2; }
-	$(PY) -m offbeat.testing.simulate --seed "$(SEED)" --profile "$(PROFILE)"
+replay: $(FULL)  ## SEED=... PROFILE=... METHOD=...: one simulated run again, exactly as it failed
+	@[ -n "$(SEED)" ] && [ -n "$(PROFILE)" ] || { echo "usage: make replay SEED=17 PROFILE=name METHOD=name" >&2; exit 2; }
+	$(PY) -m offbeat.testing.simulate --seed "$(SEED)" --profile "$(PROFILE)" $(if $(METHOD),--method "$(METHOD)")
 
 .PHONY: transport
 transport: $(FULL) packages  ## the same parties over gRPC and a real broker, on loopback
