@@ -14,31 +14,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from offbeat.errors import BadInput, BadJob, OffbeatError, PeerFailed, Refused
-from offbeat.evaluation import probabilities
-from offbeat.orgs import control, predict
+from offbeat.errors import BadInput, BadJob, OffbeatError, Refused
+from offbeat.orgs import control
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
 from offbeat.orgs.job import Job, job_from_text
 from offbeat.orgs.party_config import Home
-from offbeat.orgs.policy import refuse_job, refuse_prediction
+from offbeat.orgs.policy import refuse_job
 from offbeat.orgs.post import Post
+from offbeat.orgs.predicting import Predictions
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.runs import Run
-from offbeat.orgs.scoring import TableScores
-from offbeat.orgs.tokens import tokens_of
 from offbeat.runtime.grpc.identity import Member
-from offbeat.runtime.grpc.options import SessionOptions
 from offbeat.runtime.grpc.server import Server
 
 log = logging.getLogger("offbeat.party")
 
 RUNS_AT_ONCE = 8
-PREDICT_WITHIN_S = 60.0
 CONTROL_FILE = "control"
 PEER_REQUEST_BYTES = 2**20
-PREDICTIONS_AT_ONCE = 16
 POLL_WITHIN_S = 10.0
 POLL_PAUSE_S = 1.0
 
@@ -57,7 +50,7 @@ class Daemon:
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self._post = Post()
-        self._predictions = threading.BoundedSemaphore(PREDICTIONS_AT_ONCE)
+        self._predictions = Predictions(home, self.ledger, self._call)
         self._ended = threading.Event()
         self.server = Server(
             self.identity, self.roster, home.config.listen or "127.0.0.1:0", control={control.METHOD: self._answer}
@@ -324,77 +317,8 @@ class Daemon:
     # -- predicting -----------------------------------------------------------------------------------------------
 
     def _on_predict(self, request: control.Predict) -> Answer:
-        run = self._run(request.run)
-        self._refuse_untrained(run)
-        prediction = f"predict-{secrets.token_hex(8)}"
-        without, reached = self.home.config.policy.predict_without, []
-        for other in run.job.parties:
-            if other == self.home.name:
-                continue
-            try:
-                self._call(other, control.OpenPrediction(request.run, prediction, len(request.ids)))
-                reached.append(other)
-            except PeerFailed:
-                if not without:
-                    raise
-        tokens = tokens_of(request.ids, run.salt)
-        party = self._predictor(run, prediction, self.home.name, tokens)
-        outcome = self._predict_session(run, prediction, party)
-        finish = outcome.finished[self.home.name]
-        if finish.verdict != "predicted" or party.result is None:
-            raise Refused(f"{finish.reason}.") if finish.verdict == "refused" else PeerFailed(f"{finish.reason}.")
-        return self._predicted(run, party)
-
-    def _predicted(self, run: Run, party: predict.Predictor) -> control.Predicted:
-        assert party.result is not None
-        scores = np.where(party.known, party.result, np.nan)
-        loss = run.job.model.loss
-        chances = probabilities(np.where(party.known, party.result, 0.0), loss).tolist() if loss == "logistic" else None
-        classes = TableScores.classes_of(run)
-        return control.Predicted(scores.tolist(), party.known.tolist(), chances, classes, list(party.left_out))
+        return self._predictions.ask(self._run(request.run), request.ids)
 
     def _on_open_prediction(self, peer: str, request: control.OpenPrediction) -> Answer:
-        run = self._run(request.run)
-        if peer not in run.job.parties or not request.prediction.startswith("predict-") or "/" in request.prediction:
-            raise Refused(f"'{peer}' has no part in run '{request.run}'.")
-        self._refuse_untrained(run)
-        refuse_prediction(self.home.config.policy, self.home.name, peer, request.rows)
-        if not self._predictions.acquire(blocking=False):
-            raise Refused(f"'{self.home.name}' is busy with {PREDICTIONS_AT_ONCE} predictions; ask again later.")
-        party = self._predictor(run, request.prediction, peer, ())
-        thread = threading.Thread(target=self._answer_prediction, args=(run, request.prediction, party), daemon=True)
-        thread.start()
+        self._predictions.answer(self._run(request.run), peer, request)
         return control.Done()
-
-    def _answer_prediction(self, run: Run, prediction: str, party: predict.Predictor) -> None:
-        try:
-            outcome = self._predict_session(run, prediction, party)
-            log.info("%s of %s: %s", prediction, party.asker, outcome.finished[self.home.name].reason)
-        except OffbeatError as problem:
-            log.warning("%s of %s: %s", prediction, party.asker, problem)
-        finally:
-            self._predictions.release()
-
-    def _refuse_untrained(self, run: Run) -> None:
-        if run.status.phase != "done":
-            raise Refused(
-                f"run '{run.run}' is '{run.status.phase}' at '{self.home.name}'; only a finished model predicts."
-            )
-
-    def _predictor(self, run: Run, prediction: str, asker: str, tokens: Any) -> predict.Predictor:
-        scorer = TableScores(self.home, run, self.ledger, what=f"{run.run}/{prediction}", asker=asker)
-        return run.predictor(prediction, asker, scorer, tokens, without=self.home.config.policy.predict_without)
-
-    def _predict_session(self, run: Run, prediction: str, party: predict.Predictor) -> Any:
-        on_loss: Any = "continue" if self.home.config.policy.predict_without else "stop"
-        options = SessionOptions(
-            on_loss=on_loss,
-            beat_s=0.5,
-            silence_s=3.0,
-            loss_s=5.0,
-            greet_s=5.0,
-            wait_s=PREDICT_WITHIN_S,
-            grace_s=2.0,
-            linger_s=5.0,
-        )
-        return run.session(prediction, party, predict.MESSAGES, None, run.job.digest, options)

@@ -40,8 +40,8 @@ class TableScores:
         refuse_rows_over_cap(cap, self._ledger.counts(chosen), int(times.max(initial=1)), self._home.name)
         self._ledger.add(chosen, times.astype(np.int64), what=self._what, asker=self._asker)
 
-    @staticmethod
-    def classes_of(run: Run) -> list[Any] | None:
-        """The names of the classes, at a party that holds the labels."""
-        classes = read_model(run.private, "model").classes
-        return None if classes is None else list(classes)
+
+def classes_of(run: Run) -> list[Any] | None:
+    """The names of the classes, at a party that holds the labels."""
+    classes = read_model(run.private, "model").classes
+    return None if classes is None else list(classes)

@@ -23,6 +23,8 @@ from offbeat.party.contract import (
     Observe,
     Party,
     PartyName,
+    PeerBack,
+    PeerLost,
     Send,
     Wake,
     Woken,
@@ -51,6 +53,7 @@ class Drive:
         self.digest = b"\0" * 16
         self.jobs: dict[int, Callable[[], Any] | None] = {}  # asked for and not yet computed
         self.timers: list[tuple[int, float]] = []  # (token, after_s), asked for and not yet woken
+        self.lost: set[PartyName] = set()  # peers the party was told are lost, and not told are back
         self.finished: Finish | None = None
         self.sent: dict[str, list[int]] = {}  # kind -> [messages, payload bytes]
         self.observed: list[tuple[float, str, Any]] = []
@@ -65,6 +68,10 @@ class Drive:
             self.jobs.pop(event.ticket)
         elif type(event) is Woken:
             self._forget_timer(event.token)
+        elif type(event) is PeerLost:
+            self.lost.add(event.peer)
+        elif type(event) is PeerBack:
+            self.lost.discard(event.peer)
         steps = [self._step(effect) for effect in self.party.handle(event)]
         self._note(steps)
         return steps

@@ -53,6 +53,7 @@ def checkpoint(
             [at_s, name, msgspec.to_builtins(value, enc_hook=_as_it_is)] for at_s, name, value in drive.observed
         ],
         "clock_s": drive.clock_s,
+        "lost": sorted(drive.lost),
         "results": dict(results),
         "links": {peer: list(link) for peer, link in links.items()},
         "log_size": log_size,
@@ -71,6 +72,7 @@ def _resume(into: Replayed, state: Mapping[str, Any]) -> int:
     drive.sent = {kind: list(row) for kind, row in state["sent"].items()}
     drive.observed = [(at_s, name, value) for at_s, name, value in state["observed"]]
     drive.clock_s = state["clock_s"]
+    drive.lost = set(state["lost"])
     drive.timers = [(token, after_s) for token, after_s in state["timers"]]
     drive.jobs = {ticket: _already(result) for ticket, result in state["results"].items()}
     for peer, (sent, accepted, kept) in state["links"].items():

@@ -25,7 +25,6 @@ from offbeat.party.contract import (
     Observe,
     Party,
     PartyName,
-    PeerBack,
     PeerLost,
     Received,
     Started,
@@ -53,6 +52,7 @@ from offbeat.runtime.grpc.dialer import Dialer
 from offbeat.runtime.grpc.identity import Identity, Member, Roster
 from offbeat.runtime.grpc.options import SessionOptions
 from offbeat.runtime.grpc.server import Server
+from offbeat.runtime.grpc.vigil import REASON, Vigil
 from offbeat.runtime.grpc.wire import offbeat_version
 from offbeat.runtime.recovery import checkpoint, log_path, recover
 
@@ -61,9 +61,6 @@ Watch = Callable[[float, str, Any], None]
 
 _TICK_S = 0.25
 _FAILED = "failed"
-_REASON = ": "
-_ENDED_WELL = ("target", "passes", "aligned", "predicted")
-_GOODBYE_S = 0.5
 _GOODBYE_TEXT = 250
 
 
@@ -102,7 +99,6 @@ class Session:
         self.codec = Codec(message_types)
         names = peers if peers is not None else roster.names
         self.peers = tuple(name for name in names if name != party.name)
-        self.lost: set[PartyName] = set()
         self.tally = Tally()
         self.resumed_events = 0
         self._watch = watch
@@ -112,9 +108,6 @@ class Session:
         self._results: dict[int, Future[Any]] = {}
         self._failure: OffbeatError | None = None
         self._stop_reason = ""
-        self._verdict_due: float | None = None
-        self._goodbyes: dict[PartyName, float] = {}
-        self._lost_reason = ""
         self._channels = {peer: self._new_channel(peer) for peer in self.peers}
         self._acknowledged = dict.fromkeys(self.peers, 0)
         self._dialers: list[Dialer] = []
@@ -140,6 +133,7 @@ class Session:
         self._started_s = time.monotonic()
         with ThreadPoolExecutor(self.options.lanes, thread_name_prefix="lane") as self._lanes:
             self._recover()
+            self._vigil = Vigil(self.options, self._channels, self._drive.lost, self._trouble)
             self._connect()
             try:
                 self._loop()
@@ -334,58 +328,15 @@ class Session:
     # -- peers that fall silent -----------------------------------------------------------------------------------
 
     def _watch_peers(self) -> None:
-        options = self.options
-        for peer, channel in self._channels.items():
-            verdict, silence_s = channel.peer_verdict, channel.silence_s()
-            if verdict is not None:
-                self._judge_goodbye(peer, verdict)
-                continue
-            if channel.up and silence_s > options.silence_s:
-                channel.abandon()
-            if peer in self.lost and silence_s < options.silence_s and channel.up:
-                self.lost.discard(peer)
-                self._verdict_due = self._verdict_due if self.lost else None
-                self._handle([_Incoming(LogBack(peer), PeerBack(peer))])
-            limit_s = options.wait_s if options.on_loss == "wait" else options.loss_s
-            if not channel.met:
-                limit_s = options.greet_s
-            if peer not in self.lost and silence_s > limit_s:
-                self._on_lost(peer, f"was not heard for {silence_s:.0f} s{self._trouble(peer)}", options.grace_s)
-        self._end_if_overdue()
-        self._end_if_stalled()
+        for news in self._vigil.look(quiet=self._inbox.empty()):
+            record = LogLost(news.peer) if isinstance(news, PeerLost) else LogBack(news.peer)
+            self._handle([_Incoming(record, news)])
+        idle = not (self._timers or self._results or self._drive.jobs) and self._inbox.empty()
+        if self._drive.finished is None:
+            self._drive.finished = self._vigil.verdict(idle)
 
     def _trouble(self, peer: PartyName) -> str:
-        trouble = next((d.trouble for d in self._dialers if d.peer.name == peer and d.trouble), "")
-        return f" ({trouble})" if trouble else ""
-
-    def _judge_goodbye(self, peer: PartyName, goodbye: str) -> None:
-        """A peer that ended well has told our party what it needs to know; one that ended otherwise may not have."""
-        verdict, _, reason = goodbye.partition(_REASON)
-        if verdict in _ENDED_WELL or peer in self.lost:
-            return
-        seen_s = self._goodbyes.setdefault(peer, time.monotonic())
-        if time.monotonic() - seen_s >= _GOODBYE_S and self._inbox.empty():
-            self._on_lost(peer, f"ended early ({verdict}): {reason}", min(_GOODBYE_S, self.options.grace_s))
-
-    def _on_lost(self, peer: PartyName, what: str, grace_s: float) -> None:
-        """Tell the party. Unless it is to continue, it has a moment to end by itself, keeping the best it has."""
-        self.lost.add(peer)
-        if self.options.on_loss != "continue" and self._verdict_due is None:
-            self._verdict_due = time.monotonic() + grace_s
-            self._lost_reason = f"'{peer}' {what}"
-        self._handle([_Incoming(LogLost(peer), PeerLost(peer))])
-
-    def _end_if_overdue(self) -> None:
-        if self._verdict_due is not None and time.monotonic() >= self._verdict_due and self._drive.finished is None:
-            self._drive.finished = Finish("peer-lost", self._lost_reason)
-
-    def _end_if_stalled(self) -> None:
-        """All peers have ended well, and nothing is left that could move this party."""
-        idle = not (self._timers or self._results or self._drive.jobs) and self._inbox.empty()
-        goodbyes = [channel.peer_verdict or "" for channel in self._channels.values()]
-        over = bool(goodbyes) and all(goodbye.partition(_REASON)[0] in _ENDED_WELL for goodbye in goodbyes)
-        if idle and over and self._verdict_due is None and self._drive.finished is None:
-            self._drive.finished = Finish("stalled", "all other parties have ended, and this one was still waiting")
+        return next((dialer.trouble for dialer in self._dialers if dialer.peer.name == peer), "")
 
     # -- keeping and ending ---------------------------------------------------------------------------------------
 
@@ -408,12 +359,14 @@ class Session:
         finish = self._drive.finished
         if finish is None:
             finish = Finish(_FAILED, str(self._failure or self._stop_reason))
-        goodbye = f"{finish.verdict}{_REASON}{finish.reason}"[:_GOODBYE_TEXT]
+        goodbye = f"{finish.verdict}{REASON}{finish.reason}"[:_GOODBYE_TEXT]
         for channel in self._channels.values():
             channel.finish(goodbye)
         hurried = self._failure is not None or bool(self._stop_reason)
         deadline = time.monotonic() + (min(2.0, self.options.linger_s) if hurried else self.options.linger_s)
-        present = [c for p, c in self._channels.items() if c.met and (p not in self.lost or c.peer_verdict is not None)]
+        present = [
+            c for p, c in self._channels.items() if c.met and (p not in self._drive.lost or c.peer_verdict is not None)
+        ]
         while time.monotonic() < deadline and not all(channel.over() for channel in present):
             self._forget_arrivals()
         for dialer in self._dialers:
@@ -452,7 +405,7 @@ class Session:
             tallies={self.party.name: self.tally},
             timeline=[],
             events=self._drive.events,
-            lost=tuple(sorted(self.lost)),
+            lost=tuple(sorted(self._drive.lost)),
         )
 
 

@@ -1,0 +1,89 @@
+"""Watching over a party's peers: who fell silent, who came back, who ended otherwise than well, and when to give up.
+
+A peer that is silent is first called again, then counted as lost; what that means is the job's `on_loss`. Whatever
+happens, there is a verdict in bounded time.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+from offbeat.party.contract import Finish, PartyName, PeerBack, PeerLost
+from offbeat.runtime.grpc.channel import Channel
+from offbeat.runtime.grpc.options import SessionOptions
+
+REASON = ": "
+ENDED_WELL = ("target", "passes", "aligned", "predicted")
+_SETTLE_S = 0.5  # between a goodbye and its judgement: what the peer said before it must be handled first
+
+
+class Vigil:
+    """Looks at the channels when asked; what it finds goes to the party as events, or ends the run."""
+
+    def __init__(
+        self,
+        options: SessionOptions,
+        channels: Mapping[PartyName, Channel],
+        lost: set[PartyName],
+        trouble: Callable[[PartyName], str],
+    ) -> None:
+        self.options, self.channels, self.lost = options, channels, lost
+        self._trouble = trouble
+        self._goodbyes: dict[PartyName, float] = {}
+        self._give_up_s: float | None = None
+        self._reason = ""
+
+    def look(self, quiet: bool) -> list[PeerLost | PeerBack]:
+        """News for the party. `quiet`: nothing that a peer has said is still waiting to be handled."""
+        news: list[PeerLost | PeerBack] = []
+        for peer, channel in self.channels.items():
+            if channel.peer_verdict is not None:
+                news += self._judge_goodbye(peer, channel.peer_verdict, quiet)
+            else:
+                news += self._judge_silence(peer, channel)
+        return news
+
+    def verdict(self, idle: bool) -> Finish | None:
+        """How the run must end now, if it must. `idle`: nothing is left here that could move the party."""
+        if self._give_up_s is not None:
+            return Finish("peer-lost", self._reason) if time.monotonic() >= self._give_up_s else None
+        goodbyes = [channel.peer_verdict or "" for channel in self.channels.values()]
+        if idle and goodbyes and all(goodbye.partition(REASON)[0] in ENDED_WELL for goodbye in goodbyes):
+            return Finish("stalled", "all other parties have ended, and this one was still waiting")
+        return None
+
+    def _judge_silence(self, peer: PartyName, channel: Channel) -> list[PeerLost | PeerBack]:
+        options, silence_s = self.options, channel.silence_s()
+        if channel.up and silence_s > options.silence_s:
+            channel.abandon()
+        if peer in self.lost:
+            return self._back(peer) if channel.up and silence_s < options.silence_s else []
+        limit_s = options.wait_s if options.on_loss == "wait" else options.loss_s
+        if not channel.met:
+            limit_s = options.greet_s
+        if silence_s <= limit_s:
+            return []
+        trouble = self._trouble(peer)
+        what = f"was not heard for {silence_s:.0f} s" + (f" ({trouble})" if trouble else "")
+        return self._lost(peer, what, options.grace_s)
+
+    def _judge_goodbye(self, peer: PartyName, goodbye: str, quiet: bool) -> list[PeerLost | PeerBack]:
+        """A peer that ended well has told our party what it needs to know; one that ended otherwise may not have."""
+        verdict, _, reason = goodbye.partition(REASON)
+        if verdict in ENDED_WELL or peer in self.lost:
+            return []
+        seen_s = self._goodbyes.setdefault(peer, time.monotonic())
+        if not quiet or time.monotonic() - seen_s < _SETTLE_S:
+            return []
+        return self._lost(peer, f"ended early ({verdict}): {reason}", min(_SETTLE_S, self.options.grace_s))
+
+    def _lost(self, peer: PartyName, what: str, grace_s: float) -> list[PeerLost | PeerBack]:
+        """Unless the party is to continue, it has a moment to end by itself, keeping the best it has."""
+        if self.options.on_loss != "continue" and self._give_up_s is None:
+            self._give_up_s = time.monotonic() + grace_s
+            self._reason = f"'{peer}' {what}"
+        return [PeerLost(peer)]
+
+    def _back(self, peer: PartyName) -> list[PeerLost | PeerBack]:
+        if self.lost <= {peer}:
+            self._give_up_s = None
+        return [PeerBack(peer)]

@@ -1,0 +1,122 @@
+"""Who is lost, who is back, and when a run must end: decided from what the channels say, by the clock they give."""
+
+import dataclasses
+
+import pytest
+
+from offbeat.errors import BadInput
+from offbeat.message.codec import Codec
+from offbeat.party.contract import Effect, Event, Finish, PeerBack, PeerLost
+from offbeat.runtime.drive import Drive
+from offbeat.runtime.grpc.options import SessionOptions
+from offbeat.runtime.grpc.vigil import Vigil
+from offbeat.testing.runtime_checks import MESSAGES
+
+OPTIONS = SessionOptions(beat_s=1, silence_s=5, loss_s=15, wait_s=600, greet_s=60, grace_s=0.0)
+
+
+class FakeChannel:
+    """What a vigil looks at."""
+
+    def __init__(self) -> None:
+        self.peer_verdict: str | None = None
+        self.up = self.met = True
+        self.silent_s = 0.0
+        self.abandoned = 0
+
+    def silence_s(self) -> float:
+        return self.silent_s
+
+    def abandon(self) -> None:
+        self.abandoned += 1
+        self.up = False
+
+
+def vigil(on_loss: str = "stop") -> tuple[Vigil, FakeChannel, FakeChannel, set[str]]:
+    bo, cy = FakeChannel(), FakeChannel()
+    lost: set[str] = set()
+    options = dataclasses.replace(OPTIONS, on_loss=on_loss)  # type: ignore[arg-type]
+    return Vigil(options, {"bo": bo, "cy": cy}, lost, lambda peer: "no route"), bo, cy, lost  # type: ignore[dict-item]
+
+
+def test_a_silent_stream_is_replaced_before_its_peer_is_lost() -> None:
+    watch, bo, _, _ = vigil()
+    bo.silent_s = 6
+    assert watch.look(quiet=True) == [] and bo.abandoned == 1
+    assert watch.verdict(idle=False) is None
+
+
+@pytest.mark.parametrize(("on_loss", "limit_s"), [("stop", 15), ("continue", 15), ("wait", 600)])
+def test_a_peer_is_lost_after_the_time_that_its_policy_says(on_loss: str, limit_s: float) -> None:
+    watch, bo, _, lost = vigil(on_loss)
+    bo.silent_s = limit_s
+    assert watch.look(quiet=True) == []
+    bo.silent_s = limit_s + 1
+    assert watch.look(quiet=True) == [PeerLost("bo")]
+    lost.add("bo")
+    assert watch.look(quiet=True) == [], "said once"
+    ends = watch.verdict(idle=False)
+    if on_loss == "continue":
+        assert ends is None
+    else:
+        assert ends == Finish("peer-lost", f"'bo' was not heard for {limit_s + 1:.0f} s (no route)")
+
+
+def test_a_peer_that_was_never_heard_has_longer() -> None:
+    watch, bo, _, _ = vigil()
+    bo.met, bo.up, bo.silent_s = False, False, 59
+    assert watch.look(quiet=True) == []
+    bo.silent_s = 61
+    assert watch.look(quiet=True) == [PeerLost("bo")]
+
+
+def test_a_peer_that_answers_again_is_back_and_the_run_goes_on() -> None:
+    watch, bo, _, lost = vigil("stop")
+    bo.silent_s = 16
+    watch.look(quiet=True)
+    lost.add("bo")
+    bo.silent_s, bo.up = 0.1, True
+    assert watch.look(quiet=True) == [PeerBack("bo")]
+    lost.discard("bo")
+    assert watch.verdict(idle=False) is None
+
+
+def test_an_early_end_is_judged_when_everything_before_it_was_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    watch, bo, _, _ = vigil("wait")
+    bo.peer_verdict = "failed: the disk is full"
+    assert watch.look(quiet=False) == [] and watch.look(quiet=True) == []
+    now[0] += 1
+    assert watch.look(quiet=False) == []
+    assert watch.look(quiet=True) == [PeerLost("bo")]
+    assert watch.verdict(idle=False) == Finish("peer-lost", "'bo' ended early (failed): the disk is full")
+
+
+def test_a_party_left_alone_by_all_is_stalled_only_when_nothing_moves_it() -> None:
+    watch, bo, cy, _ = vigil()
+    bo.peer_verdict = "target: reached"
+    assert watch.look(quiet=True) == [] and watch.verdict(idle=True) is None
+    cy.peer_verdict = "passes: made"
+    assert watch.verdict(idle=False) is None
+    stalled = watch.verdict(idle=True)
+    assert stalled is not None and stalled.verdict == "stalled"
+
+
+def test_whom_a_party_was_told_lost_survives_its_restart() -> None:
+    class Silent:
+        name = "ana"
+
+        def handle(self, event: Event) -> list[Effect]:
+            return []
+
+    drive = Drive(Silent(), Codec(MESSAGES))  # type: ignore[arg-type]
+    for event in (PeerLost("bo"), PeerLost("cy"), PeerBack("bo")):
+        drive.handle(event)
+    assert drive.lost == {"cy"}
+
+
+@pytest.mark.parametrize("change", [{"beat_s": 0}, {"silence_s": 0.5}, {"loss_s": 1000}, {"on_loss": "hope"}])
+def test_periods_in_the_wrong_order_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(BadInput, match="expected"):
+        dataclasses.replace(OPTIONS, **change)
