@@ -5,11 +5,12 @@ import pytest
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import VARIANTS, Vafl, one_hot
-from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Sgd
-from offbeat.message.codec import Codec
+from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Sgd
+from offbeat.message.codec import Codec, encode_state
 from offbeat.party.contract import Send
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.randomness import stream
+from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 from offbeat.runtime.simulator import PROFILES, CostModel, CrashAndRestore, Gone, Jitter, Simulator, profile
 from offbeat.runtime.simulator.checkers import EndsOrSaysWhy
 
@@ -100,6 +101,59 @@ def test_killed_and_restored_from_its_snapshot(variant, victim):
     assert {finish.verdict for finish in outcome.finished.values()} == {"passes"}
     assert final[victim] is not built[victim]
     assert vafl.objective(final["server"], [final[name] for name in NAMES[1:]]) < 0.75
+
+
+def test_a_crash_in_the_synchronous_variant_changes_no_number():
+    """A client that returns from its snapshot takes exactly the steps it would have taken."""
+    calm, broken = parties(variant="vafl-sync"), parties(variant="vafl-sync")
+    Simulator(seed=5, costs=COSTS).run(calm)
+    faults = [CrashAndRestore("bo", at_s=at, down_s=0.03) for at in (0.012, 0.061, 0.148, 0.2)]
+    Simulator(seed=5, costs=COSTS, faults=faults, detect_s=0.02).run(broken)
+    for one, other in zip(calm[1:], broken[1:], strict=True):
+        np.testing.assert_array_equal(one.weights.trained["weight"], other.weights.trained["weight"])
+
+
+def test_networks_with_buffers_come_back_from_a_checkpoint(tmp_path):
+    """Weights, batch-norm statistics and Adam's memory of a killed client, in memory and through files on disk."""
+    torch = pytest.importorskip("torch", reason="networks need the deep extra")
+    from offbeat.learning.networks import TorchEmbedding, TorchHead, mlp
+
+    def network(seed):
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(
+            torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 3)
+        )
+
+    def built():
+        rng = np.random.default_rng(1)
+        x = rng.normal(size=(60, 9)).astype(np.float32)
+        targets = one_hot(np.argmax(x[:, :3], axis=1), 3)
+        features = {name: x[:, 3 * i : 3 * i + 3] for i, name in enumerate(NAMES[1:])}
+        embeddings = {name: TorchEmbedding(network(i), (3,)) for i, name in enumerate(features)}
+        options = Vafl(variant="vafl-sync", batch=10, passes=4, optimiser=Adam(0.01), head_optimiser=Adam(0.01))
+        server, clients = vafl.build(features, targets, embeddings, TorchHead(mlp(9, 3), [3] * 3, 3), options)
+        return [server, *clients]
+
+    calm, broken = built(), {party.name: party for party in built()}
+    Simulator(seed=5, costs=COSTS).run(calm)
+    final = dict(broken)
+
+    def rebuild(name):
+        final[name] = next(party for party in built() if party.name == name)
+        return final[name]
+
+    faults = [CrashAndRestore("bo", at_s=0.03, down_s=0.02), CrashAndRestore("bo", at_s=0.09, down_s=0.02)]
+    Simulator(seed=5, costs=COSTS, faults=faults, rebuild=rebuild, detect_s=0.01).run(list(broken.values()))
+    one, other = calm[2], final["bo"]
+    assert other is not broken["bo"]
+    for part in ("trained", "kept"):
+        a, b = getattr(one.weights, part), getattr(other.weights, part)
+        assert a.keys() == b.keys() and a
+        assert all(torch.equal(a[name], b[name]) for name in a)
+    write_checkpoint(tmp_path, "bo", other.snapshot())
+    again = rebuild("bo")
+    again.restore(read_checkpoint(tmp_path, "bo"))
+    assert encode_state(again.snapshot()) == encode_state(other.snapshot())
 
 
 @pytest.mark.parametrize("variant", ["vafl", "vafl-tsync"])

@@ -1,5 +1,8 @@
 """From a vertical problem and a job to a VAFL run record."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -73,6 +76,22 @@ def test_networks_in_place_of_linear_embeddings():
     )
     assert result.record.metrics["test_accuracy"] > 0.85
     assert result.predict().shape == (data.test_rows, 1)
+
+
+def test_linear_runs_need_no_torch():
+    """As on the core install: torch cannot be imported, and nobody tries."""
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import numpy as np\n"
+        "from offbeat.data.vertical import vertical_from_arrays\n"
+        "from offbeat.embedding_experiment import run_embedding\n"
+        "from offbeat.job import Job\n"
+        "x = np.random.default_rng(0).normal(size=(60, 4))\n"
+        "data = vertical_from_arrays({'a': x[:, :2], 'b': x[:, 2:]}, np.sign(x[:, 0]))\n"
+        "print(run_embedding(data, Job(algorithm='vafl', passes=2.0)).record.verdict)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "passes", done.stderr
 
 
 def test_the_automatic_step_is_the_inverse_of_the_mean_smoothness():
