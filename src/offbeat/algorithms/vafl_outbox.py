@@ -28,7 +28,7 @@ _TYPES: dict[str, Callable[..., Any]] = {
 
 def pause_s(retry_s: float, tries: int) -> float:
     """How long to wait after so many tries."""
-    return retry_s * min(2**tries, BACKOFF_MAX)
+    return retry_s * float(min(2**tries, BACKOFF_MAX))
 
 
 @dataclass
