@@ -27,7 +27,7 @@ The order of play, for Ana (labels), Bo and Cy:
    A derivative carries its value, not a difference, so each party corrects it against its own newest table.
 
 Lost derivatives: each is numbered by its sender; a receiver that sees a gap asks for it again; what the sender no
-longer has is given up and counted. Doubled ones are applied once. A queue holds eight; beyond that the oldest goes.
+longer has is given up and counted. Doubled ones are applied once. A queue holds two; beyond that the oldest goes.
 
 Synchronous counterpart (VFB): the same block rules, one dominator at a time in turn, and the next request only when
 every party has stepped. With the same sample order this is exactly the centralised method.
@@ -55,7 +55,8 @@ from offbeat.party.member import LinearOptions, Member
 from offbeat.party.survey import Certified, Problem
 from offbeat.randomness import secret_bytes, stream
 
-QUEUE_MAX = 8
+QUEUE_MAX = 2
+"""Whoever cannot keep up misses updates, however long its queue; a long one only makes those it does take older."""
 BACKWARDS_KEPT = 256
 WANTED_TRIES = 3
 STARVED_AFTER = 256

@@ -243,31 +243,32 @@ def test_a_party_without_labels_cannot_dominate():
 # -- the queue -------------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_is_fused_into_one_piece_of_work_and_the_oldest_is_dropped():
+@pytest.mark.parametrize("most", [QUEUE_MAX, 8])
+def test_what_waits_is_fused_into_one_piece_of_work_and_the_oldest_is_dropped(most, monkeypatch):
+    monkeypatch.setattr(vfb2, "QUEUE_MAX", most)
     room, rng = Room(), np.random.default_rng(0)
     cy = room.parties[CY]
     bodies = [backward(n, start=8 * (n % 8), rng=rng) for n in range(12)]
     (first,) = of(cy.handle(Received(ANA, bodies[0])), Compute)
     for body in bodies[1:]:
         assert cy.handle(Received(ANA, body)) == []  # its lane is busy
-    assert len(cy.queue) == QUEUE_MAX == 8
-    assert [entry[0] for entry in cy.queue] == [body.start for body in bodies[4:]]
+    assert [entry[0] for entry in cy.queue] == [body.start for body in bodies[-most:]]
     (fused,) = of(cy.handle(Computed(first.ticket)), Compute)
-    assert (fused.samples, fused.nonzeros) == (8 * first.samples, 8 * first.nonzeros)
+    assert (fused.samples, fused.nonzeros) == (most * first.samples, most * first.nonzeros)
     assert not cy.queue
     cy.handle(Computed(fused.ticket))
-    assert cy.applied == cy.member.block.version == 9
-    assert cy.losses() == {"dropped": 3, "lost": 0}
+    assert cy.applied == cy.member.block.version == 1 + most
+    assert cy.losses() == {"dropped": 11 - most, "lost": 0}
 
 
 def test_fused_steps_are_the_steps_one_by_one_in_order():
     one, other, rng = Room().parties[CY], Room().parties[CY], np.random.default_rng(1)
-    bodies = [backward(n, start=8 * n, rng=rng) for n in range(6)]
+    bodies = [backward(n, start=8 * n, rng=rng) for n in range(1 + QUEUE_MAX)]
     waiting = [effect for body in bodies for effect in one.handle(Received(ANA, body))]
     work(one, waiting)
     for body in bodies:
         work(other, other.handle(Received(ANA, body)))
-    assert one.applied == other.applied == 6
+    assert one.applied == other.applied == 1 + QUEUE_MAX
     assert (one.member.block.weights() == other.member.block.weights()).all()
 
 
@@ -461,20 +462,20 @@ def test_a_share_from_a_lane_is_of_the_version_at_which_it_was_asked_for():
 def test_a_crash_in_the_middle_of_lane_work_finishes_each_exchange_exactly_once(sparse):
     """The table entry is exchanged when the job is made; the job's result is lost; the party finishes it itself."""
     whole, broken = (Room(lanes=2, sparse=sparse) for _ in range(2))
-    bodies = [backward(n, start=8 * n, rng=np.random.default_rng(n)) for n in range(5)]
+    bodies = [backward(n, start=8 * n, rng=np.random.default_rng(n)) for n in range(4)]
     work(
         whole.parties[CY],
         [effect for body in bodies for effect in whole.parties[CY].handle(Received(ANA, body))],
     )
     cy = broken.parties[CY]
     jobs = [job for body in bodies for job in of(cy.handle(Received(ANA, body)), Compute)]
-    cy.handle(Computed(jobs[0].ticket, jobs[0].job()))  # one came back; two are under way, two wait
-    assert (cy.applied, len(cy.queue)) == (1, 2)
+    cy.handle(Computed(jobs[0].ticket, jobs[0].job()))  # one came back; two are under way, one waits
+    assert (cy.applied, len(cy.queue)) == (1, 1)
     cy = broken.crash(CY)
     asked_again = of(cy.handle(Started(resumed=True)), Compute)
     assert len(asked_again) == 2 and all(job.job is None for job in asked_again)
     work(cy, asked_again)
-    assert cy.applied == cy.member.block.version == 5 and not cy.queue
+    assert cy.applied == cy.member.block.version == 4 and not cy.queue
     assert cy.handle(Computed(jobs[1].ticket, jobs[1].job())) == []  # a result from before the crash comes too late
     assert (cy.stepper.direction.table == whole.parties[CY].stepper.direction.table).all()
     assert np.abs(cy.member.block.weights() - whole.parties[CY].member.block.weights()).max() < 1e-12
