@@ -228,8 +228,8 @@ def fig5_6(options: ReproduceOptions) -> ReproduceResult:
 
 def fig7_8(options: ReproduceOptions) -> ReproduceResult:
     problem = intensive_care(options.data_dir, seed=options.seed)
-    problem = problem.some_rows(1000, options.seed) if options.quick else problem
-    panel = _deep(problem, options, batch=32, units=400.0 if options.quick else 4000.0, noise=0.1)
+    problem = problem.some_rows(1600, options.seed) if options.quick else problem
+    panel = _deep(problem, options, batch=32, units=700.0 if options.quick else 4000.0, noise=0.1)
     notes = (
         "PhysioNet 2012 set a (open) stands in for MIMIC-III (credentialed access): the same question, in-hospital "
         "death, over the first 48 hours.",
