@@ -21,7 +21,7 @@ from offbeat.runtime.processes import Processes, free_ports
 from offbeat.testing.link_proxy import LinkProxy
 
 NAMES = ("bank", "shop", "telecom")
-SPEC: dict[str, Any] = {"names": NAMES, "rows": 3000, "widths": [6, 7, 5], "method": {"target": 1e-13, "passes": 300}}
+SPEC: dict[str, Any] = {"names": NAMES, "rows": 3000, "widths": [6, 7, 5], "method": {"target": 1e-17, "passes": 400}}
 LOG_BYTES_SEEN = 250_000  # about a third of the smallest log of a whole run
 WATCH_S = 0.005
 

@@ -36,7 +36,7 @@ WITHIN_S = 90.0
 
 
 def job(**method: object) -> Job:
-    options = {"target": 1e-14, "passes": 500.0, **method}
+    options = {"target": 1e-16, "passes": 500.0, **method}
     return Job(
         name="credit",
         parties=NAMES,
