@@ -38,6 +38,7 @@ class RowsNamed(Message, frozen=True):
 
 
 MESSAGES = (RowsNamed,)
+RANGES_KEPT = 100_000
 
 
 class Guarded:
@@ -70,6 +71,8 @@ class Guarded:
         start, stop = effect.body.start, effect.body.stop
         if effect.body.point < CURRENT or (start, stop) in self._named:
             return [effect]
+        if len(self._named) >= RANGES_KEPT:
+            self._named.clear()  # naming a range again does no harm; keeping all for ever would
         self._named.add((start, stop))
         name = RowsNamed(start, stop, self._digest(start, stop))
         receivers = effect.to if isinstance(effect, Broadcast) else (effect.to,)
