@@ -54,8 +54,8 @@ def _backward(direction: str, title: str, *, rounds: bool = False) -> Method:
     return Method(_vfb2, direction, rounds, False, title)
 
 
-DEFAULT_ALGORITHM = "afsvrg-vp"
-"""What a job and the estimators use when nothing is said."""
+DEFAULT_ALGORITHM = "vfb2-saga"
+"""What a job and the estimators use when nothing is said (docs/decisions/0020-default-method.md)."""
 
 METHODS: dict[str, Method] = {
     "afsgd-vp": _afsgd("sgd", "AFSGD-VP: asynchronous, stochastic gradients; labels everywhere"),
