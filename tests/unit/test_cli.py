@@ -194,12 +194,13 @@ def test_ctrl_c_keeps_what_was_computed(job, tmp_path, monkeypatch):
         (["party.bank.label=defalt"], 2, "Did you mean 'default'"),
         (["party.shop.columns=['visit']"], 2, "Did you mean 'visits'"),
         (["party.bank.label=age"], 2, "exactly two classes"),
-        (["labels_at=['bank']"], 2, "gives the labels to every party"),
+        (["algorithm=afsvrg-vp", "labels_at=['bank']"], 2, "gives the labels to every party"),
         (["algorithm=vfb2-svrg", "labels_at=['banc']"], 2, "Did you mean 'bank'"),
         (["loss=squared_hinge", "task=regression"], 2, "two classes"),
         (["runtime.kind=sim"], 2, "runtime.kind"),
         (["step=1000.0"], 2, "the run ended as 'diverged'"),
-        (["step=1e9"], 4, "the run ended as 'range'"),
+        (["step=1e9"], 2, "the run ended as 'diverged'"),
+        (["fraction_bits=62"], 4, "the run ended as 'range'"),
     ],
 )
 def test_bad_input_ends_with_its_code_and_one_paragraph(job, tmp_path, settings, code, words):
