@@ -10,11 +10,12 @@
     kind = "softmax"                # logistic, hinge, squared-hinge, softmax, digits-network
     features = 784
     classes = 10
-    rows = "unit"                   # every row is scaled by its own norm: unit, or taken as it is: plain
+    rows = "unit"                   # every row is scaled to one norm by itself: unit, or taken as it is: plain
+    row_norm = 4.0                  # that norm; a large one leaves the intercepts a small part of the clip
 
     [rate]
-    step = 8.0
-    clip = 1.0
+    step = 0.9
+    clip = 2.0
 
     [privacy]
     mode = "sound"                  # sound, "batch-mean (paper)", none
@@ -63,6 +64,7 @@ class ModelEntry(Part, frozen=True, kw_only=True):
     features: int = 784
     classes: int = 10
     rows: str = "unit"
+    row_norm: float = 1.0
     side: int = 28
     channels: tuple[int, int] = (8, 16)
     seed: int = 0
@@ -84,9 +86,10 @@ class RateEntry(Part, frozen=True, kw_only=True):
 
 
 class ConstantsEntry(Part, frozen=True, kw_only=True):
-    """Public bounds. `norm_max` bounds |(row, 1)|; each other one is derived from it unless given."""
+    """Public bounds. `norm_max` bounds |(row, 1)| and follows from `model.row_norm` for unit rows; each other one is
+    derived from it unless given."""
 
-    norm_max: float = math.sqrt(2)
+    norm_max: float | None = None
     smoothness: float | None = None
     deviation: float | None = None
     radius: float | None = None
@@ -166,7 +169,12 @@ def _check_values(job: EdgeJob, where: str) -> None:
     for key, number in (("updates", job.updates), ("batch", job.batch), ("privacy.uploads", job.privacy.uploads)):
         if number < 1:
             raise BadJob(f"{where}: {key} must be at least 1; it is {number}.")
-    for key, size in (("retry_s", job.retry_s), ("rate.step", job.rate.step), ("rate.clip", job.rate.clip)):
+    for key, size in (
+        ("retry_s", job.retry_s),
+        ("rate.step", job.rate.step),
+        ("rate.clip", job.rate.clip),
+        ("model.row_norm", job.model.row_norm),
+    ):
         if size is not None and not size > 0:
             raise BadJob(f"{where}: {key} must be above 0; it is {size}.")
     if job.algorithm in ("audp", "steady") and job.privacy.mode != "none" and job.rate.clip is None:
@@ -189,7 +197,7 @@ def rows_for(job: EdgeJob, features: Any, labels: Any) -> EdgeData:
     """An edge's rows as the model wants them. Scaling a row by its own norm looks at no other row."""
     values = np.asarray(features, dtype=np.float32).reshape(len(labels), -1)
     if job.model.rows == "unit":
-        values = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
+        values = job.model.row_norm * values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
     return edge_data(values, labels)
 
 
@@ -199,11 +207,19 @@ def constants_of(job: EdgeJob) -> Constants:
     derived = dict.fromkeys(("smoothness", "deviation", "radius", "gap"), 1.0)
     if isinstance(model, LinearModel):
         found = Constants.from_public(
-            model, norm_max=entry.norm_max, strength=job.strength or 1e-4, lag_max=job.lag_max, batch=job.batch
+            model, norm_max=_norm_max(job), strength=job.strength or 1e-4, lag_max=job.lag_max, batch=job.batch
         )
         derived = {name: float(getattr(found, name)) for name in derived}
     given = {name: getattr(entry, name) for name in derived if getattr(entry, name) is not None}
     return Constants(**{**derived, **given}, lag_max=job.lag_max, batch=job.batch)
+
+
+def _norm_max(job: EdgeJob) -> float:
+    if job.constants.norm_max is not None:
+        return job.constants.norm_max
+    if job.model.rows == "unit":
+        return math.sqrt(job.model.row_norm**2 + 1)
+    raise BadJob("Rows taken as they are need constants.norm_max, a public bound on |(row, 1)|.")
 
 
 def privacy_of(job: EdgeJob) -> Privacy:
@@ -230,11 +246,12 @@ def rule_of(job: EdgeJob) -> Rule:
 
 
 def _rate_of(job: EdgeJob) -> Rate:
-    constants, rate = constants_of(job), job.rate
-    if job.algorithm == "asgd":
-        return AsyncRate(constants)
+    rate = job.rate
     if job.algorithm == "steady":
         return SteadyRate(rate.step, rate.clip or math.inf, _adaptive(job) if rate.adaptive else None)
+    constants = constants_of(job)
+    if job.algorithm == "asgd":
+        return AsyncRate(constants)
     if job.algorithm == "audp":
         return NoisyRate(constants, rate.clip or math.inf)
     paper = job.privacy.mode == "batch-mean (paper)"

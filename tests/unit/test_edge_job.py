@@ -95,6 +95,11 @@ def test_constants_come_from_public_bounds_unless_given():
 def test_rows_are_scaled_by_their_own_norm():
     rows = rows_for(changed(), np.array([[3.0, 4.0, 0, 0, 0, 0]]), np.array([1]))
     assert rows.features[0, :2].tolist() == pytest.approx([0.6, 0.8])
+    four = rows_for(changed(model={"row_norm": 4.0}), np.array([[3.0, 4.0, 0, 0, 0, 0]]), np.array([1]))
+    assert four.norms[0] == pytest.approx(math.sqrt(17), abs=1e-5)
+    assert constants_of(changed(model={"row_norm": 4.0})).smoothness == pytest.approx(8.5, abs=1e-3)
+    with pytest.raises(BadJob, match="norm_max"):
+        constants_of(changed(model={"rows": "plain"}))
     plain = rows_for(changed(model={"rows": "plain"}), np.array([[3.0, 4.0, 0, 0, 0, 0]]), np.array([1]))
     assert plain.features[0, 0] == 3.0
 

@@ -103,8 +103,8 @@ def _sound_iterations(shop: Workshop, cap: int) -> Row:
         "mnist", "LR", "mapa", "sound", 3.0, edges=10, batch=SOUND_BATCH, updates=3_000, until_loss=threshold
     )
     found = {
-        name: shop.train(replace(base, algorithm=name, floor=0.35 if name == "mapa" else 0.0, step=4.0, clip=clip))
-        for name, clip in (("mapa", None), ("audp", None), ("fixed", 0.5))
+        name: shop.train(replace(base, algorithm=name, floor=1.0 if name == "mapa" else 0.0, step=0.5, clip=clip))
+        for name, clip in (("mapa", None), ("audp", None), ("fixed", 1.5))
     }
     return {
         "setting": "LR, MNIST, 10 edges, sound",
@@ -246,10 +246,10 @@ def changed(setting: Setting, key: str, value: float) -> Setting:
 def _sound_sweep(shop: Workshop) -> list[Row]:
     """What remains of these parameters in sound mode: the shrinking and the first clip, at one total epsilon."""
     base = Setting(
-        "mnist", "softmax", "mapa", "sound", 3.0, updates=500 if shop.options.quick else 1_500, batch=512, floor=0.1
+        "mnist", "softmax", "mapa", "sound", 3.0, updates=500 if shop.options.quick else 1_500, batch=512, floor=0.3
     )  # fmt: skip
     rows = []
-    for key, values in (("shrink", (0.3, 0.5, 0.8)), ("clip", (0.5, 2.0, 8.0))):
+    for key, values in (("shrink", (0.3, 0.5, 0.8)), ("clip", (1.0, 4.0, 16.0))):
         found = [shop.train(changed(base, key, value)) for value in values]
         rows.append(
             {

@@ -42,12 +42,12 @@ def test_paper_mode_takes_the_printed_constants_and_sound_mode_public_ones():
     printed = constants_for(BASE, model, rows)
     assert printed.smoothness == 10.0 and printed.lag_max == 3
     public = constants_for(changed(mode="sound"), model, rows)
-    assert public.smoothness == pytest.approx(0.5 + 1e-4)
+    assert public.smoothness == pytest.approx(0.25 * 17 + 1e-4)
 
 
-def test_sound_rows_have_norm_one_and_halves_split_the_digits():
+def test_sound_rows_have_one_norm_and_halves_split_the_digits():
     rows, _ = COURSES.rows(changed(mode="sound"))
-    assert np.allclose(rows["edge1"].norms, math.sqrt(2), atol=1e-5)
+    assert np.allclose(rows["edge1"].norms, math.sqrt(17), atol=1e-4)
     parity, halves = COURSES.rows(BASE)[0]["edge1"], COURSES.rows(changed(split="halves"))[0]["edge1"]
     assert not np.array_equal(parity.labels, halves.labels)
 
