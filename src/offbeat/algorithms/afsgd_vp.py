@@ -430,8 +430,10 @@ def build(
     active = labels_at if labels_at is not None else roster
     if len(roster) < 2:
         raise BadJob(f"Vertical learning needs two parties or more; got {len(roster)}.")
-    # While one product is on its way, every other block moves about once for each product in flight.
-    options = options.expecting(0.0 if synchronous else float(options.in_flight))
+    # Workers of one speed read each other's blocks, then all step: with one product in flight that is no lag at all.
+    # SVRG's tables age besides, the more the slower the slowest party, and forgive a long step less.
+    lag = options.in_flight - (0.0 if options.method == "svrg" else 1.0)
+    options = options.expecting(0.0 if synchronous else lag)
     make: Callable[[Member, int], Party] = RoundWorker if synchronous else Worker
     return [
         make(
