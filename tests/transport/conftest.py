@@ -3,8 +3,4 @@
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parent))
-
-pytest.importorskip("grpc", reason="the transport tests need the extra 'grpc'")

@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("grpc", reason="needs the extra 'grpc'")
+
 from linear_toy import build, check_logs, pooled_scores, scores
 
 from offbeat.message.codec import decode_state

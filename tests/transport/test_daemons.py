@@ -12,6 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
+pytest.importorskip("grpc", reason="needs the extra 'grpc'")
+
 from offbeat.errors import BadData, BadInput, OffbeatError, Refused
 from offbeat.evaluation import area_under_curve
 from offbeat.learning.central import optimum

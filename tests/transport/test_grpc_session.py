@@ -5,6 +5,9 @@ import threading
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("grpc", reason="needs the extra 'grpc'")
+
 from loopback import QUICK, Loopback, LoopbackRuntime, run_all
 from toys import MESSAGES, Counter, counters, expected_folds
 

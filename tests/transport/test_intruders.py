@@ -7,10 +7,12 @@ import resource
 import threading
 from collections.abc import Callable, Iterator
 
-import grpc
 import msgspec
 import numpy as np
 import pytest
+
+grpc = pytest.importorskip("grpc", reason="needs the extra 'grpc'")
+
 from loopback import QUICK, Loopback, run_all
 from toys import MESSAGES, Count, counters
 
