@@ -72,8 +72,8 @@ def _tell(done: "Demo", page: Path) -> None:
         "\nwithin: the distance to the best possible objective that is left at most, computed by the parties without "
         "pooling anything.\nnone slow: the same ratio when nobody is slow; below 1, asynchrony costs something.\n"
         "Each party has two lanes, one for its background surveys; answering peers is free, as in the published "
-        "experiments. Which party is slow matters as much as how slow it is: where its columns cannot be made up for by "
-        "the others', the gain is smaller, or a loss."
+        "experiments. Which party is slow matters as much as how slow it is: where its columns cannot be made up for "
+        "by the others', the gain is smaller, or a loss."
     )
     say("One seed: differences below some 15 % (with plain stochastic gradients, 40 %) mean nothing.")
     say(f"Digest {done.digest}\nThe comparison, for browsers: {page}")

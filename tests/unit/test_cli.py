@@ -298,6 +298,7 @@ def test_the_demo_on_generated_data_shows_speedups_and_repeats(tmp_path, monkeyp
     monkeypatch.setattr(demo, "find_set", lambda name, where: None)
     monkeypatch.setattr(demo, "STAND_IN", "credit-like@0.02")
     monkeypatch.setattr(demo, "PASSES", 4.0)
+    monkeypatch.setattr(demo, "ROUND_PASSES", 4.0)
     first = json.loads(call("demo", "--json", "--out", tmp_path / "a").stdout)
     assert first.keys() >= RUN_KEYS | {"speedups"}
     assert set(first["speedups"]) == {"afsgd-vp", "afsvrg-vp", "afsaga-vp"}
