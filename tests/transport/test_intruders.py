@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
-grpc = pytest.importorskip("grpc", reason="needs the extra 'grpc'")
+pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
+import grpc
 from loopback import QUICK, Loopback, run_all
 from toys import MESSAGES, Count, counters
 
