@@ -35,8 +35,8 @@ JOB = {
     "lag_max": 200,
     "seed": 7,
     "retry_s": 1.0,
-    "model": {"kind": "softmax", "features": 784, "classes": 10, "rows": "unit"},
-    "rate": {"step": 4.0, "clip": 1.0},
+    "model": {"kind": "softmax", "features": 784, "classes": 10, "rows": "unit", "row_norm": 4.0},
+    "rate": {"step": 0.3, "clip": 2.0},  # well within what a lag of twenty allows
     "privacy": {"mode": "sound", "epsilon": 8.0, "uploads": 150},
 }
 

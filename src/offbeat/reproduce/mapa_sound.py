@@ -67,7 +67,7 @@ def sound_mnist(options: ReproduceOptions) -> ReproduceResult:
         )
     figures = _sound_figure(shop, (linear, network))
     return ReproduceResult(
-        rows, figures, ["Poisson sampling; the cloud's averaged model; steps chosen with other seeds."]
+        rows, figures, ["Poisson sampling; the cloud's averaged model; step and clip chosen on these data."]
     )
 
 
