@@ -55,6 +55,7 @@ def edge(options: BenchOptions) -> BenchResult:
     notes = [
         f"{EDGES} edges, batches of {BATCH}, {SIDE}x{SIDE} pictures; LR has {SIDE * SIDE + 1} parameters.",
         "Everything in one process: the broker's lines share its interpreter lock between the cloud and all edges.",
+        "With snapshots the cloud writes one before every model too, which a cloud that serves for real does not.",
     ]
     if broker is None:
         notes.append("No mosquitto was found, so the broker was not measured (Debian: apt-get install mosquitto).")
