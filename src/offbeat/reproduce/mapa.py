@@ -182,6 +182,8 @@ def figure_6(options: ReproduceOptions) -> ReproduceResult:
         *lines_figure(sound, shop.path("sound"), "total epsilon (replace-one, delta 1e-5)"),
     ]
     notes = [
+        "The print names no sigma for these models. It is measured at the first model here; with the 30 that the print "
+        "states for its CNN, AUDP led MAPA on LR/USPS: the verdicts depend on this choice.",
         "LR tells even from odd digits (the paper does not say which); by halves: 0-4 from 5-9.",
         "Paper mode adds the network's noise to its first layer only, as printed; sound mode to every coordinate.",
         _quick_note(options),
