@@ -10,7 +10,8 @@ worth before organisations connect. Columns are taken as they are unless `standa
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ from offbeat.evaluation import probabilities
 from offbeat.experiment import Result, run_experiment
 from offbeat.job import Job, job_from
 from offbeat.methods import DEFAULT_ALGORITHM, method_named
+
+if TYPE_CHECKING:
+    from offbeat.orgs.client import JointModel
 
 Floats = NDArray[np.float64]
 Blocks = Mapping[str, Any]
@@ -188,6 +192,13 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
         scores = self.decision_function(X)
         positive = probabilities(scores, self.record_.options["loss"])
         return np.column_stack([1.0 - positive, positive])
+
+    @staticmethod
+    def connect(home: str | Path, run: str, address: str = "") -> "JointModel":
+        """The model of a finished run between organisations, asked through the daemon of the party in this folder."""
+        from offbeat.orgs.client import connect
+
+        return connect(home, run, address)
 
 
 class VerticalRegressor(RegressorMixin, _Vertical):  # type: ignore[misc]

@@ -17,7 +17,12 @@ from offbeat.runtime.threads import digest_of
 
 def replay_run(folder: Path) -> dict[str, Any]:
     """What was compared, and whether it is the same: for people (`sentence`) and for programs."""
-    record, job = RunRecord.read(folder), job_of(folder)
+    record = RunRecord.read(folder)
+    if record.runtime == "grpc":  # an organisation's own side of a run, in its daemon's folder
+        from offbeat.orgs.replay import replay_folder
+
+        return replay_folder(folder)
+    job = job_of(folder)
     if job.runtime.kind == "simulator":
         return _from_seed(folder, record, job)
     return _from_logs(folder, record, job)
