@@ -79,14 +79,26 @@ def _finite(value: Any) -> Any:
 def new_folder(out: Path | None, name: str) -> Path:
     """The folder asked for, or a new one under runs/."""
     if out is not None:
+        _set_aside(out)
         out.mkdir(parents=True, exist_ok=True)
         return out
-    base = Path("runs") / f"{strftime('%Y%m%d-%H%M%S')}-{name}"
+    folder = _unused(Path("runs") / f"{strftime('%Y%m%d-%H%M%S')}-{name}")
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _set_aside(out: Path) -> None:
+    """An earlier run in the folder asked for is not written over: it moves to a folder beside it."""
+    if (out / "record.json").is_file() or (out / "report.html").is_file():
+        kept = out.rename(_unused(out.with_name(f"{out.name}-before")))
+        say(f"{out} held an earlier run; it was moved to {kept}.")
+
+
+def _unused(base: Path) -> Path:
     folder, number = base, 1
     while folder.exists():
         number += 1
         folder = base.with_name(f"{base.name}-{number}")
-    folder.mkdir(parents=True)
     return folder
 
 

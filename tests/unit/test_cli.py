@@ -306,3 +306,11 @@ def test_the_demo_on_generated_data_shows_speedups_and_repeats(tmp_path, monkeyp
     again = call("demo", "--out", tmp_path / "b")
     assert f"Digest {first['digest']}" in again.stderr
     assert "Generated data" in again.stderr and str(tmp_path / "b" / "report.html") in again.stdout
+
+
+def test_an_earlier_run_in_the_same_folder_is_kept(job, tmp_path):
+    first = json.loads(call("run", job, "--json", "--out", tmp_path / "run").stdout)
+    second = call("run", job, "--seed", 8, "--json", "--out", tmp_path / "run")
+    assert "moved to" in second.stderr
+    kept = json.loads((tmp_path / "run-before" / "record.json").read_text())
+    assert kept["digest"] == first["digest"] != json.loads(second.stdout)["digest"]
