@@ -85,8 +85,8 @@ endef
 
 .PHONY: check
 check: $(FULL)  ## format, lint, types, layering and house rules
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
+	$(PY) -m ruff check src tests examples
+	$(PY) -m ruff format --check src tests examples
 	$(PY) -m mypy
 	$(PYTEST) tests/unit/test_layering.py tests/unit/test_house_rules.py
 
