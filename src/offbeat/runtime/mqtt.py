@@ -123,12 +123,15 @@ class Mqtt:
         """Carry several parties of this process, one client and one thread each."""
         outcomes: dict[PartyName, Outcome] = {}
         problems: list[BaseException] = []
+        # The broker keeps nothing for a party that has never subscribed, so none begins before all have.
+        gate = threading.Barrier(len(parties))
 
         def work(party: Party, eyes: Look | None) -> None:
             try:
-                outcomes[party.name] = self.serve(party, eyes)
+                outcomes[party.name] = _Seat(self, party, eyes, gate).run()
             except BaseException as problem:
                 problems.append(problem)
+                gate.abort()
 
         threads = [
             threading.Thread(target=work, args=(party, look if i == 0 else None), name=f"offbeat-{party.name}")
@@ -162,8 +165,8 @@ def _joined(outcomes: Sequence[Outcome]) -> Outcome:
 class _Seat:
     """One party and its client."""
 
-    def __init__(self, setting: Mqtt, party: Party, look: Look | None) -> None:
-        self.setting, self.party, self.name, self.look = setting, party, party.name, look
+    def __init__(self, setting: Mqtt, party: Party, look: Look | None, gate: threading.Barrier | None = None) -> None:
+        self.setting, self.party, self.name, self.look, self.gate = setting, party, party.name, look, gate
         self.codec = Codec(setting.messages)
         self.drive = Drive(party, self.codec)
         self.inbox: queue.Queue[tuple[str, bytes]] = queue.Queue(setting.bounds.inbox)
@@ -183,6 +186,7 @@ class _Seat:
         self.observations: list[tuple[float, PartyName, str, Any]] = []
         self.connected = threading.Event()
         self.client = _client(setting, self.name, self._on_connect, self._on_message)
+        self.client.on_subscribe = self._on_subscribe
         self.act: dict[type, Callable[[Any], None]] = {
             Written: self._post,
             Compute: self._compute,
@@ -203,10 +207,13 @@ class _Seat:
         if reason.is_failure:
             self.problem = PeerFailed(f"The broker refused {self.name!r}: {reason}.")
             self.news.set()
+            self.connected.set()
             return
         self.counts.connections += 1
         client.subscribe([(self._topic("to", self.name, "+"), 1), (self._topic("status", "+"), 1)])
         client.publish(self._topic("status", self.name), HERE, qos=1, retain=True)
+
+    def _on_subscribe(self, client: Any, userdata: Any, mid: Any, reasons: Any, properties: Any) -> None:
         self.connected.set()
 
     def _on_message(self, client: Any, userdata: Any, message: Any) -> None:
@@ -222,6 +229,8 @@ class _Seat:
         resumed = self._restore()
         self._connect()
         try:
+            if self.gate is not None:
+                self.gate.wait(self.setting.bounds.connect_s)
             self._handle(Started(resumed))
             while self.drive.finished is None:
                 self._turn()
