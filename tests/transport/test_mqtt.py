@@ -86,7 +86,7 @@ def test_a_run_over_the_broker_learns_and_ends(broker, tmp_path):
     assert all(outcomes[name].finished[name].verdict == "passes" for name in EDGES)
     assert MODEL.accuracy(cloud.parameters, rows_of(9, 2000)) > 0.8
     for edge in edges:
-        assert edge.ledger.releases == edge.uploads >= cloud.applied[edge.name]
+        assert edge.ledger.releases == edge.uploads >= cloud.applied.get(edge.name, 0)  # one may come late
     assert sum(cloud.applied.values()) == 60
 
 
