@@ -45,6 +45,10 @@ REGRESSIONS = [
     Case(7, "calm", "vfb2-svrg"),  # a slow party's queue made derivatives older than the step allowed for
     Case(8, "calm", "vfb2-saga"),
     Case(23, "swarm", "vfb2-svrg"),
+    Case(28, "suspicion", "vfb2-svrg"),  # thought the last label holder lost, and left a run that then never ended
+    Case(147, "suspicion", "vfb2-sgd"),
+    Case(83, "suspicion", "vfb2-saga"),
+    Case(110, "suspicion", "afsaga-vp"),  # thought lost when the run ended, alive, and never told
 ]
 
 

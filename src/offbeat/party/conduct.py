@@ -9,10 +9,11 @@ when somebody raised an `Alarm`; and it names the roster. When a party is lost, 
     continue   a new roster epoch without the lost party: its block is frozen out of the sums until it returns
 
 Every message here is acknowledged and sent again until it is; a chair that hears nothing ends anyway after a bounded
-number of tries. If the chair itself is lost, the next label holder takes its place.
+number of tries. If the chair itself is lost, the next label holder takes its place. A party may be thought lost and be
+alive: it is told how the run ended, and is taken back when the suspicion ends before the run does.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
@@ -98,6 +99,9 @@ class Halted(Message, frozen=True):
 MESSAGES = (Begin, Begun, Roster, Rostered, Alarm, Halt, Halted)
 
 
+_TRIES = ("halt_tries", "roster_tries", "patrols_without_labels")
+
+
 class Conduct:
     """Both sides, for one party."""
 
@@ -115,7 +119,7 @@ class Conduct:
         self.lost: set[PartyName] = set()
         self.unacknowledged: dict[str, set[PartyName]] = {"begin": set(), "roster": set(), "halt": set()}
         self.halt: Halt | None = None
-        self.halt_tries = self.roster_tries = 0
+        self.halt_tries = self.roster_tries = self.patrols_without_labels = 0
         self.raised: Alarm | None = None
 
     @property
@@ -161,15 +165,27 @@ class Conduct:
         effects: list[Effect] = [Observe("lost", peer)]
         if self.on_loss == "wait" or peer not in self.roster or self.halt is not None:
             return effects, False
-        labelled = [name for name in self.roster if name in self.active and name not in self.lost]
+        labelled = self._label_holders()
         if not labelled:
-            return [*effects, Finish("peer-lost", f"{peer} was lost, the last party with labels")], False
-        self.chair = self.chair if self.chair in labelled else labelled[0]
-        if not self.presides:
+            return [*effects, *self._without_labels(peer)], False
+        heir = self.chair if self.chair in labelled else labelled[0]
+        if heir != self.me:  # it will name itself if it, too, has lost the chair; until then the chair is who it was
             return effects, False
+        self.chair = heir
         if self.on_loss == "stop":
             return [*effects, *self.end("peer-lost", f"{peer} was lost and on_loss is 'stop'", best)], False
         return [*effects, *self._name_roster()], True
+
+    def _label_holders(self) -> list[PartyName]:
+        return [name for name in self.roster if name in self.active and name not in self.lost]
+
+    def _without_labels(self, peer: PartyName) -> list[Effect]:
+        """Nothing can be learned without labels. Whoever may continue gives the last holder time to come back: it may
+        be alive, and only its link to this party cut."""
+        return [] if self.on_loss == "continue" else [self._gave_up_on_labels(peer)]
+
+    def _gave_up_on_labels(self, peer: PartyName) -> Finish:
+        return Finish("peer-lost", f"{peer} was lost, the last party with labels")
 
     def on_back(self, peer: PartyName) -> tuple[list[Effect], bool]:
         self.lost.discard(peer)
@@ -218,10 +234,22 @@ class Conduct:
         if self.halt is not None:
             return []
         self.halt = Halt(verdict, reason, best)
-        self.unacknowledged["halt"] = set(self.peers) - self.lost
-        if not self.unacknowledged["halt"]:
-            return [self._finish(self.halt)]
-        return [Broadcast(tuple(sorted(self.unacknowledged["halt"])), self.halt)]
+        # Whoever is waited for must hear it; whoever was given up may be alive all the same, and is told once.
+        given_up = set() if self.on_loss == "wait" else self.lost
+        self.unacknowledged["halt"] = set(self.peers) - given_up
+        effects = [*self._halt_roster(self.peers), *self._tell_left_out()]
+        return effects if self.unacknowledged["halt"] else [*effects, self._finish(self.halt)]
+
+    def _halt_roster(self, names: Iterable[PartyName]) -> list[Effect]:
+        assert self.halt is not None
+        return [Broadcast(receivers, self.halt)] if (receivers := tuple(sorted(names))) else []
+
+    def _tell_left_out(self) -> list[Effect]:
+        """Whoever is off the roster ends too, with a verdict of its own: its block is no part of the model."""
+        assert self.halt is not None
+        left_out = tuple(name for name in self.everybody if name not in self.roster)
+        reason = f"the others ended without this party, whose block has no part in the model: {self.halt.reason}"
+        return [Broadcast(left_out, Halt("peer-lost", reason, -1))] if left_out else []
 
     def on_halt(self, sender: PartyName, body: Halt) -> list[Effect]:
         self.halt = self.halt or body
@@ -237,7 +265,11 @@ class Conduct:
             self.halt_tries += 1
             if self.halt_tries > TRIES_MAX:
                 return [self._finish(self.halt)]
-            return [Broadcast(tuple(sorted(self.unacknowledged["halt"])), self.halt)]
+            return self._halt_roster(self.unacknowledged["halt"])
+        if self.on_loss == "continue":
+            self.patrols_without_labels = 0 if self._label_holders() else self.patrols_without_labels + 1
+            if self.patrols_without_labels > TRIES_MAX:
+                return [self._gave_up_on_labels(self.chair)]
         if self.raised is not None:
             effects.append(Send(self.chair, self.raised))
         if self.presides and self.unacknowledged["roster"]:
@@ -252,7 +284,7 @@ class Conduct:
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("epoch", "chair", "eta", "batch", "smoothness", "row_smoothness", "begun", "halt_tries", "roster_tries")
+    _PLAIN = ("epoch", "chair", "eta", "batch", "smoothness", "row_smoothness", "begun", *_TRIES)
 
     def snapshot(self) -> dict[str, Any]:
         halt, raised = self.halt, self.raised

@@ -84,7 +84,8 @@ def run_case(case: Case) -> Result:
 def _run(case: Case) -> Result:
     kind, problem = method_named(case.method), draw_problem(case.seed)
     options = draw_options(case.seed, kind.direction, target=kind.target)
-    if not kind.synchronous and len(problem.names) > 3 and case.seed % 3 == 0:
+    may_lose = not kind.synchronous and len(problem.names) > 3
+    if may_lose and (case.seed % 3 == 0 or case.profile == "suspicion"):
         options = replace(options, on_loss="continue")  # one may be lost, and enough are left to hide a share
     last = LastParties()
     outcome = simulator_for(case, problem, options, last).run(build_parties(case.method, problem, options, case.seed))

@@ -67,7 +67,8 @@ def test_stopping_tells_everybody_left_which_model_to_keep():
     chair = conduct("bo", "stop")
     effects, changed = chair.on_lost("di", 7)
     assert not changed
-    assert sent(effects) == [Broadcast(("ana", "cy"), Halt("peer-lost", "di was lost and on_loss is 'stop'", 7))]
+    assert sent(effects) == [Broadcast(("ana", "cy", "di"), Halt("peer-lost", "di was lost and on_loss is 'stop'", 7))]
+    assert chair.unacknowledged["halt"] == {"ana", "cy"}, "nobody waits for the lost one, which may be alive"
 
 
 def test_going_on_names_a_new_roster_until_it_is_acknowledged():
@@ -88,7 +89,7 @@ def test_the_next_label_holder_takes_a_lost_chairs_place():
     heir, other = conduct("cy"), conduct("ana")
     assert other.on_lost("bo", -1) == ([Observe("lost", "bo")], False)
     effects, changed = heir.on_lost("bo", -1)
-    assert changed and heir.presides and other.chair == "cy"
+    assert changed and heir.presides and other.chair == "bo", "until the heir names itself"
     assert sent(effects) == [Broadcast(("ana", "di"), Roster(heir.epoch, ("ana", "cy", "di"), "cy"))]
 
 
@@ -96,8 +97,36 @@ def test_without_any_label_holder_there_is_nothing_to_do():
     party = conduct("ana")
     party.on_lost("bo", -1)
     effects, changed = party.on_lost("cy", -1)
-    assert not changed
-    assert [effect.verdict for effect in effects if isinstance(effect, Finish)] == ["peer-lost"]
+    assert not changed and effects == [Observe("lost", "cy")], "it may be alive, and is given time to come back"
+    for _ in range(TRIES_MAX):
+        assert party.patrol(-1) == []
+    assert [effect.verdict for effect in party.patrol(-1)] == ["peer-lost"]
+
+
+def test_whoever_is_told_to_stop_does_not_wait_for_the_last_label_holder():
+    party = conduct("ana", "stop", active=("bo",))
+    effects, _ = party.on_lost("bo", -1)
+    assert effects[-1] == Finish("peer-lost", "bo was lost, the last party with labels")
+
+
+def test_a_label_holder_that_comes_back_in_time_is_waited_for_anew():
+    party = conduct("ana", active=("bo",))
+    for _ in range(3):
+        party.on_lost("bo", -1)
+        for _ in range(TRIES_MAX):
+            assert party.patrol(-1) == []
+        party.on_back("bo")
+        assert party.patrol(-1) == []
+
+
+def test_whoever_was_left_out_is_told_how_the_run_ended():
+    chair = conduct("bo")
+    chair.on_lost("di", -1)
+    left_out, kept = {}, {}
+    for effect in sent(chair.end("target", "good enough", 4)):
+        (left_out if effect.body.verdict == "peer-lost" else kept).update(dict.fromkeys(effect.to, effect.body))
+    assert kept == dict.fromkeys(("ana", "cy"), Halt("target", "good enough", 4))
+    assert list(left_out) == ["di"] and "without this party" in left_out["di"].reason and left_out["di"].best == -1
 
 
 def test_two_chairs_never_name_the_same_epoch():
@@ -157,7 +186,7 @@ def test_a_roster_that_is_never_acknowledged_ends_the_run():
     chair.on_acknowledged("roster", "cy")
     for _ in range(TRIES_MAX):
         chair.patrol(3)
-    (halt,) = sent(chair.patrol(3))
+    halt, _ = sent(chair.patrol(3))
     assert halt.body == Halt("peer-lost", "ana did not acknowledge the new roster", 3)
 
 
@@ -203,6 +232,7 @@ def test_an_alarm_follows_the_chair():
     party = conduct("ana")
     party.alarm("range", "too large", 2)
     party.on_lost("bo", 2)
+    party.on_roster("cy", Roster(6, ("ana", "cy", "di"), "cy"))
     assert party.patrol(2) == [Send("cy", Alarm("range", "too large"))]
 
 

@@ -103,6 +103,22 @@ def test_a_party_left_alone_by_all_is_stalled_only_when_nothing_moves_it() -> No
     assert stalled is not None and stalled.verdict == "stalled"
 
 
+def test_a_party_that_watches_the_clock_is_not_left_behind_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken for lost while it was cut off: the others have ended, one of them is lost to it, and nothing will come."""
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    watch, bo, _, lost = vigil("continue")
+    bo.peer_verdict = "target: reached"
+    assert watch.verdict(idle=False) is None, "cy may still speak"
+    lost.add("cy")
+    assert watch.verdict(idle=False) is None
+    now[0] += 1
+    ends = watch.verdict(idle=False)
+    assert ends is not None and ends.verdict == "stalled" and "'bo': target: reached" in ends.reason
+    lost.clear()
+    assert watch.verdict(idle=False) is None, "cy is back"
+
+
 def test_whom_a_party_was_told_lost_survives_its_restart() -> None:
     class Silent:
         name = "ana"

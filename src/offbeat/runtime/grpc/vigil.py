@@ -30,6 +30,7 @@ class Vigil:
         self._trouble = trouble
         self._goodbyes: dict[PartyName, float] = {}
         self._give_up_s: float | None = None
+        self._alone_s: float | None = None  # since when nobody else is left in the run
         self._reason = ""
 
     def look(self, quiet: bool) -> list[PeerLost | PeerBack]:
@@ -46,10 +47,20 @@ class Vigil:
         """How the run must end now, if it must. `idle`: nothing is left here that could move the party."""
         if self._give_up_s is not None:
             return Finish("peer-lost", self._reason) if time.monotonic() >= self._give_up_s else None
-        goodbyes = [channel.peer_verdict or "" for channel in self.channels.values()]
-        if idle and goodbyes and all(goodbye.partition(REASON)[0] in ENDED_WELL for goodbye in goodbyes):
-            return Finish("stalled", "all other parties have ended, and this one was still waiting")
-        return None
+        return self._left_behind(idle)
+
+    def _left_behind(self, idle: bool) -> Finish | None:
+        """Nobody is left who could say anything more. A party that only watches the clock may still end by itself,
+        and is given a moment for it."""
+        well = [peer for peer, channel in self.channels.items() if _ended_well(channel)]
+        if not well or any(peer not in well and peer not in self.lost for peer in self.channels):
+            self._alone_s = None
+            return None
+        self._alone_s = self._alone_s if self._alone_s is not None else time.monotonic()
+        if not idle and time.monotonic() - self._alone_s < self.options.grace_s + _SETTLE_S:
+            return None
+        said = self.channels[well[0]].peer_verdict
+        return Finish("stalled", f"the others have ended ('{well[0]}': {said}), and this party was still waiting")
 
     def _judge_silence(self, peer: PartyName, channel: Channel) -> list[PeerLost | PeerBack]:
         options, silence_s = self.options, channel.silence_s()
@@ -87,3 +98,7 @@ class Vigil:
         if self.lost <= {peer}:
             self._give_up_s = None
         return [PeerBack(peer)]
+
+
+def _ended_well(channel: Channel) -> bool:
+    return channel.peer_verdict is not None and channel.peer_verdict.partition(REASON)[0] in ENDED_WELL

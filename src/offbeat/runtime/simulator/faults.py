@@ -1,8 +1,8 @@
 """Faults as values that compose. Each is active until `until_s`; after that the world is healthy again.
 
 A fault may touch messages (`arrivals`: the times at which one message arrives; none means lost, two means
-duplicated) and may plan outages (`plan`: when parties go down and whether they come back). Randomness comes from
-the simulator's own stream, so a seed replays a failure exactly.
+duplicated) and may plan outages (`plan`: when parties go down and whether they come back, or are only thought lost).
+Randomness comes from the simulator's own stream, so a seed replays a failure exactly.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,22 @@ class Outage:
     stop_s: float
 
 
+@dataclass(frozen=True)
+class Suspicion:
+    """`observer` takes `suspect` for lost from `start_s` until `stop_s`. It is not: nothing happens to it."""
+
+    observer: PartyName
+    suspect: PartyName
+    start_s: float
+    stop_s: float
+
+
 class Fault(Protocol):
     def arrivals(
         self, times: list[float], now_s: float, sender: PartyName, receiver: PartyName, rng: np.random.Generator
     ) -> list[float]: ...
 
-    def plan(self, names: Sequence[PartyName], rng: np.random.Generator) -> list[Outage]: ...
+    def plan(self, names: Sequence[PartyName], rng: np.random.Generator) -> Sequence[Outage | Suspicion]: ...
 
 
 @dataclass(frozen=True)
@@ -142,7 +152,41 @@ class Gone(CrashAndRestore):
     down_s: float = float("inf")
 
 
-PROFILES = ("calm", "delay", "loss", "duplicate", "reorder", "partition", "crash", "clog", "swarm")
+@dataclass(frozen=True)
+class FalseSuspicion:
+    """Some parties take others for lost that are alive. What a suspecting and a suspected party send each other
+    meanwhile arrives as ever, or (`held`) when the suspicion ends, as over a link that was cut and healed."""
+
+    suspicions: tuple[Suspicion, ...]
+    held: tuple[bool, ...]
+
+    def arrivals(self, times, now_s, sender, receiver, rng):  # type: ignore[no-untyped-def]
+        for one, held in zip(self.suspicions, self.held, strict=True):
+            if held and {sender, receiver} == {one.observer, one.suspect} and one.start_s <= now_s < one.stop_s:
+                times = [max(t, one.stop_s) for t in times]
+        return times
+
+    def plan(self, names: Sequence[PartyName], rng: np.random.Generator) -> Sequence[Suspicion]:
+        return self.suspicions
+
+
+def false_suspicion(names: Sequence[PartyName], until_s: float, rng: np.random.Generator) -> FalseSuspicion:
+    """Few enough are suspected that the others can still hide their shares; by whom and when is drawn."""
+    suspects = [names[int(i)] for i in rng.permutation(len(names))[: max(1, len(names) - 3)]]
+    suspicions: list[Suspicion] = []
+    held: list[bool] = []
+    for _ in range(int(rng.integers(1, 5))):
+        suspect = suspects[int(rng.integers(len(suspects)))]
+        observer = [name for name in names if name != suspect][int(rng.integers(len(names) - 1))]
+        start_s = float(rng.uniform(0, until_s))
+        stop_s = min(until_s, start_s + float(rng.exponential(until_s / 2)))
+        if all((one.observer, one.suspect) != (observer, suspect) for one in suspicions):
+            suspicions.append(Suspicion(observer, suspect, start_s, stop_s))
+            held.append(bool(rng.random() < 0.5))
+    return FalseSuspicion(tuple(suspicions), tuple(held))
+
+
+PROFILES = ("calm", "delay", "loss", "duplicate", "reorder", "partition", "crash", "clog", "swarm", "suspicion")
 
 
 def profile(name: str, names: Sequence[PartyName], rng: np.random.Generator, until_s: float) -> tuple[Fault, ...]:
@@ -160,6 +204,8 @@ def profile(name: str, names: Sequence[PartyName], rng: np.random.Generator, unt
     }
     if name == "calm":
         return ()
+    if name == "suspicion":
+        return (false_suspicion(names, until_s, rng),)
     if name != "swarm":
         return (single[name],)
     return tuple(fault for fault in single.values() if rng.random() < 0.5)

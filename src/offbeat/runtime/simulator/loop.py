@@ -39,7 +39,7 @@ from offbeat.randomness import stream
 from offbeat.runtime.contract import Look, Outcome, Tally
 from offbeat.runtime.simulator.checkers import Checker
 from offbeat.runtime.simulator.costs import CostModel
-from offbeat.runtime.simulator.faults import Fault
+from offbeat.runtime.simulator.faults import Fault, Suspicion
 
 Rebuild = Callable[[PartyName], Party]
 
@@ -305,9 +305,14 @@ class _World:
 
     def _plan_outages(self) -> None:
         for fault in self.setting.faults:
-            for outage in fault.plan(self.names, self.fault_rng):
-                i = self.index[outage.party]
-                self._at(outage.start_s, -1, lambda i=i, end=outage.stop_s: self._crash(i, end))
+            for planned in fault.plan(self.names, self.fault_rng):
+                if isinstance(planned, Suspicion):
+                    observer = self.index[planned.observer]
+                    self._at(planned.start_s, observer, PeerLost(planned.suspect))
+                    self._at(planned.stop_s, observer, PeerBack(planned.suspect))
+                    continue
+                i = self.index[planned.party]
+                self._at(planned.start_s, -1, lambda i=i, end=planned.stop_s: self._crash(i, end))
 
     def _crash(self, index: int, back_s: float) -> None:
         name = self.names[index]
