@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from offbeat.experiment import Glance
+    from offbeat.metrics.curves import CurveRow
 
 
 class Polite(TyperGroup):
@@ -193,6 +194,12 @@ class RunProgress:
             self._bar.update(self._task, completed=min(glance.passes, self.passes), text=self._text(glance))
         return not self.interruption.wanted
 
+    def watch_row(self, row: "CurveRow") -> bool:
+        """One look at a run without certificates; `passes` counts whatever the bar's total counts."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=min(row.passes, self.passes), text=_row_text(row))
+        return not self.interruption.wanted
+
     def _text(self, glance: "Glance") -> str:
         parts = [f"pass {glance.passes:.1f}", f"objective {glance.objective:.6f}", f"lag {glance.lag_mean:.1f}"]
         if glance.certificate is not None:
@@ -209,3 +216,9 @@ class RunProgress:
             return None
         rate = math.log(before / last) / (last_s - before_s)
         return max(0.0, last_s + math.log(last / self.target) / rate - now_s)
+
+
+def _row_text(row: "CurveRow") -> str:
+    parts = [f"objective {row.objective:.4f}"] if row.objective is not None else []
+    parts += [f"test {row.test_metric:.4f}"] if row.test_metric is not None else []
+    return " · ".join(parts)

@@ -1,5 +1,8 @@
 """offbeat run, report, compare and replay."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,8 +12,10 @@ from offbeat.cli_output import Interruption, RunProgress, new_folder, print_json
 
 if TYPE_CHECKING:
     from offbeat.data.assemble import VerticalData
-    from offbeat.experiment import Result
+    from offbeat.data.horizontal import HorizontalData
+    from offbeat.edge_job import EdgeJob
     from offbeat.job import Job
+    from offbeat.metrics.record import RunRecord
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
@@ -30,14 +35,18 @@ def run(
     json: Json = False,
 ) -> None:
     """Train as a job file says, and write a run folder."""
-    from offbeat.job import read_job
+    from offbeat.edge_job import edge_job_from
+    from offbeat.job import job_from, read_tree
+    from offbeat.methods import HORIZONTAL
 
     settings = list(set_ or [])
     settings += [f"runtime.kind={runtime}"] if runtime is not None else []
     settings += [f"seed={seed}"] if seed is not None else []
     settings += [f"data.dir={_quoted(data)}"] if data is not None else []
-    settings += [] if optimum else ["optimum=false"]
-    chosen = read_job(job, settings)
+    tree, where, folder = read_tree(job, settings), str(job), job.resolve().parent
+    if tree.get("algorithm") in HORIZONTAL:
+        raise typer.Exit(train_and_report(edge_job_from(tree, where, folder), out, json))
+    chosen = job_from(tree if optimum else {**tree, "optimum": False}, where=where, folder=folder)
     raise typer.Exit(train_and_report(chosen, out, json))
 
 
@@ -47,44 +56,88 @@ def _quoted(path: Path) -> str:
     return json.dumps(str(path.resolve()))
 
 
-def train_and_report(job: "Job", out: Path | None, as_json: bool) -> int:
+def train_and_report(job: "Job | EdgeJob", out: Path | None, as_json: bool) -> int:
     """The run with its progress; its folder; its summary. Returns the exit code."""
+    train = training_of(job)
+    folder = new_folder(out, job.algorithm if job.seed is None else f"{job.algorithm}-s{job.seed}")
+    record = train(folder)
+    tell(record, folder, as_json)
+    return record.exit_code
+
+
+def training_of(job: "Job | EdgeJob") -> "Callable[[Path], RunRecord]":
+    """What is left to do once the data is read and found good: a function of the run folder."""
+    from offbeat.edge_experiment import load_edges
+    from offbeat.edge_job import EdgeJob
+    from offbeat.embedding_job import networks_of, vafl_options
     from offbeat.job_data import load_data
-    from offbeat.methods import method_named
+    from offbeat.methods import EMBEDDING
 
-    method_named(job.algorithm)
+    if isinstance(job, EdgeJob):
+        return partial(_train_edges, job, load_edges(job))
     data = load_data(job)
-    folder = new_folder(out, f"{job.algorithm}-s{job.seed}")
-    result = train(job, data, folder)
-    tell(result, folder, as_json)
-    return result.exit_code
+    if job.algorithm not in EMBEDDING:
+        return partial(_train_linear, job, data)
+    embeddings, head = networks_of(job, data)
+    parts = {"embeddings": embeddings, "head": head, "options": vafl_options(job, data, head)}
+    return partial(_train_embedding, job, data, parts)
 
 
-def train(job: "Job", data: "VerticalData", folder: Path) -> "Result":
+def _train_linear(job: "Job", data: "VerticalData", folder: Path) -> "RunRecord":
     """One run under a progress bar, stopped cleanly by Ctrl-C, written to its folder."""
     from offbeat.experiment import run_experiment
     from offbeat.run_folder import write_job, write_result
 
     write_job(job, folder)
-    interruption = Interruption()
-    progress = RunProgress(job.algorithm, job.passes, job.target, interruption)
-    with interruption.watching(), progress.shown():
+    with _watched(job.algorithm, job.passes, job.target) as progress:
         result = run_experiment(data, job, watch=progress.watch, folder=folder)
     write_result(result, data, folder)
-    return result
+    return result.record
 
 
-def tell(result: "Result", folder: Path, as_json: bool) -> None:
+def _train_embedding(job: "Job", data: "VerticalData", parts: dict[str, Any], folder: Path) -> "RunRecord":
+    """The same for VAFL; `parts`: its networks and options."""
+    from offbeat.embedding_experiment import run_embedding
+    from offbeat.run_folder import write_embeddings, write_job
+
+    write_job(job, folder)
+    with _watched(job.algorithm, job.passes) as progress:
+        result = run_embedding(data, job, **parts, watch=progress.watch_row, folder=folder)
+    write_embeddings(result, folder)
+    return result.record
+
+
+def _train_edges(job: "EdgeJob", data: "HorizontalData", folder: Path) -> "RunRecord":
+    """The same for a horizontal job."""
+    from offbeat.edge_experiment import run_edges
+    from offbeat.run_folder import write_edges, write_job
+
+    write_job(job, folder)
+    with _watched(job.algorithm, job.updates) as progress:
+        result = run_edges(data, job, watch=progress.watch_row, folder=folder)
+    write_edges(result, folder)
+    return result.record
+
+
+@contextmanager
+def _watched(title: str, total: float, target: float | None = None) -> "Iterator[RunProgress]":
+    interruption = Interruption()
+    progress = RunProgress(title, total, target, interruption)
+    with interruption.watching(), progress.shown():
+        yield progress
+
+
+def tell(record: "RunRecord", folder: Path, as_json: bool) -> None:
     from offbeat.report.page import REPORT_FILE
     from offbeat.report.summary import summary
 
     if as_json:
-        print_json(result.record.to_json_object(folder))
+        print_json(record.to_json_object(folder))
         return
-    speaker().print(summary(result.record, folder))
+    speaker().print(summary(record, folder))
     say(f"\nThe page for browsers is {folder / REPORT_FILE}")
-    if result.exit_code:
-        say(f"\noffbeat: the run ended as {result.record.verdict!r}: {result.record.reason}. What it had is kept.")
+    if record.exit_code:
+        say(f"\noffbeat: the run ended as {record.verdict!r}: {record.reason}. What it had is kept.")
     typer.echo(str(folder))
 
 

@@ -7,6 +7,7 @@ result.record.metrics["test_accuracy"], result.privacy["edge1"]["epsilon"]
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,21 +15,25 @@ import numpy as np
 
 from offbeat.algorithms.edge_privacy import EdgePrivacy, privacy_of_edges
 from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge
-from offbeat.data.horizontal import HorizontalData
+from offbeat.data.horizontal import HorizontalData, horizontal_from_dataset
+from offbeat.data.names import did_you_mean
 from offbeat.edge_job import EdgeJob, build_cloud, build_edge, model_of, privacy_of, recipe_of, rows_for
+from offbeat.errors import BadJob
+from offbeat.job import Job
 from offbeat.learning.horizontal import EdgeData, HorizontalModel
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, DataRecord, PartyRecord, RunRecord
 from offbeat.privacy.noise import SEEDED_WARNING
-from offbeat.recording import deliveries, reveals
+from offbeat.recording import deliveries, reveals, verdict_of
 from offbeat.runtime.contract import Outcome, Runtime, Tally
-from offbeat.runtime.simulator import CostModel, Jitter, Simulator
+from offbeat.runtimes import runtime_for
 
 LOOKS = 40
 STAND_IN_SECONDS = 0.05
 
-Watch = Callable[[CurveRow], None]
+Watch = Callable[[CurveRow], bool | None]
+"""Called at every look; False ends the run there."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,37 @@ class EdgeResult:
     edges: Sequence[Edge]
 
 
+def load_edges(job: EdgeJob) -> HorizontalData:
+    """The rows that a job's [data] names, shared out over its edges, of the size that its model wants."""
+    entry = job.data
+    if entry.set is None:
+        raise BadJob(
+            'The job names no data. Add [data] with set = "mnist" or another named set (`offbeat data` lists them); '
+            "sites with files of their own are served by `offbeat cloud serve` and `offbeat edge serve`."
+        )
+    data = horizontal_from_dataset(
+        entry.set,
+        entry.edges,
+        entry.split,
+        entry.dir,
+        job.seed or 0,
+        shards_per_edge=entry.shards_per_edge,
+        concentration=entry.concentration,
+        limit_rows=entry.limit_rows,
+    )
+    _check_fit(job, data)
+    return data
+
+
 def rows_of_edges(data: HorizontalData, job: EdgeJob) -> tuple[dict[str, EdgeData], EdgeData]:
-    """Every edge's rows, and the test rows, as the job's model wants them."""
-    edges = {name: rows_for(job, x, y) for name, (x, y) in data.edges.items()}
+    """Every edge's rows, and the test rows, as the job's model wants them. CSGD has them all at one place."""
+    sites = {"pool": _pooled(data)} if job.algorithm == "csgd" else data.edges
+    edges = {name: rows_for(job, x, y) for name, (x, y) in sites.items()}
     return edges, rows_for(job, data.x_test, data.y_test)
+
+
+def _pooled(data: HorizontalData) -> tuple[Any, Any]:
+    return tuple(np.concatenate([part[at] for part in data.edges.values()]) for at in (0, 1))  # type: ignore[return-value]
 
 
 def run_edges(
@@ -55,18 +87,40 @@ def run_edges(
     *,
     runtime: Runtime | None = None,
     watch: Watch | None = None,
-    jitter: str = "lognormal",
+    folder: Path | None = None,
 ) -> EdgeResult:
-    """Train once, in virtual time unless another runtime is given."""
+    """Train once, as job.runtime says unless a runtime is given. `folder`: where event logs may go."""
+    _check_fit(job, data)
     rows, test = rows_of_edges(data, job)
-    recipes = _recipes(job, rows)
-    cloud = build_cloud(job, tuple(rows))
-    edges = [build_edge(job, name, mine, recipes[name]) for name, mine in rows.items()]
+    cloud, edges = edge_parties(job, rows)
     if runtime is None:
-        runtime = Simulator(seed=job.seed or 0, costs=CostModel(jitter=Jitter(jitter)))
+        runtime = runtime_for(Job(seed=job.seed or 0, runtime=job.runtime), MESSAGES, [cloud, *edges], folder)
     onlooker = _Onlooker(cloud, model_of(job), test, job, watch)
     outcome = runtime.run([cloud, *edges], onlooker.look)
     return _result(data, job, cloud, edges, outcome, onlooker)
+
+
+def edge_parties(job: EdgeJob, rows: Mapping[str, EdgeData]) -> tuple[Cloud, list[Edge]]:
+    """The cloud and its edges, before anything has happened."""
+    recipes = _recipes(job, rows)
+    return build_cloud(job, tuple(rows)), [build_edge(job, name, mine, recipes[name]) for name, mine in rows.items()]
+
+
+def _check_fit(job: EdgeJob, data: HorizontalData) -> None:
+    """The job states the model's size for everybody; the rows must be of that size."""
+    for name in job.runtime.slow:
+        if name not in (known := ("cloud", *data.names)):
+            raise BadJob(f"runtime.slow names {name!r}, which is no party. {did_you_mean(name, known)}")
+    columns = int(data.x_test.shape[1])
+    wanted = job.model.side**2 if job.model.kind == "digits-network" else job.model.features
+    key = "model.side (its square)" if job.model.kind == "digits-network" else "model.features"
+    if columns != wanted:
+        raise BadJob(f"{key} is {wanted}, and the data has {columns} columns. Set it to fit the data.")
+    classes = len(data.classes or ())
+    if job.model.kind != "logistic" and job.model.kind != "digits-network" and classes != job.model.classes:
+        raise BadJob(
+            f"model.classes is {job.model.classes}, and the data has {classes} classes. Set it to fit the data."
+        )
 
 
 def _recipes(job: EdgeJob, rows: Mapping[str, EdgeData]) -> dict[str, EdgePrivacy]:
@@ -82,13 +136,14 @@ class _Onlooker:
         self.cloud, self.model, self.test, self.job, self.watch = cloud, model, test, job, watch
         self.curve: list[CurveRow] = []
         self.seen = -1
+        self.stopped = False
         self.every = max(1, job.updates // LOOKS)
 
-    def look(self, time_s: float) -> float:
+    def look(self, time_s: float) -> float | None:
         if self.cloud.version >= self.seen + self.every or self.seen < 0:
             self.seen = self.cloud.version
             self.note(time_s)
-        return STAND_IN_SECONDS
+        return None if self.stopped else STAND_IN_SECONDS
 
     def note(self, time_s: float) -> None:
         parameters = self.cloud.parameters
@@ -100,26 +155,27 @@ class _Onlooker:
             test_metric=self.model.accuracy(parameters, self.test),
         )
         self.curve.append(row)
-        if self.watch is not None:
-            self.watch(row)
+        if self.watch is not None and self.watch(row) is False:
+            self.stopped = True
 
 
 def _result(
     data: HorizontalData, job: EdgeJob, cloud: Cloud, edges: Sequence[Edge], outcome: Outcome, onlooker: _Onlooker
 ) -> EdgeResult:
+    stopped = onlooker.stopped
     onlooker.note(outcome.time_s)
     model, test = onlooker.model, onlooker.test
-    finish = outcome.finished.get(cloud.name)
+    verdict, reason = verdict_of(outcome, cloud.name, stopped)
     privacy = {edge.name: edge.statement() for edge in edges}
     record = RunRecord(
         offbeat=offbeat_version(),
         algorithm=job.algorithm,
-        runtime="simulator" if outcome.clock == "virtual" else "mqtt",
+        runtime=job.runtime.kind,
         clock=outcome.clock,
         seed=job.seed if job.seed is not None else -1,
         digest=outcome.digest,
-        verdict=finish.verdict if finish is not None else "stalled",
-        reason=finish.reason if finish is not None else outcome.stalled,
+        verdict=verdict,
+        reason=reason,
         objective=model.loss(cloud.parameters, test),
         certificate=Certificate(),
         passes=float(sum(cloud.applied.values()) * job.batch / sum(data.rows.values())),
@@ -131,7 +187,8 @@ def _result(
         parties=_parties(cloud, edges, outcome),
         reveals=reveals(outcome.tallies, MESSAGES),
         warnings=_warnings(job, edges, privacy, data),
-        options={**msgspec.to_builtins(job), "privacy_by_edge": privacy},
+        privacy={name: dict(stated) for name, stated in privacy.items()},
+        options=msgspec.to_builtins(job),
         data=DataRecord(data.source, sum(data.rows.values()), int(data.y_test.size), dict(data.rows), data.notes),
         versions=library_versions(),
         machine=this_machine(),

@@ -1,7 +1,7 @@
 """A horizontal job: everything that the cloud and the edges must agree on, as one TOML file that all of them hold.
 
     run = "digits"
-    algorithm = "steady"            # mapa, audp, asgd, steady, fedasync, fedbuff
+    algorithm = "steady"            # mapa, audp, asgd, csgd, steady, fedasync, fedbuff
     updates = 1500
     batch = 512
     lag_max = 60
@@ -23,11 +23,13 @@
     delta = 1e-5
     uploads = 300
 
+`offbeat run` trains the whole of it on one machine over a named data set, and reads two tables more: [data] and
+[runtime]. `offbeat cloud serve` and `offbeat edge serve` have rows and a network of their own and pass these over.
+
 Keys that a file leaves out have the defaults of the structs below; an unknown key is refused with the nearest name.
 """
 
 import math
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,28 +38,36 @@ import msgspec
 import numpy as np
 
 from offbeat.algorithms.edge_privacy import EdgePrivacy, Paper, Privacy, Sound, Unprotected, privacy_of_edges
-from offbeat.algorithms.edge_rates import AsyncRate, Constants, NoisyRate, Rate, StagedRate, SteadyRate, first_clip
+from offbeat.algorithms.edge_rates import (
+    AsyncRate,
+    CentralRate,
+    Constants,
+    NoisyRate,
+    Rate,
+    StagedRate,
+    SteadyRate,
+    first_clip,
+)
 from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
 from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge, GradientStep, Rule, noise_source
 from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
+from offbeat.job import PLAIN_CHOICES, JobPart, RuntimeEntry, check_keys, read_tree, readable, value_of
 from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data
 from offbeat.privacy.accountant import Adjacency
 from offbeat.privacy.clipping import AdaptiveClip
 
 __all__ = ["MESSAGES", "EdgeJob", "build_cloud", "build_edge", "read_edge_job", "rows_for"]
 
-ALGORITHMS = ("mapa", "audp", "asgd", "steady", "fedasync", "fedbuff")
+ALGORITHMS = ("mapa", "audp", "asgd", "csgd", "steady", "fedasync", "fedbuff")
 LINEAR = ("logistic", "hinge", "squared-hinge", "softmax")
 MODELS = (*LINEAR, "digits-network")
+EDGE_RUNTIMES = ("simulator", "threads")
+SAME_CHOICES = ("runtime.serving", "runtime.jitter", "runtime.link_jitter", "runtime.faults")
 MODES = ("sound", "batch-mean (paper)", "none")
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the job's tables."""
-
-
-class ModelEntry(Part, frozen=True, kw_only=True):
+class ModelEntry(JobPart, frozen=True, kw_only=True):
     """`side`, `channels` and `seed` describe the digits network, the others a linear model."""
 
     kind: str = "softmax"
@@ -70,7 +80,7 @@ class ModelEntry(Part, frozen=True, kw_only=True):
     seed: int = 0
 
 
-class RateEntry(Part, frozen=True, kw_only=True):
+class RateEntry(JobPart, frozen=True, kw_only=True):
     """`clip` for all; `step` for steady, and for the local steps of fedasync and fedbuff; the rest by algorithm."""
 
     clip: float | None = None
@@ -85,7 +95,7 @@ class RateEntry(Part, frozen=True, kw_only=True):
     buffer: int = 10
 
 
-class ConstantsEntry(Part, frozen=True, kw_only=True):
+class ConstantsEntry(JobPart, frozen=True, kw_only=True):
     """Public bounds. `norm_max` bounds |(row, 1)| and follows from `model.row_norm` for unit rows; each other one is
     derived from it unless given."""
 
@@ -96,7 +106,7 @@ class ConstantsEntry(Part, frozen=True, kw_only=True):
     gap: float | None = None
 
 
-class PrivacyEntry(Part, frozen=True, kw_only=True):
+class PrivacyEntry(JobPart, frozen=True, kw_only=True):
     """`epsilon` may be a table by edge. `uploads` is what the budget must last for, at each edge."""
 
     mode: str = "sound"
@@ -107,7 +117,19 @@ class PrivacyEntry(Part, frozen=True, kw_only=True):
     noise: str = "gaussian"
 
 
-class EdgeJob(Part, frozen=True, kw_only=True):
+class EdgeDataEntry(JobPart, frozen=True, kw_only=True):
+    """`offbeat run`: a named set with test rows of its own, its training rows shared out over the edges."""
+
+    set: str | None = None
+    dir: str | None = None
+    edges: int | list[str] = 5
+    split: str = "iid"
+    shards_per_edge: int = 2
+    concentration: float = 0.5
+    limit_rows: int | None = None
+
+
+class EdgeJob(JobPart, frozen=True, kw_only=True):
     """One horizontal run. Without a seed the noise is cryptographic and cannot be replayed."""
 
     run: str = "edges"
@@ -122,37 +144,27 @@ class EdgeJob(Part, frozen=True, kw_only=True):
     rate: RateEntry = RateEntry()
     constants: ConstantsEntry = ConstantsEntry()
     privacy: PrivacyEntry = PrivacyEntry()
+    data: EdgeDataEntry = EdgeDataEntry()
+    runtime: RuntimeEntry = RuntimeEntry(jitter="lognormal")
 
 
 def read_edge_job(path: Path) -> EdgeJob:
     """A job file, every key and value checked."""
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadJob(f"There is no job file {path}.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise BadJob(f"{path} cannot be read as TOML: {problem}.") from problem
-    return edge_job_from(tree, str(path))
+    return edge_job_from(read_tree(path), str(path), path.resolve().parent)
 
 
-def edge_job_from(tree: Mapping[str, Any], where: str = "the job") -> EdgeJob:
-    _check_keys(tree, EdgeJob, where)
+def edge_job_from(tree: Mapping[str, Any], where: str = "the job", folder: Path | None = None) -> EdgeJob:
+    """A job from plain values, checked; `folder`: what data.dir is relative to."""
+    check_keys(tree, EdgeJob, where)
     try:
         job = msgspec.convert(dict(tree), EdgeJob)
     except msgspec.ValidationError as problem:
-        raise BadJob(f"{where}: {str(problem).replace('`$.', 'key `')}.") from problem
+        raise BadJob(f"{where}: {readable(str(problem))}.") from problem
     _check_values(job, where)
-    return job
-
-
-def _check_keys(tree: Mapping[str, Any], kind: type[Part], where: str) -> None:
-    known = {field.name: field.type for field in msgspec.structs.fields(kind)}
-    for key, value in tree.items():
-        if key not in known:
-            raise BadJob(f"{where} has an unknown key {key!r}. {did_you_mean(key, known)}")
-        inner = known[key]
-        if isinstance(inner, type) and issubclass(inner, Part) and isinstance(value, Mapping):
-            _check_keys(value, inner, f"{where}, [{key}]")
+    if folder is None or job.data.dir is None:
+        return job
+    data = msgspec.structs.replace(job.data, dir=str(folder / job.data.dir))
+    return msgspec.structs.replace(job, data=data)
 
 
 def _check_values(job: EdgeJob, where: str) -> None:
@@ -162,6 +174,9 @@ def _check_values(job: EdgeJob, where: str) -> None:
         "model.rows": (job.model.rows, ("unit", "plain")),
         "privacy.mode": (job.privacy.mode, MODES),
         "privacy.noise": (job.privacy.noise, ("gaussian", "k-norm")),
+        "data.split": (job.data.split, ("iid", "shards", "dirichlet")),
+        "runtime.kind": (job.runtime.kind, EDGE_RUNTIMES),
+        **{key: (value_of(job, key), PLAIN_CHOICES[key]) for key in SAME_CHOICES},
     }
     for key, (value, known) in chosen.items():
         if value not in known:
@@ -224,7 +239,7 @@ def _norm_max(job: EdgeJob) -> float:
 
 def privacy_of(job: EdgeJob) -> Privacy:
     entry = job.privacy
-    if entry.mode == "none" or job.algorithm in ("asgd", "fedasync", "fedbuff"):
+    if entry.mode == "none" or job.algorithm in ("asgd", "csgd", "fedasync", "fedbuff"):
         return Unprotected()
     if entry.mode == "batch-mean (paper)":
         return Paper(entry.epsilon)
@@ -252,6 +267,8 @@ def _rate_of(job: EdgeJob) -> Rate:
     constants = constants_of(job)
     if job.algorithm == "asgd":
         return AsyncRate(constants)
+    if job.algorithm == "csgd":
+        return CentralRate(constants)
     if job.algorithm == "audp":
         return NoisyRate(constants, rate.clip or math.inf)
     paper = job.privacy.mode == "batch-mean (paper)"

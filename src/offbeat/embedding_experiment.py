@@ -22,18 +22,19 @@ from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import MESSAGES, Client, Server, Vafl
 from offbeat.data.assemble import VerticalData
 from offbeat.errors import BadJob
-from offbeat.job import Job
+from offbeat.job import SERVER, Job
 from offbeat.learning.embeddings import AdditiveHead, Embedding, Head, LinearEmbedding, Penalty, Sgd
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, PartyRecord, RunRecord
 from offbeat.party.contract import Party
-from offbeat.recording import data_record, deliveries, reveals
+from offbeat.recording import data_record, deliveries, reveals, verdict_of
 from offbeat.runtime.contract import Outcome, Runtime
 from offbeat.runtimes import runtime_for
 
 Array = NDArray[Any]
-Watch = Callable[[CurveRow], None]
+Watch = Callable[[CurveRow], bool | None]
+"""Called at every look; False ends the run there."""
 WALL_LOOK_S = 0.5
 CURVATURE = {"softmax": 0.5, "logistic": 0.25, "squared": 1.0}
 
@@ -65,23 +66,8 @@ def run_embedding(
 ) -> EmbeddingResult:
     """Train once. What `options` leaves at its default is taken from the job."""
     head = head if head is not None else additive_head(data, job)
-    if embeddings is None:
-        embeddings = {name: LinearEmbedding(data.widths[name], head.outputs) for name in data.names}
-    options = options_of(job, data, head) if options is None else replace(options, variant=job.algorithm)
-    test = data.test if data.test_rows else None
+    server, clients = embedding_parties(data, job, embeddings, head, options, secret_noise=secret_noise)
     test_targets = targets_of(data.y_test, head) if data.test_rows else None
-    server, clients = vafl.build(
-        data.train,
-        targets_of(data.y_train, head),
-        embeddings,
-        head,
-        options,
-        seed=job.seed,
-        server="server" if "server" not in data.names else "head",
-        test_features=test,
-        test_targets=test_targets,
-        secret_noise=secret_noise,
-    )
     parties: list[Party] = [server, *clients]
     chosen = runtime if runtime is not None else runtime_for(job, MESSAGES, parties, folder)
     onlooker = _Onlooker(server, clients, targets_of(data.y_train, head), test_targets, job, chosen, watch)
@@ -89,6 +75,35 @@ def run_embedding(
     onlooker.note(outcome.time_s)
     record = _record(data, job, server, clients, outcome, onlooker, secret_noise)
     return EmbeddingResult(record, server, clients)
+
+
+def embedding_parties(
+    data: VerticalData,
+    job: Job,
+    embeddings: Mapping[str, Embedding] | None,
+    head: Head,
+    options: Vafl | None,
+    *,
+    secret_noise: bool = False,
+) -> tuple[Server, list[Client]]:
+    """The server and its clients, before anything has happened."""
+    if SERVER in data.names:
+        raise BadJob(f"A client is called {SERVER!r}, which is VAFL's own name for who holds the labels; rename it.")
+    if embeddings is None:
+        embeddings = {name: LinearEmbedding(data.widths[name], head.outputs) for name in data.names}
+    options = options_of(job, data, head) if options is None else replace(options, variant=job.algorithm)
+    return vafl.build(
+        data.train,
+        targets_of(data.y_train, head),
+        embeddings,
+        head,
+        options,
+        seed=job.seed,
+        server=SERVER,
+        test_features=data.test if data.test_rows else None,
+        test_targets=targets_of(data.y_test, head) if data.test_rows else None,
+        secret_noise=secret_noise,
+    )
 
 
 # -- from a job to options ------------------------------------------------------------------------------------------
@@ -161,13 +176,15 @@ class _Onlooker:
         self.job, self.runtime, self.watch = job, runtime, watch
         self.curve: list[CurveRow] = []
         self.rows_seen = -1
-        self.every_s = 0.0
+        self.stopped = False
 
-    def look(self, time_s: float) -> float:
+    def look(self, time_s: float) -> float | None:
         """Looks often at first, to learn how long a part of a pass takes; notes only when one has gone by."""
         due = self.server.rows * len(self.clients) / self.job.looks_per_pass
         if self.rows_seen < 0 or self.server.rows_done >= self.rows_seen + due:
             self.note(time_s)
+        if self.stopped:
+            return None
         if self.job.runtime.kind != "simulator":
             return WALL_LOOK_S
         rate = self.server.rows_done / time_s if time_s > 0 and self.server.rows_done else 0.0
@@ -185,8 +202,8 @@ class _Onlooker:
             test_metric=next(iter(self.metrics().values()), None),
         )
         self.curve.append(row)
-        if self.watch is not None:
-            self.watch(row)
+        if self.watch is not None and self.watch(row) is False:
+            self.stopped = True
 
     def passes(self) -> float:
         return self.server.rows_done / (self.server.rows * len(self.clients))
@@ -210,7 +227,7 @@ def _record(
     onlooker: _Onlooker,
     secret_noise: bool,
 ) -> RunRecord:
-    finish = outcome.finished.get(server.name)
+    verdict, reason = verdict_of(outcome, server.name, onlooker.stopped)
     privacy = {client.name: client.ledger.statement() for client in clients if client.ledger is not None}
     objective = vafl.objective(server, clients, onlooker.targets)
     return RunRecord(
@@ -220,8 +237,8 @@ def _record(
         clock=outcome.clock,
         seed=job.seed,
         digest=outcome.digest,
-        verdict=finish.verdict if finish is not None else "stalled",
-        reason=finish.reason if finish is not None else outcome.stalled,
+        verdict=verdict,
+        reason=reason,
         objective=objective if isfinite(objective) else None,
         certificate=Certificate(),
         passes=onlooker.passes(),
@@ -230,7 +247,8 @@ def _record(
         parties=_parties(server, clients, outcome, job.runtime.lanes),
         reveals=reveals(outcome.tallies, MESSAGES),
         warnings=_warnings(data, server, outcome, privacy, secret_noise),
-        options={**msgspec.to_builtins(job), "chosen": _chosen(server), "privacy_by_client": privacy},
+        privacy=privacy,
+        options={**msgspec.to_builtins(job), "chosen": _chosen(server)},
         data=data_record(data),
         versions=library_versions(),
         machine=this_machine(),

@@ -78,13 +78,6 @@ class Result:
     optimum: float | None
     parties: Sequence[Any]
 
-    @property
-    def exit_code(self) -> int:
-        return EXIT_CODES.get(self.record.verdict, 1)
-
-
-EXIT_CODES = {"target": 0, "passes": 0, "diverged": 2, "peer-lost": 3, "stalled": 3, "range": 4, "budget": 4}
-
 
 def run_experiment(
     data: VerticalData,

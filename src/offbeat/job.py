@@ -17,7 +17,7 @@ import msgspec
 
 from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
-from offbeat.methods import DEFAULT_ALGORITHM
+from offbeat.methods import DEFAULT_ALGORITHM, EMBEDDING, kind_named
 
 
 class JobPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +72,32 @@ class RuntimeEntry(JobPart, frozen=True, kw_only=True):
     until_s: float = inf
 
 
+class EmbeddingEntry(JobPart, frozen=True, kw_only=True):
+    """VAFL: the clients' embeddings, the server's head, and how they train. Tables go by party."""
+
+    kind: str | dict[str, str] = "linear"
+    width: int = 16
+    hidden: tuple[int, ...] = (64,)
+    channels: int = 16
+    shape: list[int] | dict[str, list[int]] | None = None
+    head: str = "auto"
+    head_hidden: tuple[int, ...] = (64,)
+    optimiser: str = "sgd"
+    head_step: float | None = None
+    t: int | None = None
+    delay_bound: float = 5.0
+    rates: dict[str, float] = {}
+    initial_upload: bool = True
+    device: str | dict[str, str] = "cpu"
+    noise: float = 0.0
+    inner_noise: bool = False
+    epsilon: float | None = None
+    delta: float = 1e-5
+    uploads_max: int | None = None
+    clip: float = 1.0
+    gradient_clip: float = 1.0
+
+
 class Job(JobPart, frozen=True, kw_only=True):
     """One run. Keys that are absent from a file have these values; None means: chosen when the run begins."""
 
@@ -102,20 +128,39 @@ class Job(JobPart, frozen=True, kw_only=True):
     optimum: bool = True
     looks_per_pass: float = 8.0
     data: DataEntry = DataEntry()
+    embedding: EmbeddingEntry = EmbeddingEntry()
     runtime: RuntimeEntry = RuntimeEntry()
     party: list[PartyEntry] = []
 
 
-TABLES = ("data", "runtime")
+SERVER = "server"
+"""VAFL's party with the labels and the head; the others are its clients."""
 SET_ONLY = ("set", "dir", "parties", "split", "split_after_one_hot", "preparation", "limit_rows")
 """Keys of [data] that say nothing where the parties bring files."""
+LINEAR_ONLY = (
+    "target",
+    "loss",
+    "lag",
+    "lag_max",
+    "snapshot_passes",
+    "certify_passes",
+    "patience_s",
+    "on_loss",
+    "secure_sum",
+    "two_party_insecure",
+    "fraction_bits",
+)
+"""Keys that say nothing to VAFL."""
+PENALTIES_OF = {"linear": ("l2", "nonconvex", "none"), "embedding": ("none", "l1", "l2", "box", "ball")}
 RUNTIMES = ("simulator", "threads", "processes")
 PLAIN_CHOICES: dict[str, tuple[str, ...]] = {
-    "task": ("auto", "classification", "regression"),
+    "task": ("auto", "classification", "multiclass", "regression"),
     "loss": ("auto", "logistic", "squared", "squared_hinge", "ls_svm"),
-    "penalty_kind": ("l2", "nonconvex", "none"),
+    "penalty_kind": ("l2", "nonconvex", "none", "l1", "box", "ball"),
     "on_loss": ("wait", "stop", "continue"),
     "secure_sum": ("pairwise", "two-tree", "tree"),
+    "embedding.head": ("auto", "additive", "mlp"),
+    "embedding.optimiser": ("sgd", "adam"),
     "runtime.kind": RUNTIMES,
     "runtime.serving": ("free", "full", "slow"),
     "runtime.jitter": ("none", "lognormal", "exponential"),
@@ -125,7 +170,15 @@ PLAIN_CHOICES: dict[str, tuple[str, ...]] = {
     "data.missing": ("refuse", "median"),
     "data.duplicates": ("refuse", "keep-first"),
 }
-AT_LEAST_ONE = ("in_flight", "batch_least", "runtime.lanes")
+AT_LEAST_ONE = (
+    "in_flight",
+    "batch_least",
+    "runtime.lanes",
+    "embedding.width",
+    "embedding.channels",
+    "embedding.t",
+    "embedding.uploads_max",
+)
 ABOVE_ZERO = (
     "passes",
     "target",
@@ -134,6 +187,12 @@ ABOVE_ZERO = (
     "patience_s",
     "looks_per_pass",
     "label_dp_epsilon",
+    "embedding.head_step",
+    "embedding.delay_bound",
+    "embedding.epsilon",
+    "embedding.delta",
+    "embedding.clip",
+    "embedding.gradient_clip",
     "runtime.bandwidth_mbit_s",
     "runtime.until_s",
     "runtime.faults_until_s",
@@ -143,6 +202,7 @@ NOT_NEGATIVE = (
     "penalty",
     "lag",
     "lag_max",
+    "embedding.noise",
     "runtime.latency_s",
     "runtime.overhead_s",
     "runtime.per_sample_s",
@@ -156,6 +216,11 @@ NOT_NEGATIVE = (
 def read_job(path: str | Path, settings: Sequence[str] = ()) -> Job:
     """A job file with `key=value` settings on top; files in it become absolute paths."""
     path = Path(path)
+    return job_from(read_tree(path, settings), where=str(path), folder=path.resolve().parent)
+
+
+def read_tree(path: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """A job file's plain values with `key=value` settings on top, not yet checked."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -170,7 +235,7 @@ def read_job(path: str | Path, settings: Sequence[str] = ()) -> Job:
         raise BadJob(f"{path} is not valid TOML: {problem}.") from problem
     for setting in settings:
         apply_setting(tree, setting)
-    return job_from(tree, where=str(path), folder=path.resolve().parent)
+    return tree
 
 
 def job_from(tree: Mapping[str, Any], *, where: str = "the job", folder: Path | None = None) -> Job:
@@ -179,7 +244,7 @@ def job_from(tree: Mapping[str, Any], *, where: str = "the job", folder: Path | 
     try:
         job = msgspec.convert(dict(tree), Job)
     except msgspec.ValidationError as problem:
-        raise BadJob(f"{where}: {_readable(str(problem))}.") from problem
+        raise BadJob(f"{where}: {readable(str(problem))}.") from problem
     if folder is not None:
         job = _with_absolute_files(job, folder)
     return checked(job, where)
@@ -201,7 +266,7 @@ def check_keys(tree: Mapping[str, Any], kind: type[JobPart], where: str) -> None
                     check_keys(entry, PartyEntry, f"{where}, [[party]] {name}")
 
 
-def _readable(problem: str) -> str:
+def readable(problem: str) -> str:
     """msgspec's sentence with TOML's names: `$.runtime.lanes` is the key `runtime.lanes`."""
     return problem.replace("`$.", "key `").replace("`$`", "the job")
 
@@ -253,7 +318,7 @@ def _value(text: str) -> Any:
 # -- checks ----------------------------------------------------------------------------------------------------------
 
 
-def value_of(job: Job, key: str) -> Any:
+def value_of(job: JobPart, key: str) -> Any:
     """The value under a dotted key."""
     place: Any = job
     for step in key.split("."):
@@ -270,6 +335,7 @@ def checked(job: Job, where: str = "the job") -> Job:
     _check_numbers(job, where)
     _check_step(job, where)
     _check_parties(job, where)
+    _check_family(job, where)
     return job
 
 
@@ -317,10 +383,31 @@ def _check_parties(job: Job, where: str) -> None:
         raise BadJob(f"{where} names both a data set ({job.data.set}) and parties with files of their own; choose one.")
     if not names:
         return
+    known = [*names, SERVER] if job.algorithm in EMBEDDING else names
     for key, wanted in (("labels_at", job.labels_at or ()), ("runtime.slow", job.runtime.slow)):
         for name in wanted:
-            if name not in names:
+            if name not in known:
                 raise BadJob(f"{where}: {key} names {name!r}, which is no party. {did_you_mean(name, names)}")
+
+
+def _check_family(job: Job, where: str) -> None:
+    """A key that the method would not look at is refused rather than passed over."""
+    kind = kind_named(job.algorithm)
+    if kind == "horizontal":
+        raise BadJob(
+            f"{where}: {job.algorithm} is a horizontal method, and its jobs have other keys: read them with "
+            "offbeat.edge_job.read_edge_job, or give the file to `offbeat run`."
+        )
+    usual = Job(algorithm=job.algorithm)
+    unknown = LINEAR_ONLY if kind == "embedding" else ("embedding",)
+    for key in unknown:
+        if value_of(job, key) != value_of(usual, key):
+            known_by = "the linear methods" if kind == "embedding" else "vafl, vafl-tsync and vafl-sync"
+            raise BadJob(f"{where}: {job.algorithm} has no use for {key}, which is for {known_by}. Leave it out.")
+    if job.penalty_kind not in PENALTIES_OF[kind]:
+        raise BadJob(f"{where}: with {job.algorithm} penalty_kind is one of {', '.join(PENALTIES_OF[kind])}.")
+    if kind == "linear" and job.task == "multiclass":
+        raise BadJob(f'{where}: {job.algorithm} knows two classes, or numbers. For more classes: algorithm = "vafl".')
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -329,14 +416,30 @@ def _check_parties(job: Job, where: str) -> None:
 def toml_of(job: Job) -> str:
     """The job with every key that has a value, as TOML: simple keys first, then tables, then parties."""
     plain: dict[str, Any] = msgspec.to_builtins(job)
-    lines = _lines({key: value for key, value in plain.items() if key not in (*TABLES, "party")})
-    if job.party:
+    if job.algorithm not in EMBEDDING:
+        del plain["embedding"]
+    if not job.party:
+        del plain["party"]
+    else:
         plain["data"] = {key: value for key, value in plain["data"].items() if key not in SET_ONLY}
-    for name in TABLES:
-        lines += ["", f"[{name}]", *_lines(plain[name])]
-    for entry in plain["party"]:
-        lines += ["", "[[party]]", *_lines(entry)]
+    return toml_of_tree(plain)
+
+
+def toml_of_tree(plain: Mapping[str, Any]) -> str:
+    """Plain values as TOML; a table at the top level becomes a section, a list of tables a section for each."""
+    sections = {key: value for key, value in plain.items() if isinstance(value, Mapping)}
+    several = {key: value for key, value in plain.items() if _is_tables(value)}
+    lines = _lines({key: value for key, value in plain.items() if key not in sections and key not in several})
+    for name, table in sections.items():
+        lines += ["", f"[{name}]", *_lines(table)]
+    for name, tables in several.items():
+        for table in tables:
+            lines += ["", f"[[{name}]]", *_lines(table)]
     return "\n".join(lines) + "\n"
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value)
 
 
 def _lines(table: Mapping[str, Any]) -> list[str]:
@@ -352,7 +455,7 @@ def _literal(value: Any) -> str:
         return str(value)
     if isinstance(value, str):
         return _quoted(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_literal, value)) + "]"
     return "{" + ", ".join(f"{_quoted(key)} = {_literal(inner)}" for key, inner in value.items()) + "}"
 

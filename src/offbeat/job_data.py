@@ -5,13 +5,13 @@ from typing import Literal
 from offbeat.data.assemble import VerticalData
 from offbeat.data.labels import Task
 from offbeat.data.matrix import is_sparse
-from offbeat.data.names import party_names
+from offbeat.data.names import did_you_mean, party_names
 from offbeat.data.prepare import Preparation
 from offbeat.data.table import Table, read_table
 from offbeat.data.vertical import vertical_from_dataset, vertical_from_tables
 from offbeat.errors import BadData, BadJob
-from offbeat.job import Job, PartyEntry
-from offbeat.methods import method_named
+from offbeat.job import SERVER, Job, PartyEntry
+from offbeat.methods import EMBEDDING, labels_everywhere
 
 ROW_SCALINGS = ("as-is", "party-unit", "pooled-unit")
 
@@ -23,11 +23,21 @@ def load_data(job: Job) -> VerticalData:
     if job.party:
         return _from_files(job)
     if job.data.set is not None:
-        return _from_set(job)
+        data = _from_set(job)
+        _check_slow(job, data)
+        return data
     raise BadJob(
         "The job names no data. Add one [[party]] table with name and file for each organisation, or [data] with "
         'set = "..." for a named set (`offbeat data` lists them).'
     )
+
+
+def _check_slow(job: Job, data: VerticalData) -> None:
+    """A set's parties are known only now."""
+    known = (*data.names, SERVER) if job.algorithm in EMBEDDING else data.names
+    for name in job.runtime.slow:
+        if name not in known:
+            raise BadJob(f"runtime.slow names {name!r}, which is no party. {did_you_mean(name, known)}")
 
 
 # -- parties with files ----------------------------------------------------------------------------------------------
@@ -79,13 +89,14 @@ def _preparation(entry: PartyEntry, table: Table, job: Job) -> Preparation:
 def _task(job: Job) -> Task:
     if job.task == "auto":
         return "regression" if job.loss == "squared" else "classification"
-    return "regression" if job.task == "regression" else "classification"
+    return (
+        "classification" if job.task == "classification" else "multiclass" if job.task == "multiclass" else "regression"
+    )
 
 
 def _labels_at(job: Job) -> list[str] | Literal["all"] | None:
     """All parties, where the method gives labels to all; else those named, or those that brought them."""
-    method = method_named(job.algorithm)
-    if not method.labels_everywhere:
+    if not labels_everywhere(job.algorithm):
         return job.labels_at
     if job.labels_at is not None:
         raise BadJob(
@@ -122,8 +133,11 @@ def _from_set(job: Job) -> VerticalData:
         limit_rows=entry.limit_rows,
         split_after_one_hot=entry.split_after_one_hot,
     )
-    if data.task == "multiclass":
-        raise BadData(f"The set {entry.set!r} has several classes; these linear methods need two, or a number.")
+    if data.task == "multiclass" and job.algorithm not in EMBEDDING:
+        raise BadData(
+            f"The set {entry.set!r} has several classes; the linear methods need two, or a number. For several classes "
+            'use algorithm = "vafl".'
+        )
     if job.task not in ("auto", data.task):
         raise BadJob(f"The set {entry.set!r} is for {data.task}; the job says task = {job.task!r}.")
     return data

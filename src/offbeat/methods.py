@@ -75,21 +75,36 @@ METHODS: dict[str, Method] = {
 
 HORIZONTAL = ("mapa", "audp", "asgd", "csgd", "steady", "fedasync", "fedbuff")
 EMBEDDING = ("vafl", "vafl-tsync", "vafl-sync")
+ALL_NAMES = (*METHODS, *EMBEDDING, *HORIZONTAL)
+
+
+def kind_named(name: str) -> str:
+    """`linear` (columns shared out, one model), `embedding` (VAFL) or `horizontal` (rows shared out)."""
+    if name in METHODS:
+        return "linear"
+    if name in EMBEDDING:
+        return "embedding"
+    if name in HORIZONTAL:
+        return "horizontal"
+    raise BadJob(f"Unknown algorithm {name!r}. {did_you_mean(name, ALL_NAMES)}")
 
 
 def method_named(name: str) -> Method:
-    """The method of this name, or a BadJob that names the nearest one."""
-    found = METHODS.get(name)
-    if name in HORIZONTAL:
+    """The linear vertical method of this name, or a BadJob that says what the name is instead."""
+    kind = kind_named(name)
+    if kind == "horizontal":
         raise BadJob(
-            f"{name!r} is a horizontal method: rows are shared out, not columns. `offbeat cloud` and `offbeat edge` "
-            "run it over a broker; offbeat.edge_experiment.run_edges simulates it."
+            f"{name!r} is a horizontal method: rows are shared out, not columns. `offbeat run` takes it with a job of "
+            "its kind, offbeat.edge_experiment.run_edges from Python; `offbeat cloud` and `offbeat edge` use a broker."
         )
-    if name in EMBEDDING:
+    if kind == "embedding":
         raise BadJob(
-            f"{name!r} trains embeddings under a head and is used from Python: "
-            "offbeat.algorithms.vafl, or offbeat.embedding_experiment for a run record."
+            f"{name!r} trains embeddings under a head. `offbeat run` takes it, and from Python "
+            "offbeat.embedding_experiment.run_embedding; the linear estimators and tools do not."
         )
-    if found is None:
-        raise BadJob(f"Unknown algorithm {name!r}. {did_you_mean(name, METHODS)}")
-    return found
+    return METHODS[name]
+
+
+def labels_everywhere(name: str) -> bool:
+    """Whether the method of this name gives every party the labels."""
+    return kind_named(name) == "linear" and METHODS[name].labels_everywhere

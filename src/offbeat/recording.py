@@ -99,6 +99,14 @@ def _from_certificate(time_s: float, value: Mapping[str, float]) -> CurveRow:
     return CurveRow(time_s, value["passes"], 0, value["objective"], value["gradient_norm"], gap)
 
 
+def verdict_of(outcome: Outcome, party: str, stopped: bool) -> tuple[str, str]:
+    """How a run ended, by the word of the party that decides it: the server, or the cloud."""
+    if stopped:
+        return "stopped", "stopped on request; the model as it was is kept"
+    finish = outcome.finished.get(party)
+    return (finish.verdict, finish.reason) if finish is not None else ("stalled", outcome.stalled)
+
+
 def deliveries(outcome: Outcome) -> tuple[Delivery, ...]:
     return tuple(Delivery(*row) for row in outcome.timeline)
 

@@ -1,16 +1,22 @@
 """Doing a run again: from its seed where time was virtual, from its parties' logs where it was real."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from offbeat.edge_experiment import load_edges, run_edges
+from offbeat.edge_job import EdgeJob
+from offbeat.embedding_experiment import run_embedding
+from offbeat.embedding_job import networks_of, vafl_options
 from offbeat.errors import BadInput, PeerFailed
-from offbeat.experiment import build_parties, run_experiment, setting_for
+from offbeat.experiment import run_experiment
 from offbeat.job import Job
 from offbeat.job_data import load_data
+from offbeat.job_party import messages_of_job, parties_of_edge_job, parties_of_job
 from offbeat.message.codec import Codec
-from offbeat.methods import method_named
+from offbeat.methods import EMBEDDING
 from offbeat.metrics.record import RunRecord
-from offbeat.run_folder import job_of
+from offbeat.run_folder import any_job_of
 from offbeat.runtime.recovery import log_path, recover
 from offbeat.runtime.threads import digest_of
 
@@ -22,13 +28,18 @@ def replay_run(folder: Path) -> dict[str, Any]:
         from offbeat.orgs.replay import replay_folder
 
         return replay_folder(folder)
-    job = job_of(folder)
+    job = any_job_of(folder)
+    if job.seed is None:
+        raise BadInput(
+            f"{folder} drew secret noise from the operating system, which nobody can draw again. Give the job a seed "
+            "to have runs that can be replayed."
+        )
     if job.runtime.kind == "simulator":
         return _from_seed(folder, record, job)
     return _from_logs(folder, record, job)
 
 
-def _from_seed(folder: Path, record: RunRecord, job: Job) -> dict[str, Any]:
+def _from_seed(folder: Path, record: RunRecord, job: Job | EdgeJob) -> dict[str, Any]:
     looks = len(record.curve)
     seen = 0
 
@@ -37,7 +48,7 @@ def _from_seed(folder: Path, record: RunRecord, job: Job) -> dict[str, Any]:
         seen += 1
         return record.verdict != "stopped" or seen < looks
 
-    again = run_experiment(load_data(job), job, optimum=0.0, watch=watch).record
+    again = _again(job, watch)
     same = again.digest == record.digest
     words = "came out the same, bit for bit" if same else "came out differently"
     return {
@@ -50,11 +61,22 @@ def _from_seed(folder: Path, record: RunRecord, job: Job) -> dict[str, Any]:
     }
 
 
-def _from_logs(folder: Path, record: RunRecord, job: Job) -> dict[str, Any]:
+def _again(job: Job | EdgeJob, watch: Callable[[object], bool]) -> RunRecord:
+    if isinstance(job, EdgeJob):
+        return run_edges(load_edges(job), job, watch=watch).record
     data = load_data(job)
-    codec = Codec(method_named(job.algorithm).family().messages)
+    if job.algorithm not in EMBEDDING:
+        return run_experiment(data, job, optimum=0.0, watch=watch).record
+    embeddings, head = networks_of(job, data)
+    options = vafl_options(job, data, head)
+    return run_embedding(data, job, embeddings=embeddings, head=head, options=options, watch=watch).record
+
+
+def _from_logs(folder: Path, record: RunRecord, job: Job | EdgeJob) -> dict[str, Any]:
+    parties = parties_of_edge_job(job) if isinstance(job, EdgeJob) else parties_of_job(job, load_data(job))
+    codec = Codec(messages_of_job(job))
     digests, events = {}, {}
-    for party in build_parties(setting_for(data, job), data, job):
+    for party in parties:
         if not log_path(folder, party.name).is_file():
             raise BadInput(
                 f"{folder} has no log of {party.name} ({log_path(folder, party.name)}): it cannot be replayed."

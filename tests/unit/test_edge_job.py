@@ -116,7 +116,7 @@ def test_a_sound_run_states_what_it_spent(tmp_path):
     assert record.parties["cloud"].updates == 40
     assert sum(record.parties[name].updates for name in data().names) > 0
     record.write(tmp_path)
-    assert RunRecord.read(tmp_path).options["privacy_by_edge"]["edge1"]["epsilon"] <= 4.0
+    assert RunRecord.read(tmp_path).privacy["edge1"]["epsilon"] <= 4.0
 
 
 def test_a_paper_run_says_that_it_is_not_private():

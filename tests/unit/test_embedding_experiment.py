@@ -45,7 +45,7 @@ def test_a_job_gives_a_record_that_can_be_written_and_read(variant, tmp_path):
 def test_private_mode_states_its_epsilon_and_what_it_follows_from():
     job = Job(algorithm="vafl", passes=50.0, seed=1)
     result = run_embedding(problem(), job, options=Vafl(batch=12, passes=50, private=calibrate(10.0, 1e-5, 5)))
-    said = result.record.options["privacy_by_client"]["bank"]
+    said = result.record.privacy["bank"]
     mu = 2 * np.sqrt(
         said["releases_max"] * (said["clip"] / said["noise"]) ** 2 + said["steps_max"] / said["gradient_noise"] ** 2
     )

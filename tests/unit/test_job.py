@@ -8,9 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from offbeat.edge_job import ConstantsEntry, EdgeDataEntry, EdgeJob, ModelEntry, PrivacyEntry, RateEntry
 from offbeat.errors import BadJob
 from offbeat.job import (
     DataEntry,
+    EmbeddingEntry,
     Job,
     PartyEntry,
     RuntimeEntry,
@@ -142,34 +144,50 @@ def test_a_job_written_back_is_the_same_job(tmp_path):
     assert job_from(tomllib.loads(toml_of(set_job))) == set_job
 
 
-DOCUMENTED = {"the top": Job, "[data]": DataEntry, "[runtime]": RuntimeEntry, "[[party]]": PartyEntry}
+DOCUMENTED = {
+    "the top": Job,
+    "[data]": DataEntry,
+    "[embedding]": EmbeddingEntry,
+    "[runtime]": RuntimeEntry,
+    "[[party]]": PartyEntry,
+}
+EDGES_DOCUMENTED = {
+    "the top": EdgeJob,
+    "[model]": ModelEntry,
+    "[rate]": RateEntry,
+    "[constants]": ConstantsEntry,
+    "[privacy]": PrivacyEntry,
+    "[data]": EdgeDataEntry,
+}
+PAGES = [("job-file.md", DOCUMENTED, name) for name in DOCUMENTED]
+PAGES += [("edge-job-file.md", EDGES_DOCUMENTED, name) for name in EDGES_DOCUMENTED]
 
 
-@pytest.mark.parametrize("section", DOCUMENTED)
-def test_the_reference_page_has_every_key_and_no_other(section):
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "job-file.md").read_text(encoding="utf-8")
-    heading = {
-        "the top": "## At the top",
-        "[data]": "## `[data]`",
-        "[runtime]": "## `[runtime]`",
-        "[[party]]": "## `[[party]]`",
-    }
-    part = page.split(heading[section] + "\n")[1].split("\n## ")[0]
+@pytest.mark.parametrize(("page", "kinds", "section"), PAGES)
+def test_the_reference_page_has_every_key_and_no_other(page, kinds, section):
+    text = (Path(__file__).parents[2] / "docs" / "reference" / page).read_text(encoding="utf-8")
+    heading = "## At the top" if section == "the top" else f"## `{section}`"
+    part = text.split(heading + "\n")[1].split("\n## ")[0]
     documented = set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE))
-    fields = {field.name for field in msgspec.structs.fields(DOCUMENTED[section])} - {"data", "runtime", "party"}
-    assert documented == fields
-    for name, default in _defaults(DOCUMENTED[section]):
+    assert documented == {field.name for field in msgspec.structs.fields(kinds[section]) if not _is_table(field)}
+    for name, default in _defaults(kinds[section]):
         row = next(line for line in part.splitlines() if line.startswith(f"| `{name}` |"))
         assert f"`{default}`" in row, f"{name}: the page should show the default {default}"
+
+
+def _is_table(field):
+    return field.name == "party" or isinstance(field.default, msgspec.Struct)
 
 
 def _defaults(kind):
     for field in msgspec.structs.fields(kind):
         value = field.default
-        if field.name in ("data", "runtime", "party") or value is None or value is msgspec.NODEFAULT:
+        if _is_table(field) or value is None or value is msgspec.NODEFAULT:
             continue
         yield field.name, {True: "true", False: "false"}.get(value, value) if isinstance(value, bool) else _shown(value)
 
 
 def _shown(value):
+    if isinstance(value, tuple):
+        return str(list(value))
     return f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)

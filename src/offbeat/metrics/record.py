@@ -83,6 +83,18 @@ class DataRecord(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
+EXIT_CODES = {
+    "target": 0,
+    "passes": 0,
+    "time": 0,
+    "diverged": 2,
+    "peer-lost": 3,
+    "stalled": 3,
+    "range": 4,
+    "budget": 4,
+}
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run. `verdict` is one word for programs, `reason` one sentence for people.
 
@@ -114,6 +126,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     machine: dict[str, str | int] = {}
     curve: tuple[CurveRow, ...] = ()
     timeline: tuple[Delivery, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """What the verdict means to a shell: 0 done, 2 bad input, 3 a party failed, 4 a bound was refused, 1 else."""
+        return EXIT_CODES.get(self.verdict, 1)
 
     @property
     def bytes_sent(self) -> int:

@@ -40,6 +40,13 @@ def seconds(value: float | None) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def short_seconds(value: float | None) -> str:
+    """The same in at most eight characters: 2.1 min, 3.2 h."""
+    if value is None or not math.isfinite(value) or value < 99.95:
+        return seconds(value)
+    return f"{value / 60:.1f} min" if value < 5940 else f"{value / 3600:.1f} h"
+
+
 def size(number_bytes: float | None) -> str:
     """An amount of bytes in decimal units: 512 B, 1.15 kB, 31.5 MB."""
     if number_bytes is None or not math.isfinite(number_bytes):

@@ -16,6 +16,7 @@ from rich.text import Text
 from offbeat.metrics.record import PartyRecord, RunRecord
 from offbeat.report import numbers, wording
 
+NAME_WIDTH = 16  # names up to this long stay whole on a narrow terminal
 PARTIES_LISTED = 24
 _WORDY = ("reveals", "remark", "adjacency")
 
@@ -93,7 +94,8 @@ def _result(record: RunRecord) -> Table:
 
 
 def _parties(record: RunRecord) -> RenderableType:
-    table = _table("party", "updates", "lag mean", "lag max", "sent", "compute", "communicate", "wait")
+    table = _table("party", "updates", "lag", "lag max", "sent", "compute", "network", "wait")
+    table.columns[0].min_width = min(NAME_WIDTH, max(map(len, record.parties), default=0))
     for name, party in list(record.parties.items())[:PARTIES_LISTED]:
         table.add_row(Text(name), *_party_cells(party))
     hidden = len(record.parties) - PARTIES_LISTED
@@ -106,9 +108,7 @@ def _party_cells(party: PartyRecord) -> tuple[str, ...]:
         f"{party.lag_mean:.2f}",
         numbers.count(party.lag_max),
         numbers.size(party.bytes_sent),
-        numbers.seconds(party.compute_s),
-        numbers.seconds(party.communicate_s),
-        numbers.seconds(party.wait_s),
+        *(numbers.short_seconds(time_s) for time_s in (party.compute_s, party.communicate_s, party.wait_s)),
     )
 
 

@@ -26,8 +26,8 @@ def test_every_warning_and_every_disclosure_is_there():
 
 def test_the_table_of_parties_is_exact():
     lines = summary_text(sample_record()).splitlines()
-    assert "  party     updates   lag mean   lag max      sent   compute   communicate     wait" in lines
-    assert "  shop        1,200       3.02        10   7.87 MB    41.2 s         5.9 s   1.15 s" in lines
+    assert "  party     updates     lag   lag max      sent   compute   network     wait" in lines
+    assert "  shop        1,200    3.02        10   7.87 MB    41.2 s     5.9 s   1.15 s" in lines
     assert "  bank retried 1; shop dropped 3, retried 1; telecom retried 1; insurer retried 1." in lines
 
 

@@ -1,0 +1,166 @@
+"""`offbeat run` with VAFL and with horizontal jobs: run folder, report, replay, every runtime, wrong keys."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from offbeat.cli import app
+from offbeat.edge_job import edge_job_from
+from offbeat.errors import BadJob
+from offbeat.job import job_from
+from offbeat.run_folder import any_job_of
+
+VAFL = """
+algorithm = "vafl"
+passes = 3
+seed = 2
+[data]
+set = "credit-like@0.02"
+parties = ["bank", "shop", "telecom"]
+[runtime]
+slow = { shop = 4.0 }
+"""
+EDGES = """
+algorithm = "steady"
+updates = 30
+batch = 40
+seed = 3
+[model]
+row_norm = 4.0
+[rate]
+step = 0.5
+clip = 1.0
+[privacy]
+epsilon = 8.0
+uploads = 12
+[data]
+set = "digits-like"
+edges = 3
+limit_rows = 600
+"""
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def run(tmp_path, text, *settings):
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    chosen = [word for setting in settings for word in ("--set", setting)]
+    return call("run", path, "--json", "--out", tmp_path / "run", *chosen)
+
+
+def told(result):
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_vafl_job_is_run_reported_and_replayed(tmp_path):
+    record = told(run(tmp_path, VAFL))
+    assert set(record["parties"]) == {"server", "bank", "shop", "telecom"}
+    assert record["verdict"] == "passes" and record["metrics"]["test_auc"] > 0.6
+    assert any("label" in warning for warning in record["warnings"])
+    weights = load_file(tmp_path / "run" / "checkpoints" / "bank.safetensors")
+    assert weights and all(np.isfinite(values).all() for values in weights.values())
+    assert "Test AUC" in call("report", tmp_path / "run").stdout
+    replayed = call("replay", tmp_path / "run", "--json")
+    assert json.loads(replayed.stdout)["same"] is True
+
+
+@pytest.mark.parametrize("variant", ["vafl-tsync", "vafl-sync"])
+def test_every_variant_by_name(tmp_path, variant):
+    assert told(run(tmp_path, VAFL, f"algorithm={variant}", "passes=1"))["algorithm"] == variant
+
+
+def test_private_embeddings_state_what_they_spent(tmp_path):
+    settings = ("embedding.epsilon=8", "embedding.uploads_max=3", "passes=2")
+    record = told(run(tmp_path, VAFL, *settings))
+    assert set(record["privacy"]) == {"bank", "shop", "telecom"}
+    assert all(0 < stated["epsilon"] <= 8.0 + 1e-9 for stated in record["privacy"].values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("mlp", ""), ("lstm", "embedding.shape=[14, 28]"), ("cnn", "embedding.shape=[2, 14, 14]")]
+)
+def test_networks_by_name(tmp_path, kind, shape):
+    pytest.importorskip("torch", reason="the extra `deep` is not installed")
+    text = 'algorithm = "vafl"\npasses = 1\n[data]\nset = "digits-like"\nparties = 2\nlimit_rows = 200\n'
+    small = ("embedding.optimiser=adam", "embedding.channels=2", "embedding.hidden=[8]")
+    record = told(run(tmp_path, text, f"embedding.kind={kind}", *small, *([shape] if shape else [])))
+    assert record["verdict"] == "passes" and "test_accuracy" in record["metrics"]
+
+
+def test_a_vafl_run_on_threads_replays_from_its_logs(tmp_path):
+    told(run(tmp_path, VAFL, "runtime.kind=threads", "passes=1"))
+    replayed = json.loads(call("replay", tmp_path / "run", "--json").stdout)
+    assert (replayed["how"], replayed["same"]) == ("logs", True)
+
+
+def test_a_horizontal_job_is_run_reported_and_replayed(tmp_path):
+    record = told(run(tmp_path, EDGES))
+    assert set(record["parties"]) == {"cloud", "edge1", "edge2", "edge3"}
+    assert record["verdict"] == "passes" and 0 < record["privacy"]["edge1"]["epsilon"] <= 8.0
+    assert load_file(tmp_path / "run" / "checkpoints" / "cloud.safetensors")["parameters"].shape == (7850,)
+    assert any_job_of(tmp_path / "run").privacy.uploads == 12
+    assert call("report", tmp_path / "run").exit_code == 0
+    assert json.loads(call("replay", tmp_path / "run", "--json").stdout)["same"] is True
+
+
+@pytest.mark.parametrize("algorithm", ["mapa", "audp", "asgd", "csgd", "fedasync", "fedbuff"])
+def test_every_horizontal_method_by_name(tmp_path, algorithm):
+    record = told(run(tmp_path, EDGES, f"algorithm={algorithm}", "updates=10"))
+    assert record["algorithm"] == algorithm
+    assert ("pool" in record["parties"]) == (algorithm == "csgd")
+
+
+def test_a_horizontal_run_on_threads_replays_from_its_logs(tmp_path):
+    told(run(tmp_path, EDGES, "runtime.kind=threads", "updates=10"))
+    replayed = json.loads(call("replay", tmp_path / "run", "--json").stdout)
+    assert (replayed["how"], replayed["same"]) == ("logs", True)
+
+
+def test_secret_noise_cannot_be_replayed(tmp_path):
+    told(run(tmp_path, EDGES.replace("seed = 3\n", ""), "updates=10"))
+    refused = call("replay", tmp_path / "run")
+    assert refused.exit_code == 2 and "secret noise" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "words"),
+    [
+        (VAFL, "target=1e-6", "has no use for target"),
+        (VAFL, "penalty_kind=nonconvex", "penalty_kind is one of none, l1"),
+        (VAFL, "embedding.kind=mpl", "'mlp'"),
+        (VAFL, "embedding.epsilon=3", "uploads_max"),
+        (VAFL, "embedding.widht=3", "'width'"),
+        (VAFL, "embedding.kind=cnn", "needs embedding.shape"),
+        (VAFL, "embedding.rates={ bnak = 2.0 }", "'bank'"),
+        (VAFL, "runtime.slow={ shpo = 2.0 }", "'shop'"),
+        (VAFL, "step=grid", "no step"),
+        (VAFL, "algorithm=vafl-tsnc", "'vafl-tsync'"),
+        (EDGES, "model.features=65", "784 columns"),
+        (EDGES, "model.classes=9", "10 classes"),
+        (EDGES, "runtime.kind=processes", "runtime.kind"),
+        (EDGES, "runtime.slow={ edge9 = 2.0 }", "no party"),
+        (EDGES, "data.splt=iid", "'split'"),
+        (EDGES, "data.set=credit-like@0.02", "no test rows"),
+    ],
+)
+def test_wrong_keys_end_in_one_paragraph(tmp_path, text, setting, words):
+    result = run(tmp_path, text, setting)
+    assert result.exit_code == 2, result.stdout
+    assert "Traceback" not in result.stderr and words in " ".join(result.stderr.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_linear_job_refuses_the_table_of_embeddings():
+    with pytest.raises(BadJob, match="has no use for embedding"):
+        job_from({"algorithm": "vfb2-svrg", "embedding": {"t": 2}})
+    with pytest.raises(BadJob, match="horizontal"):
+        job_from({"algorithm": "mapa"})
+    with pytest.raises(BadJob, match="Did you mean"):
+        edge_job_from({"algorithm": "mappa"})
