@@ -6,7 +6,7 @@
 | sigma     | deviation        | deviation of one row's gradient                                |
 | R         | radius           | bound on the distance to the optimum                           |
 | f(x1)-f*  | gap              | bound on what there is to gain                                 |
-| tau_max   | lag_max          | largest lag that is accepted                                   |
+| tau_max   | lag, or lag_max  | the lag that a full step allows for; the largest accepted      |
 | b         | batch            | rows of one gradient                                           |
 | Delta S   | 2 clip / batch   | sensitivity of an average of rows clipped at `clip` each       |
 | Delta_b   | variance         | deviation^2 / batch + E|noise|^2                               |
@@ -25,10 +25,17 @@ from offbeat.learning.horizontal import LinearModel
 from offbeat.privacy.clipping import AdaptiveClip
 from offbeat.privacy.mechanism import NOT_COUNTED
 
+WITHIN_WEIGHT = 0.1  # of the newest upload in the running fraction of rows within the clip
+
 
 @dataclass(frozen=True)
 class Constants:
-    """What the rules need to know about the problem."""
+    """What the rules need to know about the problem.
+
+    The printed steps allow for `lag_max`, the largest lag there may be. With a smaller `lag` they allow for that, and
+    an upload that is later gets a shorter step in proportion (Koloskova, Stich and Jaggi 2022; Mishchenko and others
+    2022): then the mean lag decides, which is below the number of edges however slow some of them are.
+    """
 
     smoothness: float
     deviation: float
@@ -36,6 +43,12 @@ class Constants:
     gap: float
     lag_max: int
     batch: float
+    lag: int | None = None
+
+    @property
+    def late(self) -> int:
+        """tau_max + 1 of the formulas."""
+        return (self.lag_max if self.lag is None else min(self.lag, self.lag_max)) + 1
 
     @classmethod
     def from_public(
@@ -144,7 +157,7 @@ class AsyncRate(CentralRate):
     """ASGD: 1/gamma = L (tau_max+1)^2 + sqrt(t+1) sigma/(R sqrt b)."""
 
     def _first(self) -> float:
-        return self.constants.smoothness * (self.constants.lag_max + 1) ** 2
+        return self.constants.smoothness * self.constants.late**2
 
 
 @dataclass
@@ -158,7 +171,7 @@ class NoisyRate:
     stage: int = 0
 
     def step(self, update: int) -> float:
-        late = self.constants.lag_max + 1
+        late = self.constants.late
         first = self.constants.smoothness * (late**2 + 1 if self.log_free else late)
         return 1 / (first + math.sqrt(self.variance + 1) * math.sqrt(update))
 
@@ -187,6 +200,7 @@ class StagedRate:
         T_s = 4 P^2 L (tau_max+1)^2 gap / Delta_b, rounded up, at least 1
 
     The clip never goes below `floor`: under the typical norm of one row's gradient clipping is a bias, not a saving.
+    Nor does it shrink once fewer than half of the rows are within it, where the uploads carry that (noisy) fraction.
     With `deviation_within_clip` sigma is min(deviation, clip), which per-row clipping gives for nothing.
     """
 
@@ -198,9 +212,10 @@ class StagedRate:
     per_clip: float = 0.0
     stage: int = 0
     left: int = field(default=-1)
+    within: float = NOT_COUNTED  # of the rows, averaged over the stage's last uploads
 
     def step(self, update: int) -> float:
-        return 1 / (2 * self.caution * self.constants.smoothness * (self.constants.lag_max + 1))
+        return 1 / (2 * self.caution * self.constants.smoothness * self.constants.late)
 
     @property
     def variance(self) -> float:
@@ -212,24 +227,35 @@ class StagedRate:
     @property
     def caution(self) -> float:
         """P."""
-        late = self.constants.lag_max + 1
+        late = self.constants.late
         return max(1.0, 2 * self.variance / (late * self.clip**2 * self.shrink**2))
 
     @property
     def length(self) -> int:
         """T_s of the present stage."""
-        late = self.constants.lag_max + 1
+        late = self.constants.late
         updates = 4 * self.caution**2 * self.constants.smoothness * late**2 * self.constants.gap / self.variance
         return max(1, math.ceil(updates))
 
     def applied(self, fraction_within: float) -> None:
+        self._note(fraction_within)
         if self.left < 0:
             self.left = self.length
         self.left -= 1
-        if self.left <= 0 and self.clip > self.floor:
+        if self.left <= 0 and self.clip > self.floor and not self._at_median():
             self.clip = max(self.shrink * self.clip, self.floor)
             self.stage += 1
             self.left = self.length
+            self.within = NOT_COUNTED
+
+    def _note(self, fraction_within: float) -> None:
+        if fraction_within == NOT_COUNTED:
+            return
+        weight = 1.0 if self.within == NOT_COUNTED else WITHIN_WEIGHT
+        self.within = (1 - weight) * self.within + weight * fraction_within
+
+    def _at_median(self) -> bool:
+        return self.within != NOT_COUNTED and self.within < 0.5
 
     def noise(self, per_clip: float) -> None:
         self.per_clip = per_clip
@@ -237,10 +263,11 @@ class StagedRate:
             self.left = min(self.left, self.length)
 
     def snapshot(self) -> dict[str, float]:
-        return {"clip": self.clip, "stage": self.stage, "left": self.left, "per_clip": self.per_clip}
+        kept = {"clip": self.clip, "stage": self.stage, "left": self.left, "per_clip": self.per_clip}
+        return {**kept, "within": self.within}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        self.clip, self.per_clip = state["clip"], state["per_clip"]
+        self.clip, self.per_clip, self.within = state["clip"], state["per_clip"], state["within"]
         self.stage, self.left = int(state["stage"]), int(state["left"])
 
 

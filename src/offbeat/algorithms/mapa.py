@@ -68,11 +68,15 @@ __all__ = [
 
 
 class GradientStep:
-    """x <- x - gamma (g + strength x): one step for each upload. The penalty needs no data, so the cloud adds it."""
+    """x <- x - gamma (g + strength x): one step for each upload. The penalty needs no data, so the cloud adds it.
 
-    def __init__(self, rate: Rate, strength: float) -> None:
+    Where the rate allows for a `lag` only, the step of a later upload is shorter in proportion.
+    """
+
+    def __init__(self, rate: Rate, strength: float, lag: int | None = None) -> None:
         self.rate = rate
         self.strength = strength
+        self.lag = lag
 
     @property
     def clip(self) -> float:
@@ -84,6 +88,8 @@ class GradientStep:
 
     def apply(self, parameters: np.ndarray, upload: Upload, lag: int, version: int) -> np.ndarray:
         step = self.rate.step(version + 1)
+        if self.lag is not None and lag > self.lag:
+            step *= (self.lag + 1) / (lag + 1)
         self.rate.applied(upload.fraction_within)
         moved = parameters * (1 - step * self.strength)
         moved -= step * upload.gradient
@@ -199,7 +205,7 @@ def _private(
     retry_s: float,
 ) -> list[Party]:
     recipes = privacy_of_edges(privacy, {name: rows.rows for name, rows in data.items()}, constants.batch)
-    rule = GradientStep(rate, strength)
+    rule = GradientStep(rate, strength, constants.lag)
     return parties(model, data, rule, recipes, updates=updates, lag_max=constants.lag_max, seed=seed, retry_s=retry_s)
 
 

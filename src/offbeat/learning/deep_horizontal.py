@@ -170,22 +170,6 @@ def digits_model(side: int, seed: int, channels: tuple[int, int] = (16, 32)) -> 
     return DeepModel(digits_network(side, seed, channels), (1, side, side))
 
 
-def smoothness_by_power(model: DeepModel, parameters: Vector, public: EdgeData, iterations: int = 20) -> float:
-    """The largest curvature |H v| found by power iteration on PUBLIC rows, with H v from differences of gradients."""
-    rng = np.random.default_rng(0)
-    direction = rng.standard_normal(model.dimension)
-    everything = np.arange(public.rows)
-    found = 0.0
-    for _ in range(iterations):
-        direction /= np.linalg.norm(direction)
-        step = 1e-2 * direction
-        ahead, _ = model.clipped_sum(parameters + step, public, everything, np.inf)
-        behind, _ = model.clipped_sum(parameters - step, public, everything, np.inf)
-        direction = (ahead - behind) / (2e-2 * public.rows)
-        found = float(np.linalg.norm(direction))
-    return found
-
-
 def _refuse_mixing(module: "torch.nn.Module") -> None:
     torch = _torch()
     mixing = (torch.nn.modules.batchnorm._BatchNorm,)

@@ -5,10 +5,13 @@ they come (paper mode) or scaled to norm 4 (sound mode, so that L, sigma and the
 regression tells even digits from odd ones; L = 10, delta = 1e-3, theta = 1/2, batch 12, strength 1e-4 as in its section
 7.3.2; sigma = 30 for the network, as printed there, and measured at the first model for the others (which is no more
 private than the rest of paper mode); R = sqrt(2 f(0) / strength); AUDP clips at the largest gradient norm there can be.
+
+In sound mode L is measured on a public proxy (the other set of digits, at the same size), and the steps allow for the
+mean lag, one less than the edges; `bounds="worst"` takes the worst case of both, as the printed formulas want it.
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from offbeat.algorithms.edge_rates import Constants, SteadyRate
 from offbeat.algorithms.mapa import Cloud, asgd, audp, csgd, mapa, steady
 from offbeat.data.images import Images
 from offbeat.data.load import load_images
-from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data
+from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data, smoothness_by_power
 from offbeat.party.contract import Party
 from offbeat.privacy.accountant import ADJACENCIES, epsilon
 from offbeat.privacy.clipping import AdaptiveClip
@@ -32,6 +35,11 @@ NORM_MAX = math.sqrt(ROW_NORM**2 + 1)
 NETWORK_CLIP = 10.0  # AUDP's fixed clip for the network, whose gradients have no bound
 CHANNELS = (8, 16)
 PIXEL_MEAN, PIXEL_DEVIATION = 0.1307, 0.3081  # MNIST's customary constants, taken as public
+PROXY = {"mnist": "usps", "usps": "mnist"}  # what may be looked at in place of the edges' rows
+PROXY_ROWS = 1_000
+HELD_OUT = 6  # one training row in so many is held out where settings are chosen
+LOOK_SHARE = 0.2  # of the mean time between updates, from one look to the next
+LOOK_ROWS = 2_000  # test rows of a look at a network; the final figures are over all
 
 
 @dataclass(frozen=True)
@@ -59,19 +67,27 @@ class Setting:
     looks: int = 12
     until_loss: float | None = None  # stop where the mean of five looks is below
     norms: bool = False  # whether a look also takes the gradient's norm over the test rows
+    held_out: bool = False  # judge by training rows that are held out: the test rows stay unseen
+    count: bool = False  # whether MAPA's uploads carry the noisy fraction within the clip
+    bounds: str = "proxy"  # sound mode's L and lag: proxy, or worst
 
     def key(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in asdict(self).items())
+        """What is told apart: the first four, and what is not as usual."""
+        usual = asdict(Setting(self.data, self.model, self.algorithm, self.mode))
+        unusual = {name: value for name, value in asdict(self).items() if value != usual[name]}
+        first = f"{self.data} {self.model} {self.algorithm} {self.mode}"
+        return " ".join([first, *(f"{name}={value}" for name, value in unusual.items())])
 
 
 class Courses:
-    """The pictures of a run of figures, loaded once."""
+    """The pictures of a run of figures, loaded once; the rows of the last two ways of dealing them are kept."""
 
     def __init__(self, data_dir: Path | None, limit_rows: int | None = None, limit_test: int | None = None) -> None:
         self.data_dir = data_dir
         self.limit_rows = limit_rows
         self.limit_test = limit_test
         self._images: dict[str, Images] = {}
+        self._dealt: dict[tuple[Any, ...], tuple[dict[str, EdgeData], EdgeData]] = {}
 
     def images(self, name: str) -> Images:
         if name not in self._images:
@@ -79,14 +95,37 @@ class Courses:
         return self._images[name]
 
     def rows(self, setting: Setting) -> tuple[dict[str, EdgeData], EdgeData]:
-        """Every edge's rows, shuffled by the seed and dealt evenly, and the test rows."""
+        """Every edge's rows, shuffled by the seed and dealt evenly, and the rows to judge by."""
+        edges = 1 if setting.algorithm == "csgd" else setting.edges
+        kind = "linear" if setting.model in ("SVM", "softmax") else setting.model
+        key = (setting.data, kind, setting.mode == "sound", setting.split, setting.seed, edges, setting.held_out)
+        if key not in self._dealt:
+            while len(self._dealt) > 1:
+                self._dealt.pop(next(iter(self._dealt)))
+            self._dealt[key] = self._deal(setting, edges)
+        return self._dealt[key]
+
+    def _deal(self, setting: Setting, edges: int) -> tuple[dict[str, EdgeData], EdgeData]:
         images = self.images(setting.data)
         order = np.random.default_rng(setting.seed).permutation(images.y_train.size)[: self.limit_rows]
-        train = _prepared(setting, images.x_train[order], images.y_train[order])
-        test = _prepared(setting, images.x_test[: self.limit_test], images.y_test[: self.limit_test])
-        edges = 1 if setting.algorithm == "csgd" else setting.edges
+        judged = (images.x_test[: self.limit_test], images.y_test[: self.limit_test])
+        if setting.held_out:
+            last = order[-(order.size // HELD_OUT) :]
+            order, judged = order[: -last.size], (images.x_train[last], images.y_train[last])
+        x, y = _prepared(setting, images.x_train[order], images.y_train[order])
         parts = np.array_split(np.arange(order.size), edges)
-        return {f"edge{k + 1}": edge_data(train[0][p], train[1][p]) for k, p in enumerate(parts)}, edge_data(*test)
+        return {f"edge{k + 1}": edge_data(x[p], y[p]) for k, p in enumerate(parts)}, edge_data(
+            *_prepared(setting, *judged)
+        )
+
+    def proxy(self, setting: Setting) -> EdgeData:
+        """Some rows of the other set of digits, brought to this one's size: nobody's secret."""
+        images, side = self.images(PROXY.get(setting.data, setting.data)), self.images(setting.data).shape[0]
+        chosen = slice(0, PROXY_ROWS)
+        pictures = images.x_train[chosen].reshape(-1, *images.shape)
+        at = np.arange(side) * images.shape[0] // side
+        resized = pictures[:, at][:, :, at].reshape(-1, side * side)
+        return edge_data(*_prepared(setting, resized, images.y_train[chosen]))
 
 
 def _prepared(setting: Setting, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -118,17 +157,30 @@ def start_loss(model: HorizontalModel) -> float:
     return model.start_loss if isinstance(model, LinearModel) else math.log(10)
 
 
-def constants_for(setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData]) -> Constants:
-    """The printed constants in paper mode; public bounds of scaled rows in sound mode."""
+def constants_for(
+    setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData], proxy: EdgeData | None = None
+) -> Constants:
+    """The printed constants in paper mode; public ones in sound mode, sharper with a proxy's rows."""
     lag_max = setting.edges if setting.delays == "cyclic" else 3 * setting.edges
-    if setting.mode == "sound" and isinstance(model, LinearModel):
-        return Constants.from_public(model, norm_max=NORM_MAX, strength=STRENGTH, lag_max=lag_max, batch=setting.batch)
     gap = start_loss(model)
     radius = math.sqrt(2 * gap / STRENGTH)
-    if setting.mode == "sound":
-        return Constants(setting.smoothness, setting.clip or 1.0, radius, gap, lag_max, setting.batch)
-    deviation = setting.deviation or measured_deviation(model, rows)
-    return Constants(setting.smoothness, deviation, radius, gap, lag_max, setting.batch)
+    if setting.mode != "sound":
+        deviation = setting.deviation or measured_deviation(model, rows)
+        return Constants(setting.smoothness, deviation, radius, gap, lag_max, setting.batch)
+    worst = Constants(setting.smoothness, setting.clip or 1.0, radius, gap, lag_max, setting.batch)
+    if isinstance(model, LinearModel):
+        worst = Constants.from_public(model, norm_max=NORM_MAX, strength=STRENGTH, lag_max=lag_max, batch=setting.batch)
+    if setting.bounds == "worst" or proxy is None:
+        return worst
+    smoothness = smoothness_by_power(_smooth(model), model.start(), proxy, 8) + STRENGTH
+    return replace(worst, smoothness=smoothness, lag=setting.edges - 1)
+
+
+def _smooth(model: HorizontalModel) -> HorizontalModel:
+    """The hinge's curvature is that of its square."""
+    if isinstance(model, LinearModel) and model.loss_name == "hinge":
+        return LinearModel("squared-hinge", model.features, model.classes)
+    return model
 
 
 def measured_deviation(model: HorizontalModel, rows: dict[str, EdgeData]) -> float:
@@ -141,8 +193,10 @@ def measured_deviation(model: HorizontalModel, rows: dict[str, EdgeData]) -> flo
     return float(np.sqrt(((each - each.mean(axis=0)) ** 2).sum(axis=1).mean()))
 
 
-def build(setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData]) -> list[Party]:
-    constants = constants_for(setting, model, rows)
+def build(
+    setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData], proxy: EdgeData | None = None
+) -> list[Party]:
+    constants = constants_for(setting, model, rows, proxy)
     common: dict[str, Any] = {"constants": constants, "updates": setting.updates, "seed": setting.seed}
     if setting.algorithm == "csgd":
         return csgd(model, next(iter(rows.values())), strength=STRENGTH, **common)
@@ -175,7 +229,8 @@ def privacy_for(setting: Setting, model: HorizontalModel) -> Privacy:
     if setting.mode == "paper":
         noisy = None if isinstance(model, LinearModel) else int(model.first_layer)  # type: ignore[attr-defined]
         return Paper(setting.epsilon, noisy)
-    adaptive = AdaptiveClip(start=setting.clip or 1.0) if setting.algorithm == "adaptive" else None
+    counted = setting.algorithm == "adaptive" or setting.count
+    adaptive = AdaptiveClip(start=setting.clip or 1.0) if counted else None
     uploads = math.ceil(setting.updates / setting.edges)
     return Sound(setting.epsilon, uploads, DELTA, adaptive=adaptive)
 
@@ -194,10 +249,11 @@ def train(courses: Courses, setting: Setting) -> dict[str, Any]:
     rows, test = courses.rows(setting)
     pixels = int(test.features.shape[1])
     model = model_for(setting, pixels)
-    parties = build(setting, model, rows)
+    by_rule = setting.mode == "sound" and setting.algorithm in ("mapa", "audp")
+    parties = build(setting, model, rows, courses.proxy(setting) if by_rule else None)
     cloud = parties[0]
     assert isinstance(cloud, Cloud)
-    eyes = _Eyes(cloud, model, test, setting)
+    eyes = _Eyes(cloud, model, _looked_at(model, test), setting)
     jitter = Jitter() if setting.delays == "cyclic" else Jitter("lognormal", 0.5)
     Simulator(seed=setting.seed, costs=CostModel(jitter=jitter)).run(parties, eyes.look)
     if eyes.reached is None:
@@ -213,8 +269,16 @@ def train(courses: Courses, setting: Setting) -> dict[str, Any]:
         "clip": cloud.rule.clip if math.isfinite(cloud.rule.clip) else None,
         "updates": cloud.version,
         "reached": eyes.reached,
+        "lag_mean": sum(lag * count for lag, count in enumerate(cloud.lags)) / max(1, sum(cloud.lags)),
+        "lag_max": max((lag for lag, count in enumerate(cloud.lags) if count), default=0),
         "privacy": stated_privacy(parties[1:]),
     }
+
+
+def _looked_at(model: HorizontalModel, test: EdgeData) -> EdgeData:
+    if isinstance(model, LinearModel) or test.rows <= LOOK_ROWS:
+        return test
+    return edge_data(test.features[:LOOK_ROWS], test.labels[:LOOK_ROWS])
 
 
 def stated_privacy(edges: list[Party]) -> dict[str, float] | None:
@@ -236,7 +300,6 @@ class _Eyes:
         self.every = max(1, setting.updates // max(1, setting.looks))
         self.next = 0
         self.curve: list[list[float]] = []
-        self.within_s = 2e-4
         self.reached: int | None = None
 
     def look(self, time_s: float) -> float | None:
@@ -246,7 +309,7 @@ class _Eyes:
             if self._met():
                 self.reached = self.cloud.version
                 return None
-        return self.within_s
+        return max(2e-4, LOOK_SHARE * time_s / max(1, self.cloud.version))
 
     def _pace(self) -> int:
         """Every so many updates; towards a threshold, often at first and then every half per cent."""

@@ -1,6 +1,7 @@
 """The rules of section 5.2 in numbers, and the stages of the published defaults."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,24 @@ def test_floor_stops_the_shrinking():
     for _ in range(50):
         rate.applied(-1)
     assert rate.clip == 500.0 and rate.stage == 2
+
+
+def test_a_noisy_fraction_below_one_half_stops_the_shrinking():
+    counted, blind = staged(), staged()
+    for _ in range(60):
+        counted.applied(1.0 if counted.clip > 400 else 0.3)
+        blind.applied(-1)
+    assert 200 < counted.clip <= 400 and blind.clip < 100
+    for _ in range(60):
+        counted.applied(0.9)  # the rows' gradients have become shorter
+    assert counted.clip < 200
+
+
+def test_a_step_may_allow_for_less_than_the_largest_lag():
+    nearer = replace(PRINTED, lag=2)
+    assert AsyncRate(nearer).step(3) == pytest.approx(1 / (90 + 2 * 30 / (2 * math.sqrt(12))))
+    assert StagedRate(nearer, 1e6, per_clip=0.0).step(1) == pytest.approx(1 / (2 * 10 * 3))
+    assert replace(PRINTED, lag=9).late == 6, "no lag beyond the largest accepted one counts"
 
 
 def test_other_rates():

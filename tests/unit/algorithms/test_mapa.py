@@ -326,6 +326,15 @@ def test_stage_changes_are_observed():
     assert Observe("stage", 1) in effects and sends(effects)[0].body.clip == 2.0
 
 
+def test_an_upload_later_than_the_step_allows_for_moves_less():
+    upload = Upload(np.array([6.0]), 0, 1, -1.0)
+    start = np.array([0.0])
+    rule = GradientStep(SteadyRate(0.5), 0.0, lag=2)
+    moved = [float(rule.apply(start, upload, lag, 9)[0]) for lag in (0, 2, 5)]
+    assert moved == [-3.0, -3.0, -1.5]
+    assert float(GradientStep(SteadyRate(0.5), 0.0).apply(start, upload, 5, 9)[0]) == -3.0
+
+
 def test_builders_give_a_cloud_and_its_edges():
     from offbeat.algorithms.edge_rates import Constants
 

@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra `deep` is not installed")
 
 from offbeat.errors import BadJob  # noqa: E402
-from offbeat.learning.deep_horizontal import DeepModel, digits_model, smoothness_by_power  # noqa: E402
-from offbeat.learning.horizontal import LinearModel, edge_data  # noqa: E402
+from offbeat.learning.deep_horizontal import DeepModel, digits_model  # noqa: E402
+from offbeat.learning.horizontal import LinearModel, edge_data, smoothness_by_power  # noqa: E402
 from offbeat.privacy.clipping import clipped_sum  # noqa: E402
 
 RNG = np.random.default_rng(0)

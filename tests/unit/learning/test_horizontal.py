@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.errors import BadData, BadJob
-from offbeat.learning.horizontal import LinearModel, edge_data
+from offbeat.learning.horizontal import LinearModel, edge_data, smoothness_by_power
 from offbeat.privacy.clipping import clipped_sum
 
 MODELS = [("logistic", 2), ("hinge", 4), ("squared-hinge", 4), ("softmax", 4)]
@@ -96,6 +96,17 @@ def test_smoothness_bounds_the_change_of_the_gradient(loss, classes):
         one, _ = model.clipped_sum(parameters, data, everything, math.inf)
         two, _ = model.clipped_sum(parameters + step, data, everything, math.inf)
         assert np.linalg.norm(two - one) / data.rows <= bound * np.linalg.norm(step)
+
+
+def test_power_iteration_finds_what_the_bound_only_bounds():
+    rng = np.random.default_rng(5)
+    data = edge_data(rng.standard_normal((200, 6)), rng.integers(0, 2, 200))
+    model = LinearModel("logistic", 6)
+    rows = np.column_stack([data.features, np.ones(200)])
+    exact = float(np.linalg.eigvalsh(rows.T @ rows / 200)[-1]) / 4  # the Hessian at 0
+    found = smoothness_by_power(model, model.start(), data, 60)
+    assert found == pytest.approx(exact, rel=1e-3)
+    assert found < model.smoothness(float(data.norms.max()), 0.0) / 3
 
 
 def test_accuracy_counts_agreement():
