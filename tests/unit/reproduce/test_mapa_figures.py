@@ -1,6 +1,7 @@
 """The figures' parts on generated pictures: settings, the attack, what is kept, what is concluded."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,14 +12,13 @@ from offbeat.reproduce.mapa import ENTRIES, _panel_row, _panel_verdict, _spread_
 from offbeat.reproduce.mapa_inversion import as_printed, correlation, recover
 from offbeat.reproduce.mapa_pieces import Workshop, accounted, lines_figure, soundly, spread_of
 from offbeat.reproduce.mapa_runs import Courses, Setting, constants_for, model_for, privacy_for, train
+from offbeat.reproduce.mapa_sound import choose
 
 COURSES = Courses(None, 600, 200)
 BASE = Setting("digits-like", "LR", "mapa", "paper", 0.5, updates=60, edges=3, looks=3)
 
 
 def changed(**changes):
-    from dataclasses import replace
-
     return replace(BASE, **changes)
 
 
@@ -65,6 +65,36 @@ def test_the_attack_recovers_a_row_exactly_without_noise_and_hardly_with_much():
     assert correlation(recover(model, as_printed(5.0, 1e6, 0)(gradient, 0)), row.features[0]) > 0.999
     noisy = [correlation(recover(model, as_printed(5.0, 1e-3, 0)(gradient, n)), row.features[0]) for n in range(40)]
     assert abs(np.mean(noisy)) < 0.3
+
+
+def test_a_setting_is_chosen_by_training_rows_that_are_held_out(tmp_path):
+    held = changed(held_out=True)
+    mine, judged = COURSES.rows(held)
+    everything, test = COURSES.rows(BASE)
+    assert sum(rows.rows for rows in mine.values()) == 500 and judged.rows == 100
+    assert sum(rows.rows for rows in everything.values()) == 600 and test.rows == 200
+    seen = {row.tobytes() for rows in mine.values() for row in rows.features}
+    assert not seen & {row.tobytes() for row in judged.features}, "no row is trained on and judged by"
+    shop = Workshop("choice", ReproduceOptions(quick=True, out=tmp_path), 600)
+    base = changed(algorithm="fixed", mode="sound", model="softmax", epsilon=8.0, batch=40, clip=1.0)
+    choice = choose(shop, [replace(base, step=step) for step in (1e-6, 1.0)])
+    assert choice.setting == replace(base, step=1.0) and choice.tried[0][2] < choice.tried[1][2]
+    assert all("held_out=True" in key for key in shop.kept.pieces), "the test rows stay unseen"
+
+
+def test_the_proxy_is_another_set_at_the_same_size():
+    proxy = COURSES.proxy(changed(mode="sound"))
+    assert proxy.features.shape[1] == 784 and np.allclose(proxy.norms, math.sqrt(17), atol=1e-4)
+    model = LinearModel("logistic", 784)
+    rows, _ = COURSES.rows(changed(mode="sound"))
+    sharp = constants_for(changed(mode="sound"), model, rows, proxy)
+    worst = constants_for(changed(mode="sound", bounds="worst"), model, rows, proxy)
+    assert sharp.smoothness < worst.smoothness and (sharp.late, worst.late) == (3, 4)
+
+
+def test_only_what_is_unusual_tells_pieces_apart():
+    assert BASE.key() == "digits-like LR mapa paper epsilon=0.5 edges=3 updates=60 looks=3"
+    assert replace(BASE, held_out=True).key() == f"{BASE.key()} held_out=True"
 
 
 def test_pieces_are_kept_and_not_trained_twice(tmp_path):
