@@ -6,14 +6,9 @@ and (for the edges' ledgers) a snapshot on disk before every upload are on; a se
 Needs Mosquitto on this machine for the broker's lines; without it they say so.
 """
 
-import getpass
-import shutil
-import socket
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,7 +24,7 @@ from offbeat.party.contract import Effect, Event, Party, State
 from offbeat.privacy.ledger import Budget
 from offbeat.privacy.mechanism import Gaussian
 from offbeat.privacy.noise import SystemNoise
-from offbeat.runtime.broker import BrokerPlan, write_broker
+from offbeat.runtime.broker import RunningBroker, running_broker
 from offbeat.runtime.mqtt import Address, Mqtt
 from offbeat.runtime.simulator import Simulator
 
@@ -40,7 +35,7 @@ def edge(options: BenchOptions) -> BenchResult:
     """Medians of repeats; the broker's ratio to the simulator in the same run."""
     repeats = 1 if options.quick else 5
     rows: list[dict[str, Any]] = []
-    with _broker() as broker:
+    with running_broker([f"edge{k + 1}" for k in range(EDGES)]) as broker:
         for name, model, updates in _models(options.quick):
             simulated = _rate(lambda m=model, n=updates: _simulate(m, n), repeats)  # type: ignore[misc]
             rows.append(_row(name, "simulator", simulated, simulated))
@@ -112,7 +107,7 @@ def _simulate(model: HorizontalModel, updates: int) -> float:
     return updates / (time.perf_counter() - begin)
 
 
-def _over(broker: "RunningBroker", model: HorizontalModel, updates: int, durable: bool) -> float:
+def _over(broker: RunningBroker, model: HorizontalModel, updates: int, durable: bool) -> float:
     """From the first update to the last, as the cloud sees it; connecting is not counted."""
     cloud, *edges = _parties(model, updates)
     assert isinstance(cloud, Cloud)
@@ -144,58 +139,6 @@ class _Watched:
 
     def restore(self, state: State) -> None:
         self.cloud.restore(state)
-
-
-class RunningBroker:
-    """Where the broker of this benchmark listens, and one folder with everybody's certificates."""
-
-    def __init__(self, port: int, identity: Path) -> None:
-        self.port = port
-        self.identity = identity
-
-
-@contextmanager
-def _broker() -> Iterator[RunningBroker | None]:
-    program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
-    if program is None:
-        yield None
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        port, names = _free_port(), [f"edge{k + 1}" for k in range(EDGES)]
-        plan = BrokerPlan(names, bind="127.0.0.1", port=port, run_as=getpass.getuser())
-        configuration = write_broker(Path(folder), plan)
-        process = subprocess.Popen([program, "-c", str(configuration)], stderr=subprocess.DEVNULL)
-        try:
-            _wait_until_open(port, process)
-            yield RunningBroker(port, _one_folder(Path(folder), ["cloud", *names]))
-        finally:
-            process.terminate()
-            process.wait(10)
-
-
-def _one_folder(folder: Path, names: list[str]) -> Path:
-    together = folder / "together"
-    together.mkdir()
-    for name in names:
-        for path in (folder / "parties" / name).iterdir():
-            shutil.copy(path, together / path.name)
-    return together
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_until_open(port: int, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and process.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.02)
-    raise RuntimeError("mosquitto did not open its port")
 
 
 ENTRIES = (Benchmark("edge", "updates per second, simulator and broker, LR and network", edge),)

@@ -55,7 +55,6 @@ class DeepModel:
         self._start = np.concatenate([value.detach().numpy().ravel() for value in module.parameters()])
         self._row_loss = row_loss or torch.nn.functional.cross_entropy
         self._row_gradients = torch.func.vmap(torch.func.grad(self._loss_of_one), in_dims=(None, 0, 0))
-        self._batch_gradient = torch.func.grad(self._loss_of_all)
 
     @property
     def dimension(self) -> int:
@@ -98,23 +97,25 @@ class DeepModel:
     def _plain_sum(self, parameters: Vector, data: EdgeData, rows: Rows) -> Vector:
         """Nothing to clip: one backward pass for all rows."""
         torch = _torch()
-        gradients = self._batch_gradient(self._named(parameters), self._inputs(data, rows), self._labels(data, rows))
-        found: Vector = torch.cat([gradients[name].ravel() for name in self._names]).numpy().astype(np.float64)
+        flat = self._flat(parameters).requires_grad_()
+        scores = torch.func.functional_call(self.module, self._parts(flat), (self._inputs(data, rows),))
+        loss = self._row_loss(scores, self._labels(data, rows), reduction="sum")
+        found: Vector = torch.autograd.grad(loss, flat)[0].numpy().astype(np.float64)
         return found
-
-    def _loss_of_all(self, parameters: dict[str, Any], rows: Any, labels: Any) -> Any:
-        scores = _torch().func.functional_call(self.module, parameters, (rows,))
-        return self._row_loss(scores, labels, reduction="sum")
 
     def _loss_of_one(self, parameters: dict[str, Any], row: Any, label: Any) -> Any:
         torch = _torch()
         scores = torch.func.functional_call(self.module, parameters, (row.unsqueeze(0),))
         return self._row_loss(scores, label.unsqueeze(0), reduction="sum")
 
+    def _flat(self, parameters: Vector) -> Any:
+        return _torch().from_numpy(np.asarray(parameters, dtype=np.float32).copy())
+
     def _named(self, parameters: Vector) -> dict[str, Any]:
-        torch = _torch()
-        flat = torch.from_numpy(np.asarray(parameters, dtype=np.float32).copy())
-        parts = torch.split(flat, self._sizes)
+        return self._parts(self._flat(parameters))
+
+    def _parts(self, flat: Any) -> dict[str, Any]:
+        parts = _torch().split(flat, self._sizes)
         named = zip(self._names, parts, self._shapes, strict=True)
         return {name: part.reshape(shape) for name, part, shape in named}
 

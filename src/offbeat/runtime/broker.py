@@ -12,10 +12,17 @@ reads only what is addressed to it and writes only under its own name, so the la
     offbeat/<run>/status/<party>             "here", or the last will "lost"; kept for late comers
 """
 
+import getpass
 import ipaddress
 import os
 import re
-from collections.abc import Sequence
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -212,3 +219,59 @@ def _write(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
+
+
+# -- a broker for a while -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunningBroker:
+    """Where a broker on this machine listens, and one folder with everybody's certificates."""
+
+    port: int
+    identity: Path
+
+
+@contextmanager
+def running_broker(names: Sequence[PartyName]) -> Iterator[RunningBroker | None]:
+    """Mosquitto on loopback, for the cloud and these edges, until the block ends; None where it is not installed."""
+    program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+    if program is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        port = _free_port()
+        plan = BrokerPlan(names, bind="127.0.0.1", port=port, run_as=getpass.getuser())
+        configuration = write_broker(Path(folder), plan)
+        process = subprocess.Popen([program, "-c", str(configuration)], stderr=subprocess.DEVNULL)
+        try:
+            _wait_until_open(port, process)
+            yield RunningBroker(port, _one_folder(Path(folder), [plan.cloud, *names]))
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def _one_folder(folder: Path, names: Sequence[PartyName]) -> Path:
+    together = folder / "together"
+    together.mkdir()
+    for name in names:
+        for path in (folder / "parties" / name).iterdir():
+            shutil.copy(path, together / path.name)
+    return together
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_open(port: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise RuntimeError("mosquitto did not open its port")
