@@ -18,19 +18,23 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.auditing_releases import ReleaseWatch, embedding_attacks, release_findings, release_text
 from offbeat.data.assemble import VerticalData
+from offbeat.edge_job import EdgeJob
+from offbeat.errors import BadInput
 from offbeat.evaluation import Setting
 from offbeat.experiment import build_parties, setting_for
 from offbeat.job import Job
 from offbeat.job_data import load_data
+from offbeat.job_party import messages_of_job, parties_of_edge_job, parties_of_job
 from offbeat.message.codec import Codec
-from offbeat.methods import method_named
+from offbeat.methods import EMBEDDING, method_named
 from offbeat.metrics.record import RunRecord
 from offbeat.party.contract import Broadcast, Effect, Event, Party, Received, Send, State
 from offbeat.party.masked_sum import CURRENT, ShareAsked, ShareGiven
 from offbeat.party.survey import Table
 from offbeat.recording import reveals_of
-from offbeat.run_folder import job_of
+from offbeat.run_folder import any_job_of
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.recovery import recover
 from offbeat.runtimes import runtime_for
@@ -109,7 +113,7 @@ class Watch:
 class _Watched:
     """A party whose every event is seen by a watch."""
 
-    def __init__(self, party: Party, watch: Watch) -> None:
+    def __init__(self, party: Party, watch: "Watch | ReleaseWatch") -> None:
         self.party, self.watch, self.name = party, watch, party.name
 
     def handle(self, event: Event) -> list[Effect]:
@@ -126,21 +130,58 @@ class _Watched:
 
 def audit_run(folder: Path) -> dict[str, Any]:
     """The audit of a run folder, as plain values."""
-    record, job = RunRecord.read(folder), job_of(folder)
+    record, job = RunRecord.read(folder), any_job_of(folder)
+    if isinstance(job, EdgeJob) or job.algorithm in EMBEDDING:
+        return _audit_releases(folder, record, job)
     data = load_data(job)
     setting = setting_for(data, job)
     parties = build_parties(setting, data, job)
     watch = Watch(setting.rows)
+    _do_again(folder, record, job, parties, watch)
+    return _findings(folder, record, job, data, setting, watch)
+
+
+def _do_again(
+    folder: Path, record: RunRecord, job: Job | EdgeJob, parties: Sequence[Party], watch: "Watch | ReleaseWatch"
+) -> None:
     if job.runtime.kind == "simulator":
-        simulator: Any = runtime_for(job, (), parties)
+        world = job if isinstance(job, Job) else Job(seed=job.seed or 0, runtime=job.runtime)
+        simulator: Any = runtime_for(world, (), parties)
         simulator.checkers = (watch,)
         simulator.until_s = min(simulator.until_s, record.seconds)
         simulator.run(parties)
+        return
+    codec = Codec(messages_of_job(job))
+    for party in parties:
+        recover(_Watched(party, watch), codec, folder, from_start=True)
+
+
+def _audit_releases(folder: Path, record: RunRecord, job: Job | EdgeJob) -> dict[str, Any]:
+    """The same for VAFL and horizontal runs, which mask nothing and number what they release."""
+    if job.seed is None:
+        raise BadInput(f"{folder} drew secret noise from the operating system: it cannot be done again under a watch.")
+    watch = ReleaseWatch(Codec(messages_of_job(job)))
+    attacks: list[dict[str, Any]] = []
+    if isinstance(job, EdgeJob):
+        _do_again(folder, record, job, parties_of_edge_job(job), watch)
     else:
-        codec = Codec(method_named(job.algorithm).family().messages)
-        for party in parties:
-            recover(_Watched(party, watch), codec, folder, from_start=True)
-    return _findings(folder, record, job, data, setting, watch)
+        data = load_data(job)
+        parties = parties_of_job(job, data)
+        _do_again(folder, record, job, parties, watch)
+        server: Any = parties[0]
+        attacks = embedding_attacks(data, server.head, job.label_dp_epsilon, watch)
+    kinds = {kind.__name__: kind for kind in messages_of_job(job)}
+    told = {kind for counts in watch.received.values() for kind in counts}
+    return {
+        "run": str(folder),
+        "algorithm": record.algorithm,
+        "received": {name: dict(counts) for name, counts in sorted(watch.received.items())},
+        "reveals": {kind: reveals_of(kinds[kind]) for kind in sorted(told) if kind in kinds},
+        "releases": release_findings(record, watch),
+        "privacy": record.privacy,
+        "attacks": attacks,
+        "warnings": list(record.warnings),
+    }
 
 
 def _findings(
@@ -207,11 +248,29 @@ def _products_learned(data: VerticalData, watch: Watch) -> list[dict[str, Any]]:
 
 def audit_text(told: dict[str, Any]) -> str:
     """The same as one page of text."""
-    lines = [f"Audit of {told['run']}: {told['algorithm']}, secure_sum = {told['secure_sum']!r}", "", "Received"]
+    scheme = f", secure_sum = {told['secure_sum']!r}" if "secure_sum" in told else ""
+    lines = [f"Audit of {told['run']}: {told['algorithm']}{scheme}", "", "Received"]
     for name, counts in told["received"].items():
         lines.append(f"  {name}: " + ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items())))
+    lines += _mask_text(told) if "masks" in told else release_text(told["releases"])
+    lines += ["", "What a curious party can work out"]
+    lines += [f"  {row['party']} {row['finding']}." for row in told["attacks"]] or ["  Nothing that was tried."]
+    lines += ["", "What each kind of message reveals"]
+    lines += [f"  {kind}: {sentence}" for kind, sentence in told["reveals"].items()]
+    if told["warnings"]:
+        lines += ["", "Warnings of the run", *(f"  ! {warning}" for warning in told["warnings"])]
+    return "\n".join(lines) + "\n"
+
+
+def violations_of(told: dict[str, Any]) -> list[str]:
+    """What must never happen and did: a mask or a release number used twice."""
+    found: list[str] = told["masks" if "masks" in told else "releases"]["violations"]
+    return found
+
+
+def _mask_text(told: dict[str, Any]) -> list[str]:
     masks, sums = told["masks"], told["sums"]
-    lines += ["", "Masks"]
+    lines = ["", "Masks"]
     if masks["used_once"] is None:
         lines.append(f"  {told['secure_sum']}: partial sums, no pairwise masks to follow.")
     elif masks["used_once"]:
@@ -222,10 +281,4 @@ def audit_text(told: dict[str, Any]) -> str:
     lines += [f"  VIOLATION: {violation}" for violation in masks["violations"]]
     if sums["complete"] or sums["incomplete"]:
         lines.append(f"  {sums['complete']:,} sums were complete; {sums['incomplete']:,} were not, and told nothing.")
-    lines += ["", "What a curious party can work out"]
-    lines += [f"  {row['party']} {row['finding']}." for row in told["attacks"]] or ["  Nothing that was tried."]
-    lines += ["", "What each kind of message reveals"]
-    lines += [f"  {kind}: {sentence}" for kind, sentence in told["reveals"].items()]
-    if told["warnings"]:
-        lines += ["", "Warnings of the run", *(f"  ! {warning}" for warning in told["warnings"])]
-    return "\n".join(lines) + "\n"
+    return lines

@@ -11,14 +11,14 @@ from offbeat.cli_run import Json, RunFolder
 
 def audit(run: RunFolder, json: Json = False) -> None:
     """Who received what, and what a curious party can work out of it."""
-    from offbeat.auditing import audit_run, audit_text
+    from offbeat.auditing import audit_run, audit_text, violations_of
 
     told = audit_run(run)
     if json:
         print_json(told)
     else:
         typer.echo(audit_text(told), nl=False)
-    raise typer.Exit(4 if told["masks"]["violations"] else 0)
+    raise typer.Exit(4 if violations_of(told) else 0)
 
 
 def data(

@@ -93,21 +93,11 @@ def write_model(result: Result, data: VerticalData, name: str, folder: Path) -> 
         (folder / f"{name}.columns.json").write_text(json.dumps(list(columns)), encoding="utf-8")
 
 
-def job_of(folder: Path) -> Job:
-    """The job that a run folder keeps, of a vertical run."""
-    return read_job(job_file(folder))
-
-
 def any_job_of(folder: Path) -> Job | EdgeJob:
-    """The job that a run folder keeps, of any run."""
-    path = job_file(folder)
-    tree = read_tree(path)
-    return read_edge_job(path) if tree.get("algorithm") in HORIZONTAL else read_job(path)
-
-
-def job_file(folder: Path) -> Path:
-    if not (folder / JOB_FILE).is_file():
+    """The job that a run folder keeps, vertical or horizontal."""
+    path = folder / JOB_FILE
+    if not path.is_file():
         raise BadInput(
             f"{folder} has no {JOB_FILE}, so the run cannot be repeated. Give a folder that `offbeat run` made."
         )
-    return folder / JOB_FILE
+    return read_edge_job(path) if read_tree(path).get("algorithm") in HORIZONTAL else read_job(path)

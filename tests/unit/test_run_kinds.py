@@ -1,16 +1,21 @@
 """`offbeat run` with VAFL and with horizontal jobs: run folder, report, replay, every runtime, wrong keys."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
+from offbeat.algorithms import vafl
+from offbeat.auditing_releases import ReleaseWatch
 from offbeat.cli import app
 from offbeat.edge_job import edge_job_from
 from offbeat.errors import BadJob
 from offbeat.job import job_from
+from offbeat.message.codec import Codec
+from offbeat.party.contract import Send, Started
 from offbeat.run_folder import any_job_of
 
 VAFL = """
@@ -69,6 +74,41 @@ def test_a_vafl_job_is_run_reported_and_replayed(tmp_path):
     assert "Test AUC" in call("report", tmp_path / "run").stdout
     replayed = call("replay", tmp_path / "run", "--json")
     assert json.loads(replayed.stdout)["same"] is True
+
+
+def audit_of(folder):
+    result = call("audit", folder, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("settings", [(), ("embedding.kind=mlp", "embedding.optimiser=adam"), ("runtime.faults=loss",)])
+def test_an_audit_of_vafl_reads_the_labels_and_counts_releases(tmp_path, settings):
+    if settings[:1] == ("embedding.kind=mlp",):
+        pytest.importorskip("torch", reason="the extra `deep` is not installed")
+    told(run(tmp_path, VAFL, *settings))
+    found = audit_of(tmp_path / "run")
+    assert found["releases"]["used_once"] is True
+    right = [row["right"] for row in found["attacks"] if row["attack"] == "labels"]
+    assert len(right) == 3 and min(right) > 0.9
+    assert all(row["mean"] >= 1 for row in found["attacks"] if row["attack"] == "embeddings")
+    assert "curious party" in call("audit", tmp_path / "run").stdout
+
+
+def test_an_audit_notices_a_number_used_for_two_values():
+    watch = ReleaseWatch(Codec(vafl.MESSAGES))
+    for value in (1.0, 1.0, 2.0):
+        body = vafl.Upload(7, 0, -1, True, np.array([0]), np.array([[value]]))
+        watch.handled(0.0, SimpleNamespace(name="bank"), Started(), [Send("server", body)])
+    assert watch.repeated == 1
+    assert watch.violations == ["bank used release number 7 for two different values"]
+
+
+def test_an_audit_of_edges_compares_the_ledger_with_what_was_sent(tmp_path):
+    told(run(tmp_path, EDGES, "runtime.faults=duplicate"))
+    found = audit_of(tmp_path / "run")
+    assert found["releases"]["used_once"] is True
+    assert sum(found["releases"]["by_party"].values()) >= 30
 
 
 @pytest.mark.parametrize("variant", ["vafl-tsync", "vafl-sync"])
