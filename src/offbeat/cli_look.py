@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli_output import print_json, rows_table
+from offbeat.cli_output import print_json, rows_table, say
 from offbeat.cli_run import Json, RunFolder
 
 
@@ -34,8 +34,15 @@ def data(
     rows = [asdict(row) for row in describe_datasets(data)]
     if json:
         print_json({"sets": rows})
-    else:
-        Console().print(rows_table(rows))
+        return
+    found = [Path(row["where"]) for row in rows if Path(row["where"]).is_absolute()]
+    Console().print(rows_table([{**row, "where": _short(row["where"])} for row in rows], whole=("name", "where")))
+    for folder in dict.fromkeys(path.parent for path in found):
+        say(f"Found in {folder}.")
+
+
+def _short(where: str) -> str:
+    return "found" if Path(where).is_absolute() else where
 
 
 def doctor(

@@ -103,8 +103,8 @@ def _unused(base: Path) -> Path:
     return folder
 
 
-def rows_table(rows: Sequence[Mapping[str, Any]]) -> "Table":
-    """Rows with the same keys, as a light table."""
+def rows_table(rows: Sequence[Mapping[str, Any]], whole: Sequence[str] = ()) -> "Table":
+    """Rows with the same keys, as a light table; the columns named in `whole` are never broken."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -112,7 +112,9 @@ def rows_table(rows: Sequence[Mapping[str, Any]]) -> "Table":
     names = list(dict.fromkeys(name for row in rows for name in row))
     for name in names:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(
+            name.replace("_", " "), justify="right" if numeric else "left", overflow="fold", no_wrap=name in whole
+        )
     for row in rows:
         table.add_row(*(escape(_cell(row.get(name))) for name in names))
     return table

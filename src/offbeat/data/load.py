@@ -164,7 +164,7 @@ SIZES: dict[str, tuple[int, int, str, str]] = {
     "usps": (9_298, 256, "10 classes", ""),
     "cifar10_subset": (16_000, 3_072, "10 classes", "CIFAR-10"),
     "modelnet10_voxel": (4_899, 27_000, "10 classes", "ModelNet40"),
-    "physionet2012_set_a": (4_000, 41, "classification of time series", "MIMIC-III in-hospital mortality"),
+    "physionet2012_set_a": (4_000, 41, "time series", "MIMIC-III in-hospital mortality"),
 }
 
 
@@ -180,7 +180,7 @@ def describe_datasets(data_dir: DataDir = None) -> list[Described]:
         rows.append(Described(name, shape.rows, shape.columns, task, "generated", name.removesuffix("-shaped")))
     rows.append(Described("digits-like", 3_500, 784, "10 classes", "generated", _replaces("digits-like")))
     rows.append(Described("solids-like", 500, 27_000, "5 classes", "generated", _replaces("solids-like")))
-    rows.append(Described("icu-like", 800, 9, "classification of time series", "generated", _replaces("icu-like")))
+    rows.append(Described("icu-like", 800, 9, "time series", "generated", _replaces("icu-like")))
     rows.append(Described("known-logistic", 400, 24, "classification", "generated"))
     rows.append(Described("known-ridge", 400, 24, "regression", "generated", _replaces("known-ridge")))
     return rows
