@@ -1,7 +1,7 @@
 """offbeat audit, data and doctor."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,13 +36,14 @@ def data(
         print_json({"sets": rows})
         return
     found = [Path(row["where"]) for row in rows if Path(row["where"]).is_absolute()]
-    Console().print(rows_table([{**row, "where": _short(row["where"])} for row in rows], whole=("name", "where")))
+    Console().print(rows_table([_narrow(row) for row in rows], whole=("name", "task", "where")))
     for folder in dict.fromkeys(path.parent for path in found):
         say(f"Found in {folder}.")
 
 
-def _short(where: str) -> str:
-    return "found" if Path(where).is_absolute() else where
+def _narrow(row: dict[str, Any]) -> dict[str, Any]:
+    task = "2 classes" if row["task"] == "classification" else row["task"]
+    return {**row, "task": task, "where": "found" if Path(row["where"]).is_absolute() else row["where"]}
 
 
 def doctor(
