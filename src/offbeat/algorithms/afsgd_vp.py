@@ -39,7 +39,7 @@ from offbeat.errors import BadJob
 from offbeat.learning.blocks import Block, finish_product
 from offbeat.learning.directions import Direction, Saga, Sgd, Svrg
 from offbeat.learning.sampling import BlockSampler
-from offbeat.learning.steps import decayed, default_step
+from offbeat.learning.steps import curvature_left, decayed, default_step
 from offbeat.party import member
 from offbeat.party.contract import Broadcast, Effect, Message, Party, PartyName, Send, State
 from offbeat.party.expected import expect_array
@@ -71,6 +71,7 @@ class RoundWanted(Message, frozen=True):
 
 MESSAGES = (*member.MESSAGES, Product, RoundWanted)
 LAG_MEMORY = 32
+CAUTION = 2.0
 LAG_ALLOWANCE = 1.5  # lags vary, and only a constant one is as bad as the bound says
 
 
@@ -89,13 +90,27 @@ class Stepper:
         self.direction = direction_for(member.options.method, member.problem.rows)
         self.samples = 0
         self.lag_mean = 0.0  # a running mean of the lags of late
-        self.shortening = 1.0
+        self.factor = 1.0  # of the step that was chosen at the beginning
+        self.left = (1.0, 1.0)  # of the loss's curvature, at the newest table: for L and for L_max
+        self.caution = 1.0
 
     def adopt_survey(self) -> None:
-        """SVRG: correct against the new table and the gradient taken at the same point."""
+        """SVRG: correct against the new table and the gradient taken at the same point; step by the curvature there."""
         if isinstance(self.direction, Svrg):
             self.direction.adopt(self.member.survey.table)
             self.block.set_mean_gradient(self.member.survey.gradient)
+            if self.member.options.follow_curvature:
+                self._follow_curvature(self.direction.table)
+
+    def _follow_curvature(self, table: np.ndarray) -> None:
+        """A loss that has become flat allows longer steps. Every party has the same table, so all lengthen alike; each
+        rise of the objective takes half of the lengthening back."""
+        before = [news.objective for news in self.member.survey.history[-2:]]
+        if len(before) == 2 and before[1] > before[0]:
+            self.caution *= CAUTION
+        common, largest = curvature_left(self.member.problem.loss, table)
+        self.left = min(1.0, self.caution * common), min(1.0, self.caution * largest)
+        self.factor = self._factor()
 
     def derivatives(self, start: int, stop: int, others: np.ndarray, own: np.ndarray | None = None) -> np.ndarray:
         """The loss's derivatives at the sum of the others' shares and the own share, taken now where not given."""
@@ -119,30 +134,36 @@ class Stepper:
         self.member.count_lag(lag)
         self.lag_mean += (lag - self.lag_mean) / LAG_MEMORY
         if self.block.version % LAG_MEMORY == 0:
-            self.shortening = self._shortening()
+            self.factor = self._factor()
 
-    def _shortening(self) -> float:
+    def _factor(self) -> float:
         conduct, options, rows = self.member.conduct, self.member.options, self.member.problem.rows
-        lag = self.lag_mean / LAG_ALLOWANCE
-        if conduct.smoothness == 0.0 or lag <= (options.lag or 0.0):
+        lag = max(self.lag_mean / LAG_ALLOWANCE, options.lag or 0.0)
+        unchanged = lag == (options.lag or 0.0) and self.left == (1.0, 1.0)
+        if conduct.smoothness == 0.0 or unchanged:
             return 1.0
-        constants = (conduct.smoothness, conduct.row_smoothness, conduct.batch, rows)
+        strength = self.member.problem.strength
+        smoothness = self.left[0] * (conduct.smoothness - strength) + strength
+        constants = (smoothness, self.left[1] * conduct.row_smoothness, conduct.batch, rows)
         return default_step(options.method, *constants, lag) / conduct.eta
 
     def eta(self) -> float:
-        eta = self.member.conduct.eta * self.shortening
+        eta = self.member.conduct.eta * self.factor
         if self.member.options.method != "sgd":
             return eta
         return decayed(eta, self.member.problem.strength, self.block.version)
 
+    _PLAIN = ("samples", "lag_mean", "factor", "caution")
+
     def snapshot(self) -> dict[str, Any]:
-        plain = {"samples": self.samples, "lag_mean": self.lag_mean, "shortening": self.shortening}
-        return {**plain, "direction": self.direction.snapshot()}
+        plain = {name: getattr(self, name) for name in self._PLAIN}
+        return {**plain, "left": list(self.left), "direction": self.direction.snapshot()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.direction.restore(state["direction"])
-        self.samples, self.lag_mean = state["samples"], state["lag_mean"]
-        self.shortening = state["shortening"]
+        for name in self._PLAIN:
+            setattr(self, name, state[name])
+        self.left = (state["left"][0], state["left"][1])
 
 
 class Worker:

@@ -56,6 +56,9 @@ class Loss:
     """Minus the convex conjugate at theta: dual(theta, y)."""
     binary: bool = True
     """Whether labels must be -1 and +1."""
+    second_from_derivative: Callable[[Floats], Floats] | None = None
+    """The second derivative from the first alone, where that does without the label and is never more than it was by
+    much a few steps later."""
 
 
 def _sigmoid(t: Floats) -> Floats:
@@ -75,6 +78,11 @@ def _logistic_derivative(z: Floats, y: Floats) -> Floats:
 def _logistic_second(z: Floats, y: Floats) -> Floats:
     small = np.exp(-np.abs(z))
     return small / (1.0 + small) ** 2
+
+
+def _logistic_second_from_derivative(theta: Floats) -> Floats:
+    size = np.abs(theta)
+    return size * (1.0 - size)
 
 
 def _logistic_dual(theta: Floats, y: Floats) -> Floats:
@@ -146,7 +154,10 @@ def _margin_dual(theta: Floats, y: Floats) -> Floats:
     return u - u * u / 4.0
 
 
-LOGISTIC = Loss("logistic", 0, 0.25, _logistic, _logistic_derivative, _logistic_second, _logistic_dual)
+LOGISTIC = Loss(
+    "logistic", 0, 0.25, _logistic, _logistic_derivative, _logistic_second, _logistic_dual,
+    second_from_derivative=_logistic_second_from_derivative,
+)  # fmt: skip
 SQUARED = Loss("squared", 1, 2.0, _squared, _squared_derivative, _constant_second, _squared_dual, binary=False)
 SQUARED_HINGE = Loss("squared-hinge", 2, 2.0, _hinge, _hinge_derivative, _hinge_second, _hinge_dual)
 LS_SVM = Loss("ls-svm", 3, 2.0, _margin, _margin_derivative, _constant_second, _margin_dual)

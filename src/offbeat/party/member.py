@@ -62,6 +62,7 @@ class LinearOptions:
     lag: float | None = None  # how many versions old a product is expected to be; None: the method knows
     snapshot_passes: float = 1.0  # SVRG: from the end of one survey to the next
     certify_passes: float = 3.0  # SGD, SAGA: the same
+    follow_curvature: bool = False  # SVRG: lengthen an automatic step as the loss becomes flatter
     lag_max: int = 0  # products that are older are not used; 0: any
     patience_s: float = 1.0  # after twice this, an answer is late
     on_loss: str = "wait"

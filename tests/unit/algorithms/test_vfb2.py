@@ -25,7 +25,7 @@ from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Broadcast, Compute, Computed, Observe, Received, Send, Started, Woken
 from offbeat.party.masked_sum import CURRENT, ShareAsked, ShareGiven
 from offbeat.party.member import LinearOptions
-from offbeat.party.survey import Mark
+from offbeat.party.survey import Certified, Mark
 from offbeat.randomness import stream
 from offbeat.testing.small_problem import draw_problem
 
@@ -546,7 +546,24 @@ def test_old_products_shorten_an_automatic_step_and_leave_a_chosen_one_alone(ste
         for _ in range(400):
             cy.stepper.note_lag(0)
             cy.member.block.version += 1
-    assert cy.stepper.eta() == chosen
+    assert cy.stepper.eta() == pytest.approx(chosen, rel=1e-6)
+
+
+@pytest.mark.parametrize("step", [None, 0.5])
+def test_a_flatter_loss_lengthens_an_automatic_step_and_leaves_a_chosen_one_alone(step):
+    stepper = Room("svrg", step=step, snapshot_passes=1e6, follow_curvature=True).parties[CY].stepper
+    chosen = stepper.eta()
+    stepper.member.survey.table = np.where(np.arange(stepper.member.problem.rows) % 2, 0.01, -0.01)
+    stepper.adopt_survey()
+    longer = stepper.eta()
+    assert longer == chosen if step else longer > 10 * chosen
+    stepper.member.survey.history = [Certified(s, f, 0.1, 0.1, 0) for s, f in ((0, 0.5), (1, 0.6))]
+    stepper.adopt_survey()
+    assert stepper.eta() == chosen if step else chosen < stepper.eta() < longer
+    state = stepper.snapshot()
+    again = Room("svrg", step=step, snapshot_passes=1e6, follow_curvature=True).parties[CY].stepper
+    again.restore(state)
+    assert (again.eta(), again.caution, again.left) == (stepper.eta(), stepper.caution, stepper.left)
 
 
 def test_lag_is_counted_from_the_version_that_was_read():
