@@ -300,9 +300,9 @@ def status_line(status: Any) -> str:
     progress = status.progress
     parts = [f"{status.run}: {status.phase}"]
     if "passes" in progress and not status.ended:
-        parts.append(
-            f"{progress['passes']:.1f} passes, objective {progress['objective']:.6g}, certificate {progress['gap']:.2g}"
-        )
+        parts.append(f"{progress['passes']:.1f} passes")
+        shown = {"objective": "objective", "gap": "certificate", "batch_loss": "loss"}
+        parts += [f"{word} {progress[key]:.4g}" for key, word in shown.items() if key in progress]
     if status.ended:
         parts.append(f"{status.verdict}: {status.reason}" if status.verdict else status.reason)
         parts += [f"{name} {value:.4f}" for name, value in status.metrics.items()]

@@ -35,7 +35,7 @@ def job_of(spec: Mapping[str, Any]) -> Job:
         name="toy",
         parties=tuple(spec["names"]),
         labels_at=tuple(spec.get("labels_at", spec["names"][:1])),
-        method=Method(**spec.get("method", {})),
+        method=Method(**{"algorithm": "vfb2-svrg", **spec.get("method", {})}),
         model=Model(strength=STRENGTH, intercept=False),
         network=Network(on_loss=spec.get("on_loss", "wait")),
     )

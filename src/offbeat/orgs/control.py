@@ -253,14 +253,30 @@ def unreachable(member: Member, problem: Any) -> str:
         return f"'{member.name}' refused us: {detail}."
     if code.name == "DEADLINE_EXCEEDED":
         return f"'{member.name}' at {member.address} did not answer in time; is its daemon busy or stopped?"
-    if "CERTIFICATE_VERIFY_FAILED" in detail or "handshake" in detail.lower():
-        return (
-            f"whoever listens at {member.address} does not show the certificate pinned for '{member.name}' ({detail})."
-        )
-    return (
-        f"'{member.name}' cannot be reached at {member.address} ({detail}). Is `offbeat party serve` running there, is "
-        "the port open, and does its roster hold our certificate?"
-    )
+    for sign, meaning in _SIGNS.items():
+        if sign in detail:
+            return f"'{member.name}' cannot be reached at {member.address}: {meaning}"
+    return f"'{member.name}' cannot be reached at {member.address} ({detail}). {_RUNNING}"
+
+
+_RUNNING = "Is `offbeat party serve` running there, is the port open, and does its roster hold our certificate?"
+_PINNED = "`offbeat keys show` lists what is pinned; compare it with that party, by telephone."
+_SIGNS = {
+    "Connection refused": "nothing listens there. Is `offbeat party serve` running, and is the address in the roster "
+    "its own?",
+    "certificate has expired": "its certificate has expired. It makes a new one, and everybody trusts that "
+    "(docs/how-to/rotating-keys.md).",
+    "CERTIFICATE_VERIFY_FAILED": "whoever listens there does not show the certificate that our roster pins for it. "
+    + _PINNED,
+    "Hostname Verification": "another party listens there than the one our roster names. Is the address right? "
+    + _PINNED,
+    "WRONG_VERSION_NUMBER": "whatever listens there does not speak TLS. Is the port right?",
+    "Socket closed": "it closed the connection while we showed our certificate. Its roster holds none of us, or an "
+    "older one: it must `offbeat keys trust` ours, and serve again.",
+    "name not found": "there is no host of this name. Is the address in the roster right?",
+    "Domain name": "there is no host of this name. Is the address in the roster right?",
+}
+"""What gRPC says, and what it means for the people at both ends."""
 
 
 def pong(name: str, roster: Roster) -> Pong:

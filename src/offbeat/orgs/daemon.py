@@ -16,6 +16,7 @@ from typing import Any
 
 from offbeat.errors import BadInput, BadJob, OffbeatError, Refused
 from offbeat.orgs import control
+from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
 from offbeat.orgs.job import Job, job_from_text
 from offbeat.orgs.party_config import Home
@@ -44,7 +45,8 @@ class Daemon:
         self.identity = home.identity()
         self.roster = home.roster()
         self.caller = Caller(self.identity, self.roster)
-        self.ledger = RowLedger(home.private / "ledger")
+        self.ledger = RowLedger(home.ledger)
+        self.privacy = PrivacyLedger(home.ledger)
         self.runs: dict[str, Run] = {}
         self.address = ""
         self._lock = threading.Lock()
@@ -154,7 +156,7 @@ class Daemon:
         return control.Done()
 
     def _new_run(self, name: str, job: Job, initiator: str) -> Run:
-        return Run(self.home, self.identity, self.roster, self.server, name, job, initiator, self.ledger)
+        return Run(self.home, self.identity, self.roster, self.server, name, job, initiator, self.ledger, self.privacy)
 
     def _run(self, name: str) -> Run:
         run = self.runs.get(name)
@@ -193,7 +195,7 @@ class Daemon:
         job = job_from_text(request.job, "the submitted job")
         for name in job.parties:
             self.roster.member(name)
-        refuse_job(self.home.config.policy, job, self.home.name, self.home.name)
+        refuse_job(self.home.config.policy, job, self.home.name, self.home.name, self.privacy.after)
         self._refuse_crowd()
         name = f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         salt = secrets.token_bytes(32)
@@ -230,7 +232,7 @@ class Daemon:
             return control.Done()
         if not request.run.startswith(f"{job.name}-") or "/" in request.run or len(request.run) > 120:
             raise BadJob(f"'{peer}' named a run '{request.run[:120]}', which is not a name for job '{job.name}'.")
-        refuse_job(self.home.config.policy, job, self.home.name, peer)
+        refuse_job(self.home.config.policy, job, self.home.name, peer, self.privacy.after)
         self._refuse_crowd()
         run = self._new_run(request.run, job, peer)
         self.runs[request.run] = run

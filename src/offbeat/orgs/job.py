@@ -5,7 +5,7 @@
     labels_at = ["bank"]
 
     [method]
-    algorithm = "vfb2-svrg"
+    algorithm = "vfb2-saga"
     target = 1e-6
 
 Everything else has a default. The job is resolved once, by the initiator, and all parties act on the same text: its
@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from offbeat.errors import BadJob
-from offbeat.methods import method_named
+from offbeat.methods import DEFAULT_ALGORITHM, EMBEDDING, method_named
 from offbeat.orgs.structs import Settings, settings_from, settings_text
 from offbeat.runtime.grpc.identity import NAME_PATTERN
 
@@ -30,7 +30,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 class Method(Settings, frozen=True):
     """How to learn. What is None is chosen from the data's smoothness."""
 
-    algorithm: str = "vfb2-svrg"
+    algorithm: str = DEFAULT_ALGORITHM
     passes: Positive = 60.0
     target: Positive | None = 1e-6
     step: Positive | None = None
@@ -38,6 +38,7 @@ class Method(Settings, frozen=True):
     in_flight: Count = 2
     secure_sum: Literal["pairwise", "two-tree", "tree"] = "pairwise"
     two_party_insecure: bool = False
+    label_dp_epsilon: Positive | None = None  # answer the labels at random, once for each epsilon
     seed: int = 0
 
 
@@ -49,6 +50,23 @@ class Model(Settings, frozen=True):
     penalty: Literal["l2", "nonconvex", "none"] = "l2"
     strength: Annotated[float, msgspec.Meta(ge=0)] = 1e-4
     intercept: bool = True  # a column of ones at the first label holder
+
+
+class Embedding(Settings, frozen=True):
+    """VAFL alone: what each party makes of its columns, one number a row; the label holder adds them up.
+
+    With `epsilon` what leaves a party about one record is clipped, noisy and counted: (epsilon, delta) over the run.
+    """
+
+    kind: Literal["linear", "mlp", "cnn", "lstm"] = "linear"  # networks need the extra 'deep'
+    hidden: tuple[Count, ...] = (32,)
+    channels: Count = 8
+    optimiser: Literal["auto", "sgd", "adam"] = "auto"  # auto: sgd for linear ones, adam for networks
+    epsilon: Positive | None = None
+    delta: Positive = 1e-5
+    uploads_max: Count | None = None  # how often one record's number may leave
+    clip: Positive = 1.0
+    gradient_clip: Positive = 1.0
 
 
 class Rows(Settings, frozen=True):
@@ -65,6 +83,7 @@ class Network(Settings, frozen=True):
     on_loss: Literal["wait", "continue", "stop"] = "wait"
     loss_s: Positive = 15.0
     wait_s: Positive = 600.0
+    fsync: bool = False  # True: every event is on the disk before it has effects; survives a power cut, and is slower
 
 
 class Job(Settings, frozen=True):
@@ -73,8 +92,14 @@ class Job(Settings, frozen=True):
     labels_at: tuple[str, ...]
     method: Method = Method()
     model: Model = Model()
+    embedding: Embedding = Embedding()
     rows: Rows = Rows()
     network: Network = Network()
+
+    @property
+    def embeds(self) -> bool:
+        """Whether this is VAFL: embeddings go to the label holder, nothing is summed under masks while training."""
+        return self.method.algorithm in EMBEDDING
 
     @property
     def digest(self) -> str:
@@ -107,11 +132,11 @@ def check_job(job: Job, where: str | Path) -> None:
     strangers = [name for name in job.labels_at if name not in job.parties]
     if strangers or not job.labels_at:
         raise BadJob(f"{where}: labels_at = {list(job.labels_at)}: expected one or more of {list(job.parties)}.")
-    everywhere = method_named(job.method.algorithm).labels_everywhere
+    everywhere = not job.embeds and method_named(job.method.algorithm).labels_everywhere
     if everywhere and set(job.labels_at) != set(job.parties):
         raise BadJob(
-            f"{where}: '{job.method.algorithm}' needs the labels at every party; use 'vfb2-svrg', or list all under "
-            "labels_at."
+            f"{where}: '{job.method.algorithm}' needs the labels at every party; use '{DEFAULT_ALGORITHM}', or list "
+            "all under labels_at."
         )
     if len(job.parties) == 2 and not job.method.two_party_insecure:
         raise BadJob(
@@ -120,5 +145,35 @@ def check_job(job: Job, where: str | Path) -> None:
         )
     if (job.model.task == "regression") != (job.model.loss == "squared"):
         raise BadJob(f"{where}: task '{job.model.task}' does not go with loss '{job.model.loss}'.")
+    _check_privacy(job, where)
+    if job.embeds:
+        _check_embedding(job, where)
     if job.model.penalty == "none" and job.model.strength > 0:
         raise BadJob(f"{where}: penalty 'none' has no strength; set strength = 0.")
+
+
+def _check_privacy(job: Job, where: str | Path) -> None:
+    if job.method.label_dp_epsilon is None:
+        return
+    if job.model.loss != "logistic":
+        raise BadJob(f"{where}: label_dp_epsilon works with the logistic loss; the job has '{job.model.loss}'.")
+    if len(job.labels_at) > 1:
+        raise BadJob(
+            f"{where}: label_dp_epsilon needs one label holder; labels_at lists {len(job.labels_at)}, and each would "
+            "answer the same labels in its own way. Name one of them."
+        )
+
+
+def _check_embedding(job: Job, where: str | Path) -> None:
+    if len(job.labels_at) != 1:
+        raise BadJob(f"{where}: '{job.method.algorithm}' has one label holder, its server; labels_at lists more.")
+    if job.model.loss not in ("logistic", "squared") or job.model.penalty == "nonconvex":
+        raise BadJob(
+            f"{where}: '{job.method.algorithm}' takes the losses 'logistic' and 'squared' and the penalties 'l2' and "
+            f"'none'; the job has '{job.model.loss}' and '{job.model.penalty}'."
+        )
+    if job.embedding.epsilon is not None and job.embedding.uploads_max is None:
+        raise BadJob(
+            f"{where}: embedding.epsilon needs embedding.uploads_max, how often one record's number may leave at most; "
+            "5 to 50 leave less noise in each."
+        )

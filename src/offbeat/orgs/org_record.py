@@ -8,14 +8,18 @@ from typing import Any
 from offbeat.methods import method_named
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
-from offbeat.metrics.record import Certificate, DataRecord, RunRecord
+from offbeat.metrics.record import Certificate, DataRecord, PartyRecord, RunRecord
 from offbeat.orgs import align_psi, guard, predict
+from offbeat.orgs.embedding_guard import GuardedEmbedding
 from offbeat.orgs.guard import Guarded
 from offbeat.orgs.job import Job
 from offbeat.orgs.rows import OwnRows
 from offbeat.orgs.structs import settings_text
+from offbeat.orgs.train import AnyGuarded
+from offbeat.orgs.train_embedding import MESSAGES as EMBEDDING_MESSAGES
+from offbeat.orgs.train_embedding import client_of, server_of
 from offbeat.party.contract import Message
-from offbeat.recording import party_record, reveals
+from offbeat.recording import label_ledger, party_record, reveals
 from offbeat.report.page import write_report
 from offbeat.runtime.contract import Outcome, Tally
 
@@ -25,28 +29,17 @@ def write_record(
     job: Job,
     run: str,
     name: str,
-    party: Guarded,
+    party: AnyGuarded,
     outcome: Outcome,
     rows: OwnRows,
     metrics: dict[str, float],
     sent: Mapping[str, dict[str, list[int]]],
 ) -> dict[str, Any]:
     """Write record.json and report.html; returns what the initiator is entitled to: counters, no block and no score."""
-    inner: Any = party.inner
     finish, tally = outcome.finished[name], outcome.tallies[name]
-    counters = party_record(inner, tally, outcome.time_s, 1)
+    counters = _counters(party, tally, outcome.time_s)
     certified = [(at_s, value) for at_s, _, what, value in outcome.observations if what == "certificate"]
     last = min((value for _, value in certified), key=lambda v: v["gradient_norm"], default=None)
-    kinds: tuple[type[Message], ...] = tuple(
-        dict.fromkeys(
-            (
-                *method_named(job.method.algorithm).family().messages,
-                *guard.MESSAGES,
-                *align_psi.MESSAGES,
-                *predict.MESSAGES,
-            )
-        )
-    )
     record = RunRecord(
         offbeat=offbeat_version(),
         algorithm=job.method.algorithm,
@@ -58,11 +51,12 @@ def write_record(
         reason=finish.reason,
         objective=last["objective"] if last else None,
         certificate=_certificate(last),
-        passes=float(last["passes"]) if last else float(inner.passes()),
+        passes=float(last["passes"]) if last else _passes(party),
         seconds=outcome.time_s,
         metrics=dict(metrics),
         parties={name: counters},
-        reveals=reveals({what: Tally(sent=rows) for what, rows in sent.items()}, kinds),
+        reveals=reveals({what: Tally(sent=rows) for what, rows in sent.items()}, _kinds(job)),
+        privacy=_privacy(job, name, party),
         warnings=_warnings(job, name, outcome),
         options={
             "job": settings_text(job),
@@ -91,6 +85,51 @@ def write_record(
     }
 
 
+def _kinds(job: Job) -> tuple[type[Message], ...]:
+    own: tuple[type[Message], ...] = EMBEDDING_MESSAGES
+    if not job.embeds:
+        own = (*method_named(job.method.algorithm).family().messages, *guard.MESSAGES)
+    return tuple(dict.fromkeys((*own, *align_psi.MESSAGES, *predict.MESSAGES)))
+
+
+def _counters(party: AnyGuarded, tally: Tally, total_s: float) -> PartyRecord:
+    if isinstance(party, Guarded):
+        return party_record(party.inner, tally, total_s, 1)
+    client, server = client_of(party), server_of(party)
+    compute_s, communicate_s, wait_s = tally.split(total_s)
+    return PartyRecord(
+        updates=client.version,
+        bytes_sent=tally.bytes_sent,
+        bytes_by_kind={kind: size for kind, (_, size) in tally.sent.items()},
+        messages_by_kind={kind: count for kind, (count, _) in tally.sent.items()},
+        compute_s=compute_s,
+        communicate_s=communicate_s,
+        wait_s=wait_s,
+        dropped=server.duplicates if server is not None else 0,
+        retried=client.outbox.retried,
+        abandoned=server.refreshes.abandoned if server is not None else 0,
+    )
+
+
+def _passes(party: AnyGuarded) -> float:
+    if isinstance(party, Guarded):
+        inner: Any = party.inner
+        return float(inner.passes())
+    server, client = server_of(party), client_of(party)
+    if server is not None:
+        return float(server.rows_done / (server.rows * len(server.clients)))
+    return float(client.version * client.options.batch / client.rows)
+
+
+def _privacy(job: Job, name: str, party: AnyGuarded) -> dict[str, dict[str, Any]]:
+    """What left of this party under an account."""
+    if name in job.labels_at:
+        epsilon = job.method.label_dp_epsilon
+        return label_ledger([name], epsilon, seeded=False) if epsilon is not None else {}
+    ledger = client_of(party).ledger if isinstance(party, GuardedEmbedding) else None
+    return {name: ledger.statement()} if ledger is not None else {}
+
+
 def _certificate(last: dict[str, float] | None) -> Certificate:
     if last is None:
         return Certificate()
@@ -105,11 +144,19 @@ def _look(at_s: float, value: dict[str, float], sent: int) -> CurveRow:
 def _warnings(job: Job, name: str, outcome: Outcome) -> tuple[str, ...]:
     found = []
     others = [party for party in job.parties if party not in job.labels_at]
-    if others and job.model.task == "classification":
+    private = job.method.label_dp_epsilon
+    if private is not None:
+        found.append(
+            f"The labels at {', '.join(job.labels_at)} were answered at random ({private:g}-label-privacy): objective "
+            "and certificate are about those answers, the test metrics about the true labels."
+        )
+    elif others and job.model.task == "classification":
         found.append(
             f"Labels are disclosed: they stay at {', '.join(job.labels_at)}, but {', '.join(others)} received "
             "derivatives whose sign is the label."
         )
+    if job.embeds:
+        found.append(_about_embeddings(job))
     if len(job.parties) == 2:
         found.append("There are two parties: each learns the other's share of every sum, whatever the scheme.")
     if job.method.secure_sum == "tree":
@@ -118,3 +165,16 @@ def _warnings(job: Job, name: str, outcome: Outcome) -> tuple[str, ...]:
         f"{name} lost {value} at {at_s:.3g} s." for at_s, _, what, value in outcome.observations if what == "lost"
     ]
     return tuple(found)
+
+
+def _about_embeddings(job: Job) -> str:
+    holder, entry = job.labels_at[0], job.embedding
+    if entry.epsilon is None:
+        return (
+            f"'{holder}' learned one number of every row from every party, many times over, without masks or noise; "
+            "there is no certificate for this method."
+        )
+    return (
+        f"'{holder}' learned one clipped, noisy number of every row from every party, at most {entry.uploads_max} "
+        f"times: ({entry.epsilon:g}, {entry.delta:g})-differentially private for one record's columns at one party."
+    )

@@ -20,6 +20,7 @@ class Data(Settings, frozen=True):
     columns: tuple[str, ...] = ()
     one_hot: tuple[str, ...] = ()
     standardise: bool = True
+    shape: tuple[int, ...] = ()  # how the columns are laid out for a convolutional or recurrent embedding
     missing: str = "refuse"  # or "median"
 
 
@@ -67,6 +68,10 @@ class Home:
     @property
     def private(self) -> Path:
         return self.folder / self.config.store.private
+
+    @property
+    def ledger(self) -> Path:
+        return self.private / "ledger"
 
     @property
     def roster_file(self) -> Path:
@@ -120,6 +125,7 @@ columns = []                # feature columns; none listed: all but id and label
 one_hot = []                # of these, the categorical ones
 standardise = true          # with this party's own training means; nothing is shared
 missing = "refuse"          # or "median"
+# shape = [1, 28, 28]       # only where a job's embedding is "cnn" ([channels, side, side]) or "lstm" ([times, values])
 
 [keys]
 key = "keys/{name}.key"           # never leaves this machine
@@ -135,7 +141,7 @@ private = "private"   # what may not
 jobs = ["any"]                    # names of jobs
 initiators = ["any"]              # who may propose one; "any": everyone on the roster
 peers = ["any"]                   # with whom to work
-methods = ["vfb2-svrg", "vfb2-saga", "vfb2-sgd"]
+methods = ["vfb2-svrg", "vfb2-saga", "vfb2-sgd"]   # "vafl" sends unmasked embeddings: add it knowingly
 secure_sum = ["pairwise", "two-tree"]
 parties_least = 3                 # with two parties no sum can hide a share
 columns_never = []                # columns that must not be used, even if listed above
@@ -147,4 +153,6 @@ derivatives = true                # whether it takes derivatives, which tell it 
 predictions_for = ["any"]         # who may ask for joint predictions
 prediction_rows_most = 100000
 predict_without = false           # whether a prediction may leave out a party that does not answer
+# epsilon = 4.0                   # a privacy budget over all jobs, for its labels (jobs with label_dp_epsilon) or its
+                                  # columns (VAFL with embedding.epsilon); a job that adds no noise to them is refused
 """

@@ -1,10 +1,12 @@
 """What the owner of a party allows. A job outside it is refused with the reason, before any data is touched."""
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import msgspec
 
 from offbeat.errors import Refused
+from offbeat.orgs.budget import LABELS, wanted_of
 from offbeat.orgs.job import Job
 from offbeat.orgs.structs import Settings
 
@@ -29,12 +31,16 @@ class Policy(Settings, frozen=True):
     predictions_for: Names = ("any",)  # who may ask for joint predictions
     prediction_rows_most: Annotated[int, msgspec.Meta(ge=0)] = 100_000  # in one question
     predict_without: bool = False  # whether a prediction may leave out a party that does not answer
-    epsilon: Annotated[float, msgspec.Meta(gt=0)] | None = None  # privacy budget; None: no release is private
+    epsilon: Annotated[float, msgspec.Meta(gt=0)] | None = None  # privacy budget over all jobs; None: none is kept
 
 
-def refuse_job(policy: Policy, job: Job, me: str, initiator: str) -> None:
+Spent = Callable[[str, float], float]
+"""(labels or columns, epsilon of the job) -> what this party would have spent on them with it."""
+
+
+def refuse_job(policy: Policy, job: Job, me: str, initiator: str, spent: Spent) -> None:
     """Raise `Refused` with every reason, or return."""
-    reasons = objections(policy, job, me, initiator)
+    reasons = [*objections(policy, job, me, initiator), *_over_budget(policy, job, me, spent)]
     if reasons:
         raise Refused(f"'{me}' refuses the job '{job.name}' of '{initiator}': {'; '.join(reasons)}.")
 
@@ -63,11 +69,22 @@ def objections(policy: Policy, job: Job, me: str, initiator: str) -> list[str]:
         reasons.append("its policy keeps its labels out of every job")
     if me not in job.labels_at and not policy.derivatives:
         reasons.append("its policy takes no derivatives of others' losses, which would tell it their labels")
-    if policy.epsilon is not None:
-        reasons.append(
-            f"its policy has a privacy budget of {policy.epsilon:g}, and '{method}' adds no noise: it cannot be kept"
-        )
     return reasons
+
+
+def _over_budget(policy: Policy, job: Job, me: str, spent: Spent) -> list[str]:
+    """A budget is kept over all jobs together, or there is none: a job without noise would pass any."""
+    if policy.epsilon is None:
+        return []
+    what, epsilon = wanted_of(job, me)
+    if epsilon is None:
+        remedy = "label_dp_epsilon under [method]" if what == LABELS else "VAFL with epsilon under [embedding]"
+        budget = f"its policy has a privacy budget of {policy.epsilon:g}"
+        return [f"{budget}, and this job adds no noise to its {what} ({remedy} would)"]
+    after = spent(what, epsilon)
+    if after <= policy.epsilon:
+        return []
+    return [f"its privacy budget for its {what} is {policy.epsilon:g}, and with this job {after:g} would be spent"]
 
 
 def refuse_rows(policy: Policy, me: str, rows: int) -> None:

@@ -39,7 +39,14 @@ def replay_training(home: Home, run: str) -> Repeated:
     own = own_rows(home, load_table(home), job, kept["rows"], kept["tokens"])
     secret = run_secret(home.identity(), private, "masks")
     party, messages = build_party(
-        job, home.name, own, run=run, secret=secret, cap=limits["cap"], before=limits["before"]
+        job,
+        home.name,
+        own,
+        run=run,
+        secret=secret,
+        cap=limits["cap"],
+        before=limits["before"],
+        shape=home.config.data.shape,
     )
     replayed = recover(party, Codec(messages), folder, from_start=True)
     finish = replayed.drive.finished

@@ -16,6 +16,7 @@ from offbeat.data.prepare import Fitted, Preparation, fit_preparation
 from offbeat.data.table import Table, read_table
 from offbeat.errors import BadData, Refused
 from offbeat.evaluation import with_constant
+from offbeat.orgs.budget import PrivacyLedger, private_labels
 from offbeat.orgs.job import Job
 from offbeat.orgs.party_config import Data, Home
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
@@ -77,13 +78,14 @@ def own_rows(home: Home, table: Table, job: Job, rows: NDArray[np.int64], tokens
     if holds_intercept(job, home.name):
         block = with_constant(block)
     labels, classes = _labels(home, table, job, rows)
+    y_train = None if labels is None else _for_training(home, job, labels[~test], table.ids[rows][~test])
     names = np.array(list(tokens), dtype=object)
     return OwnRows(
         train=take_rows(block, ~test),
         test=take_rows(block, test),
         tokens_train=tuple(names[~test]),
         tokens_test=tuple(names[test]),
-        y_train=None if labels is None else labels[~test],
+        y_train=y_train,
         y_test=None if labels is None else labels[test],
         classes=classes,
         fitted=fitted,
@@ -113,6 +115,14 @@ def _labels(
     return encode_labels(table.labels[rows], job.model.task, f"the label of {home.data_file.name}")
 
 
+def _for_training(home: Home, job: Job, labels: Floats, ids: NDArray[Any]) -> Floats:
+    """The labels as the training may see them."""
+    epsilon = job.method.label_dp_epsilon
+    if epsilon is None:
+        return labels
+    return private_labels(labels, ids.tolist(), epsilon, PrivacyLedger(home.ledger).secret())
+
+
 # -- a trained block, kept by its owner -------------------------------------------------------------------------------
 
 
@@ -124,14 +134,18 @@ class OwnModel:
     fitted: Fitted
     intercept: bool
     classes: tuple[Any, ...] | None
+    network: dict[str, Any] | None = None  # a network's arrays; then `weights` is the head's bias alone
 
-    def shares(self, table: Table, rows: NDArray[np.int64]) -> Floats:
-        """This block's part of the products of these rows with the model."""
+    def block(self, table: Table, rows: NDArray[np.int64]) -> Matrix:
+        """These rows of a table, prepared as the training rows were."""
         chosen = replace(table, ids=table.ids[rows], features=take_rows(table.features, rows), labels=None)
         block = self.fitted.apply_table(chosen)
-        if self.intercept:
-            block = with_constant(block)
-        return np.asarray(block @ self.weights, dtype=np.float64)
+        return with_constant(block) if self.intercept else block
+
+    def shares(self, table: Table, rows: NDArray[np.int64]) -> Floats:
+        """This block's part of the products of these rows with a linear model."""
+        assert self.network is None, "a network's part is computed by orgs/scoring.py"
+        return np.asarray(self.block(table, rows) @ self.weights, dtype=np.float64)
 
 
 def write_model(folder: Path, name: str, model: OwnModel) -> None:
@@ -150,6 +164,7 @@ def write_model(folder: Path, name: str, model: OwnModel) -> None:
             "levels": [[lv.column, lv.start, lv.values, lv.is_bins] for lv in model.fitted.levels],
             "intercept": model.intercept,
             "classes": None if model.classes is None else list(model.classes),
+            "network": model.network,
         },
     )
 
@@ -171,4 +186,4 @@ def read_model(folder: Path, name: str) -> OwnModel:
         **state["fitted"],
     )
     classes = None if state["classes"] is None else tuple(state["classes"])
-    return OwnModel(state["weights"], fitted, state["intercept"], classes)
+    return OwnModel(state["weights"], fitted, state["intercept"], classes, state.get("network"))

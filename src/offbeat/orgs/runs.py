@@ -11,6 +11,8 @@ import json
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +25,18 @@ from offbeat.errors import BadData, OffbeatError, PeerFailed, Refused
 from offbeat.evaluation import accuracy, area_under_curve
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.align_psi import Aligner
+from offbeat.orgs.budget import PrivacyLedger, wanted_of
 from offbeat.orgs.control import ENDED_PHASES, RunStatus, error_named
-from offbeat.orgs.guard import Guarded
 from offbeat.orgs.job import Job
 from offbeat.orgs.org_record import write_record
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_rows
 from offbeat.orgs.predict import Predictor
 from offbeat.orgs.row_ledger import Counts, RowLedger, refuse_rows_over_cap
-from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept, load_table, own_rows, write_model
+from offbeat.orgs.rows import OwnRows, load_table, own_rows, read_model, write_model
+from offbeat.orgs.scoring import part_scores
 from offbeat.orgs.tokens import id_column, tokens_of
-from offbeat.orgs.train import build_party, options_of
+from offbeat.orgs.train import AnyGuarded, build_party, sums_of, trained_model
 from offbeat.party.contract import Finish, Message, Party
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 from offbeat.runtime.contract import Outcome
@@ -58,10 +61,11 @@ class Run:
         job: Job,
         initiator: str,
         ledger: RowLedger,
+        privacy: PrivacyLedger,
     ) -> None:
         self.home, self.identity, self.roster, self.server = home, identity, roster, server
         self.run, self.job, self.initiator = run, job, initiator
-        self.ledger = ledger
+        self.ledger, self.privacy = ledger, privacy
         self.folder = home.runs / run
         self.private = home.private / run
         self.status = RunStatus(run, job.name, initiator, "proposed")
@@ -119,15 +123,20 @@ class Run:
         """Align, train, test; what is done already is not done again."""
         try:
             verdict, reason, facts = self._steps()
-            kind, phase = "", "done" if verdict in GOOD_VERDICTS else "failed"
+            kind, phase = "", "done" if self._ended_well(verdict, reason) else "failed"
         except OffbeatError as problem:
             verdict, reason, kind, facts = "failed", f"{self._where()}: {problem}", type(problem).__name__, {}
             phase = "refused" if isinstance(problem, Refused) else "failed"
-        if self._stopped and verdict not in GOOD_VERDICTS:
+        if self._stopped and phase != "done":
             verdict, reason, kind, phase = "stopped", self._stopped, "", "stopped"
         if not self.status.ended:
             self.update(phase=phase, verdict=verdict, reason=reason, kind=kind)
         report(verdict, reason, kind, facts)
+
+    def _ended_well(self, verdict: str, reason: str) -> bool:
+        """Private embeddings train until their budget is spent: there that is the planned end, a row's cap is not."""
+        planned = verdict == "budget" and self.job.embedding.epsilon is not None and "row_cap" not in reason
+        return verdict in GOOD_VERDICTS or (planned and self.job.embeds)
 
     def _where(self) -> str:
         return f"'{self.home.name}', while {self.status.phase}"
@@ -137,19 +146,25 @@ class Run:
         table = load_table(self.home)
         rows, tokens = self._aligned(table)
         refuse_rows(self.home.config.policy, self.home.name, len(rows))
+        self._spend()
         own = own_rows(self.home, table, self.job, rows, tokens)
         self.update(phase="training", progress={**self.status.progress, "rows": len(rows)})
         finish, facts, party, outcome = self._trained(own, table, rows)
-        if finish.verdict in GOOD_VERDICTS:
-            metrics = self._tested(own, facts["weights"], self._ids_of(own.tokens_test, table, rows))
+        if self._ended_well(finish.verdict, finish.reason):
+            metrics = self._tested(own, self._ids_of(own.tokens_test, table, rows))
             self.update(metrics=metrics)
             facts["metrics"] = metrics
-        facts.pop("weights")
         record = write_record(
             self.folder, self.job, self.run, self.home.name, party, outcome, own, self.status.metrics, self._sent
         )
         facts |= record
         return finish.verdict, finish.reason, facts
+
+    def _spend(self) -> None:
+        """Write down what leaves of this party under an account, before it can."""
+        what, epsilon = wanted_of(self.job, self.home.name)
+        if epsilon is not None:
+            self.privacy.spend(what, epsilon, self.run, self.home.config.policy.epsilon, self.home.name)
 
     def _aligned(self, table: Table) -> tuple[NDArray[np.int64], list[bytes]]:
         kept = read_checkpoint(self.private, "alignment")
@@ -183,20 +198,25 @@ class Run:
 
     def _trained(
         self, own: OwnRows, table: Table, rows: NDArray[np.int64]
-    ) -> tuple[Finish, dict[str, Any], Guarded, Outcome]:
+    ) -> tuple[Finish, dict[str, Any], AnyGuarded, Outcome]:
         ids = self._ids_of(own.tokens_train, table, rows)
         cap, before = self._row_limits(ids)
         secret = self.secret("masks")
         party, messages = build_party(
-            self.job, self.home.name, own, run=self.run, secret=secret, cap=cap, before=before
+            self.job,
+            self.home.name,
+            own,
+            run=self.run,
+            secret=secret,
+            cap=cap,
+            before=before,
+            shape=self.home.config.data.shape,
         )
         outcome = self.session("train", party, messages, self.folder, self._training_digest(own))
         finish = outcome.finished[self.home.name]
         self.ledger.add(ids, party.asked, what=self.run, asker=self.initiator)
-        weights = party.inner.member.block.weights()  # type: ignore[attr-defined]
-        model = OwnModel(weights, own.fitted, holds_intercept(self.job, self.home.name), own.classes)
-        write_model(self.private, "model", model)
-        return finish, {"weights": weights, "events": outcome.events, "seconds": outcome.time_s}, party, outcome
+        write_model(self.private, "model", trained_model(party, self.job, own))
+        return finish, {"events": outcome.events, "seconds": outcome.time_s}, party, outcome
 
     def _row_limits(self, ids: list[Any]) -> tuple[int, Counts]:
         """The cap and what was used before, as they were when the training began: a restart must not see others."""
@@ -221,12 +241,13 @@ class Run:
         """Every stream of the training compares it: the same job over the same rows in the same order."""
         return hashlib.sha256(self.job.digest.encode() + b"".join(own.tokens_train)).hexdigest()
 
-    def _tested(self, own: OwnRows, weights: Floats, ids: list[Any]) -> dict[str, float]:
+    def _tested(self, own: OwnRows, ids: list[Any]) -> dict[str, float]:
         """Score the held-out rows together; the first label holder alone learns the scores and computes metrics."""
         if not len(own.tokens_test):
             return {}
         refuse_rows_over_cap(self.home.config.policy.row_cap, self.ledger.counts(ids), 1, self.home.name)
-        scorer = FixedScores(own.tokens_test, np.asarray(own.test @ weights))
+        model = read_model(self.private, "model")
+        scorer = FixedScores(own.tokens_test, part_scores(self.job, self.home, model, own.test))
         party = self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test, without=False)
         outcome = self.session("test", party, predict.MESSAGES, self.folder / "test", self._training_digest(own))
         finish = outcome.finished[self.home.name]
@@ -257,7 +278,7 @@ class Run:
             scorer,
             run=name,
             secret=self.secret(what) if what == "test" else os.urandom(32),  # whoever asks again gets other masks
-            sums=options_of(self.job).sums,
+            sums=sums_of(self.job),
             tokens=tokens if self.home.name == asker else (),
             without=without,
         )
@@ -298,18 +319,21 @@ class Run:
     def _session_options(self) -> SessionOptions:
         network = self.job.network
         silence_s = min(5.0, network.loss_s)
-        return SessionOptions(
+        options = SessionOptions(
             on_loss=network.on_loss,
             beat_s=silence_s / 5,
             silence_s=silence_s,
             loss_s=network.loss_s,
             wait_s=max(network.wait_s, network.loss_s),
+            fsync=network.fsync,
         )
+        # VAFL's parties go on from their whole log: a snapshot of theirs forgets the work that is under way.
+        return replace(options, checkpoint_s=inf) if self.job.embeds else options
 
     def _watch(self, at_s: float, name: str, value: Any) -> None:
         if name == "certificate":
             self.update(progress={**self.status.progress, **value})
-        elif name in ("lost", "back"):
+        elif name in ("lost", "back", "passes", "batch_loss"):
             self.update(progress={**self.status.progress, name: value})
 
 

@@ -1,23 +1,35 @@
 """A party's shares of scores for rows named by tokens: from its table as it is now, its kept block, and its ledger."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.data.matrix import Floats
+from offbeat.data.matrix import Floats, Matrix
+from offbeat.orgs.job import Job
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
-from offbeat.orgs.rows import load_table, read_model
-from offbeat.orgs.runs import Run
+from offbeat.orgs.rows import OwnModel, load_table, read_model
 from offbeat.orgs.tokens import id_column
+
+if TYPE_CHECKING:
+    from offbeat.orgs.runs import Run
+
+
+def part_scores(job: Job, home: Home, model: OwnModel, block: Matrix) -> Floats:
+    """This party's part of the scores of some prepared rows."""
+    if model.network is None:
+        return np.asarray(block @ model.weights, dtype=np.float64)
+    from offbeat.orgs.train_embedding import network_scores
+
+    return network_scores(job, home.name, home.config.data.shape, model.network, float(model.weights[0]), block)
 
 
 class TableScores:
     """Looks rows up by token; every row that enters a sum is counted in the owner's ledger, and held to the cap."""
 
-    def __init__(self, home: Home, run: Run, ledger: RowLedger, *, what: str, asker: str) -> None:
+    def __init__(self, home: Home, run: "Run", ledger: RowLedger, *, what: str, asker: str) -> None:
         self._home, self._run, self._ledger, self._what, self._asker = home, run, ledger, what, asker
 
     def scores(self, tokens: Sequence[bytes]) -> tuple[Floats, NDArray[np.bool_]]:
@@ -30,7 +42,7 @@ class TableScores:
         self._count(table.ids, rows[known])
         values = np.zeros(len(tokens))
         if known.any():
-            values[known] = model.shares(table, rows[known])
+            values[known] = part_scores(self._run.job, self._home, model, model.block(table, rows[known]))
         return values, known
 
     def _count(self, ids: NDArray[Any], rows: NDArray[np.int64]) -> None:
@@ -41,7 +53,7 @@ class TableScores:
         self._ledger.add(chosen, times.astype(np.int64), what=self._what, asker=self._asker)
 
 
-def classes_of(run: Run) -> list[Any] | None:
+def classes_of(run: "Run") -> list[Any] | None:
     """The names of the classes, at a party that holds the labels."""
     classes = read_model(run.private, "model").classes
     return None if classes is None else list(classes)

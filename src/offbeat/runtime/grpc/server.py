@@ -35,6 +35,8 @@ _STREAMS_PER_MEMBER = 16
 _SPARE_THREADS = 16
 _HELLO_WITHIN_S = 10.0
 _ENDED_RUNS = 1000
+CONNECT_WITHIN_MS = 3_000
+"""gRPC gives a connection, TLS included, this long: a far or busy peer needs more than the shortest back-off."""
 
 
 class Joinable(Protocol):
@@ -252,6 +254,6 @@ def channel_options(bounds: Bounds) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.so_reuseport", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 500),
+        ("grpc.min_reconnect_backoff_ms", CONNECT_WITHIN_MS),
         ("grpc.max_reconnect_backoff_ms", 2_000),
     ]

@@ -1,0 +1,83 @@
+"""A party's privacy budget over all its jobs, and the labels' random answers that it pays for.
+
+Labels are answered at random once for each epsilon, for ever: the answer for an id comes from a secret of the owner,
+so that a second job with the same epsilon shows the same answers and tells nothing new. Answers for another epsilon are
+new draws, and their epsilons add up. Noisy embeddings are drawn anew in every run: there every run adds up.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from offbeat.data.holdout import id_text
+from offbeat.data.matrix import Floats
+from offbeat.errors import Refused
+from offbeat.orgs.job import Job
+from offbeat.orgs.keyed_noise import UniformByName
+from offbeat.privacy.label_response import private_targets
+from offbeat.runtime.grpc.identity import write_private
+
+LABELS, COLUMNS = "labels", "columns"
+
+
+class PrivacyLedger:
+    """What was spent, in `private/ledger/privacy.jsonl`. One per daemon; thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+
+    def after(self, what: str, epsilon: float, run: str = "") -> float:
+        """What would be spent on `what` with this run; a run that is noted already adds nothing."""
+        lines = [line for line in self.history() if line["what"] == what]
+        if any(line["run"] == run for line in lines):
+            epsilon = 0.0
+        spent = [float(str(line["epsilon"])) for line in lines]
+        return sum({*spent, epsilon} if what == LABELS else [*spent, epsilon])
+
+    def spend(self, what: str, epsilon: float, run: str, budget: float | None, who: str) -> None:
+        """Write it down before it is used, or refuse."""
+        with self._lock:
+            after = self.after(what, epsilon, run)
+            if budget is not None and after > budget:
+                raise Refused(overspent(who, what, after, budget))
+            if any((line["what"], line["run"]) == (what, run) for line in self.history()):
+                return
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with (self.folder / "privacy.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"what": what, "run": run, "epsilon": epsilon}) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+    def history(self) -> list[dict[str, object]]:
+        path = self.folder / "privacy.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+    def secret(self) -> bytes:
+        path = self.folder / "labels.secret"
+        with self._lock:
+            if not path.is_file():
+                write_private(path, os.urandom(32))
+            return path.read_bytes()
+
+
+def overspent(who: str, what: str, after: float, budget: float) -> str:
+    return f"'{who}' has a privacy budget of {budget:g} for its {what}; with this job {after:g} would be spent."
+
+
+def wanted_of(job: Job, me: str) -> tuple[str, float | None]:
+    """What of this party's leaves under an account in this job, and at which epsilon; None: without any noise."""
+    if me in job.labels_at:
+        return LABELS, job.method.label_dp_epsilon
+    return COLUMNS, job.embedding.epsilon if job.embeds else None
+
+
+def private_labels(y: Floats, ids: Sequence[object], epsilon: float, secret: bytes) -> Floats:
+    """Labels of -1 and 1, answered at random and de-biased, the same for the same id in every job."""
+    names = [f"{epsilon!r} {id_text(value)}" for value in ids]
+    truth = (y > 0).astype(np.float64)[:, None]
+    return np.ascontiguousarray(private_targets(truth, epsilon, UniformByName(secret, names))[:, 0])
