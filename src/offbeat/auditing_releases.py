@@ -131,11 +131,12 @@ def _guess(derivatives: np.ndarray, head: Any, data: VerticalData) -> np.ndarray
     """An additive head's derivative is expected minus true: its negative entry is the label. For other heads and two
     classes: rows fall into two groups along the derivatives' first principal direction."""
     if isinstance(head, AdditiveHead):
-        return (derivatives[:, 0] < 0).astype(int) if head.outputs == 1 else np.argmin(derivatives, axis=1)
+        found = derivatives[:, 0] < 0 if head.outputs == 1 else np.argmin(derivatives, axis=1)
+        return np.asarray(found, dtype=np.int64)
     if data.task != "classification":
         return None
     _, _, directions = np.linalg.svd(derivatives, full_matrices=False)
-    return (derivatives @ directions[0] > 0).astype(int)
+    return np.asarray(derivatives @ directions[0] > 0, dtype=np.int64)
 
 
 def release_text(found: Mapping[str, Any]) -> list[str]:

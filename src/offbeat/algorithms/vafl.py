@@ -571,7 +571,7 @@ class Server:
         self.head, self.weights = head, weights
         self.memory: Tensors = options.head_optimiser.initial(weights.trained)
         self.rows = len(targets)
-        self.table = EmbeddingTable(self.rows, widths, dtype)
+        self.table = EmbeddingTable(self.rows, widths, head, dtype)
         self.order = RowOrder(self.rows, options.batch, options.sampling, stream(seed, name, "rows"))
         self.contributors = options.contributors(len(self.clients))
         self.lag_max = options.lag_max(self.rows, len(self.clients))
@@ -975,7 +975,7 @@ class Server:
         return self.refreshes.want_again(event.token)
 
     def _check(self, client: int, rows: Array, embedding: Array) -> None:
-        width = self.table.values[client].shape[1]
+        width = self.table.widths[client]
         fits = rows.ndim == 1 and embedding.shape == (len(rows), width) and rows.dtype.kind == "i"
         if not fits or (len(rows) and (rows.min() < 0 or rows.max() >= self.rows)):
             raise UnexpectedEvent(

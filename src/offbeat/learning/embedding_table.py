@@ -6,7 +6,7 @@ so with N rows, M clients and b rows an upload its mean is about N*M/b, whatever
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,45 @@ BUCKETS = 40
 """Lag histogram: bucket 0 counts lag 0, bucket k counts 2^(k-1) <= lag < 2^k."""
 
 
-class EmbeddingTable:
-    """One array for each client, and the iteration at which each row was written (-1: never, the row is *cold*)."""
+class Shelf(Protocol):
+    """Where the newest embeddings of one client are kept: rows by number. `read` gives what the head computes with."""
 
-    def __init__(self, rows: int, widths: Sequence[int], dtype: Any = np.float64) -> None:
-        self.values = [np.zeros((rows, width), dtype=dtype) for width in widths]
+    def write(self, rows: Array, embedding: Array) -> None: ...
+
+    def read(self, rows: Array) -> Any: ...
+
+    def to_array(self) -> Array: ...
+
+
+class HostShelf:
+    """An array in the machine's own memory."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+
+    def write(self, rows: Array, embedding: Array) -> None:
+        self.values[rows] = embedding
+
+    def read(self, rows: Array) -> Array:
+        return np.asarray(self.values[rows])
+
+    def to_array(self) -> Array:
+        return self.values
+
+
+class Shelves(Protocol):
+    """Whoever says where embeddings are kept: the head, which computes with them."""
+
+    def shelf(self, values: Array) -> Shelf: ...
+
+
+class EmbeddingTable:
+    """One shelf for each client, and the iteration at which each row was written (-1: never, the row is *cold*)."""
+
+    def __init__(self, rows: int, widths: Sequence[int], head: Shelves, dtype: Any = np.float64) -> None:
+        self.head = head
+        self.widths = tuple(widths)
+        self.shelves = [head.shelf(np.zeros((rows, width), dtype=dtype)) for width in widths]
         self.written = np.full((rows, len(widths)), -1, dtype=np.int64)
         self.lags = np.zeros((len(widths), BUCKETS), dtype=np.int64)
         self.lag_sum = np.zeros(len(widths), dtype=np.int64)
@@ -28,11 +62,11 @@ class EmbeddingTable:
         self.cold_used = np.zeros(len(widths), dtype=np.int64)
 
     def write(self, client: int, rows: Array, embedding: Array, iteration: int) -> None:
-        self.values[client][rows] = embedding
+        self.shelves[client].write(rows, embedding)
         self.written[rows, client] = iteration
 
-    def read(self, rows: Array) -> list[Array]:
-        return [values[rows] for values in self.values]
+    def read(self, rows: Array) -> list[Any]:
+        return [shelf.read(rows) for shelf in self.shelves]
 
     def overdue(self, rows: Array, iteration: int, lag_max: float) -> dict[int, Array]:
         """By client, those of the rows whose entry is cold or older than the bound."""
@@ -62,7 +96,8 @@ class EmbeddingTable:
     def mean(self, client: int) -> Array:
         """The mean of the client's newest embeddings: what stands in for it when it is missing."""
         warm = self.written[:, client] >= 0
-        return np.asarray(self.values[client][warm].mean(axis=0) if warm.any() else self.values[client][0] * 0)
+        values = self.shelves[client].to_array()
+        return np.asarray(values[warm].mean(axis=0) if warm.any() else np.zeros_like(values[0]))
 
     def lag_summary(self, client: int) -> dict[str, Any]:
         counts = self.lags[client]
@@ -77,7 +112,7 @@ class EmbeddingTable:
 
     def snapshot(self) -> dict[str, Any]:
         return {
-            "values": [values.copy() for values in self.values],
+            "values": [shelf.to_array().copy() for shelf in self.shelves],
             "written": self.written.copy(),
             "lags": self.lags.copy(),
             "lag_sum": self.lag_sum.copy(),
@@ -86,7 +121,7 @@ class EmbeddingTable:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.values = [np.array(values) for values in state["values"]]
+        self.shelves = [self.head.shelf(np.array(values)) for values in state["values"]]
         for name in ("written", "lags", "lag_sum", "lag_max", "cold_used"):
             setattr(self, name, np.array(state[name]))
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
+from offbeat.learning.embedding_table import HostShelf, Shelf
 
 Array = NDArray[Any]
 Tensors = dict[str, Any]
@@ -124,6 +125,10 @@ class Head(Protocol):
     def evaluate(
         self, weights: Weights, embeddings: Sequence[Array], targets: Array, wanted: Sequence[int]
     ) -> HeadPass: ...
+
+    def shelf(self, values: Array) -> Shelf:
+        """A place for the newest embeddings of one client, near to where this head computes."""
+        ...
 
     def scores(self, weights: Weights, embeddings: Sequence[Array]) -> Array:
         """Probabilities of the classes, one row each; the predicted value for regression."""
@@ -288,6 +293,9 @@ class AdditiveHead:
         gradient = {"bias": derivative.mean(axis=0)} if self.bias else {}
         loss = mean_loss(self.loss_name, z, targets)
         return HeadPass(loss, dict.fromkeys(wanted, derivative), gradient, weights.kept)
+
+    def shelf(self, values: Array) -> Shelf:
+        return HostShelf(values)
 
     def scores(self, weights: Weights, embeddings: Sequence[Array]) -> Array:
         return expected(self.loss_name, self._sum(weights, embeddings))

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob, NotInstalled
+from offbeat.learning.embedding_table import HostShelf, Shelf
 from offbeat.learning.embeddings import LOSSES, Disturbance, Forward, HeadPass, Optimiser, Sgd, Tensors, Weights
 
 try:
@@ -110,7 +111,7 @@ class TorchEmbedding:
         trained = {name: value.detach().requires_grad_(True) for name, value in weights.trained.items()}
         kept = {name: value.clone() for name, value in weights.kept.items()}
         self._set_noise(disturbance.inner_seed)
-        self.module.train()
+        _switch(self.module, training=True)
         raw = functional_call(self.module, {**trained, **kept}, (x,))
         self._set_noise(None)
         noise = None if disturbance.noise is None else self._tensor(disturbance.noise)
@@ -147,7 +148,7 @@ class TorchEmbedding:
 
     def infer(self, weights: Weights, features: Any, rows: Array) -> Array:
         x = features[torch.as_tensor(rows, device=self.device)]
-        self.module.eval()
+        _switch(self.module, training=False)
         with torch.no_grad():
             output = self.final(functional_call(self.module, {**weights.trained, **weights.kept}, (x,)))
         return np.asarray(output.cpu().numpy())
@@ -191,6 +192,26 @@ def _clipped(raw: Any, bound: float | None) -> Any:
 # -- heads ----------------------------------------------------------------------------------------------------------
 
 
+class DeviceShelf:
+    """Embeddings kept on the head's device: a batch crosses once when it comes, and not again when it is used."""
+
+    def __init__(self, values: Array, kind: Any, device: str) -> None:
+        self.dtype, self.device = values.dtype, device
+        self.tensor = torch.as_tensor(values, dtype=kind, device=device)
+
+    def write(self, rows: Array, embedding: Array) -> None:
+        self.tensor[self._at(rows)] = torch.as_tensor(embedding, dtype=self.tensor.dtype, device=self.device)
+
+    def read(self, rows: Array) -> Any:
+        return self.tensor[self._at(rows)]
+
+    def to_array(self) -> Array:
+        return np.asarray(self.tensor.cpu().numpy(), dtype=self.dtype)
+
+    def _at(self, rows: Array) -> Any:
+        return torch.as_tensor(rows, device=self.device)
+
+
 class TorchHead:
     """A head from any module over the concatenation or the sum of the clients' embeddings, with `outputs` scores."""
 
@@ -229,13 +250,16 @@ class TorchHead:
             inputs[i].requires_grad_(True)
         trained = {name: value.detach().requires_grad_(True) for name, value in weights.trained.items()}
         kept = {name: value.clone() for name, value in weights.kept.items()}
-        self.module.train()
+        _switch(self.module, training=True)
         losses = self._losses(functional_call(self.module, {**trained, **kept}, (self._join(inputs),)), targets)
         sources = [*trained.values(), *(inputs[i] for i in wanted)]
         found = torch.autograd.grad(losses.sum(), sources)
         gradient = {name: value / len(targets) for name, value in zip(trained, found, strict=False)}
         derivatives = [value.cpu().numpy() for value in found[len(trained) :]]
         return HeadPass(float(losses.detach().mean()), dict(zip(wanted, derivatives, strict=True)), gradient, kept)
+
+    def shelf(self, values: Array) -> Shelf:
+        return HostShelf(values) if self.device == "cpu" else DeviceShelf(values, self._kind, self.device)
 
     def scores(self, weights: Weights, embeddings: Sequence[Array]) -> Array:
         z = self._predict(weights, embeddings)
@@ -258,7 +282,7 @@ class TorchHead:
         return from_arrays(arrays, self.device)
 
     def _predict(self, weights: Weights, embeddings: Sequence[Array]) -> Any:
-        self.module.eval()
+        _switch(self.module, training=False)
         with torch.no_grad():
             joined = self._join([self._tensor(h) for h in embeddings])
             return functional_call(self.module, {**weights.trained, **weights.kept}, (joined,))
@@ -429,6 +453,12 @@ def step_together(rule: Optimiser, trained: Tensors, gradient: Tensors, memory: 
 
 
 # -- devices and sizes ----------------------------------------------------------------------------------------------
+
+
+def _switch(module: Any, *, training: bool) -> None:
+    """`train()` and `eval()` walk through all layers; most calls find them as they should be."""
+    if module.training is not training:
+        module.train(training)
 
 
 def checked_device(device: str) -> str:

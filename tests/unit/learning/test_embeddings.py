@@ -164,7 +164,7 @@ def test_lag_buckets_double():
 
 
 def test_table_counts_what_it_lends():
-    table = EmbeddingTable(4, [1, 1])
+    table = EmbeddingTable(4, [1, 1], AdditiveHead(1, "logistic"))
     rows = np.array([0, 1])
     table.write(0, rows, np.ones((2, 1)), iteration=0)
     table.write(1, np.array([1]), np.ones((1, 1)), iteration=2)
@@ -176,7 +176,7 @@ def test_table_counts_what_it_lends():
     assert table.overdue(np.array([1]), 5, 5) == {}
     assert (table.cold(0), table.cold(1)) == (2, 3)
     np.testing.assert_array_equal(table.mean(0), [1.0])
-    other = EmbeddingTable(4, [1, 1])
+    other = EmbeddingTable(4, [1, 1], AdditiveHead(1, "logistic"))
     other.restore(table.snapshot())
     assert other.lag_summary(1) == table.lag_summary(1)
 

@@ -6,8 +6,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="networks need the deep extra")
 
 from offbeat.errors import BadJob  # noqa: E402
+from offbeat.learning.embedding_table import HostShelf  # noqa: E402
 from offbeat.learning.embeddings import Adam, AdditiveHead, Disturbance, LinearEmbedding, Sgd, Weights  # noqa: E402
 from offbeat.learning.networks import (  # noqa: E402
+    DeviceShelf,
     Perturb,
     TorchEmbedding,
     TorchHead,
@@ -215,3 +217,17 @@ def test_initial_weights_come_from_the_seed_and_leave_the_global_generator_alone
     a, b = mlp(4, 2, seed=3), mlp(4, 2, seed=3)
     assert torch.equal(torch.rand(1), first)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def test_a_shelf_on_a_device_keeps_what_a_shelf_in_memory_keeps():
+    rng = np.random.default_rng(4)
+    start = np.zeros((6, 3), dtype=np.float32)
+    shelves = [HostShelf(start.copy()), DeviceShelf(start, torch.float32, "cpu")]
+    for rows in (np.array([4, 1]), np.array([1, 5])):
+        embedding = rng.normal(size=(2, 3)).astype(np.float32)
+        for shelf in shelves:
+            shelf.write(rows, embedding)
+    read = [np.asarray(shelf.read(np.array([5, 1, 0]))) for shelf in shelves]
+    np.testing.assert_array_equal(read[0], read[1])
+    np.testing.assert_array_equal(shelves[0].to_array(), shelves[1].to_array())
+    assert shelves[1].to_array().dtype == np.float32
