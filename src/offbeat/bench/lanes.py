@@ -1,10 +1,12 @@
 """`offbeat bench lanes`: rows stepped in a second of wall time, with one lane a party and with two, on real threads.
 
 A lane is a job that reads older values and runs outside of the interpreter lock; a party with one lane does the same
-arithmetic in place, on its own thread. Handing a job over costs tens of microseconds and a copy of the weights it
-reads, so lanes can pay only where a batch is large; and only where there are cores for them: three parties on two cores
-keep both busy with one lane each already, as soon as their steps overlap. What is compared is therefore also the case
-of one busy party, in which the others hold next to nothing.
+arithmetic in place, on its own thread. Lanes can pay only where a batch has about as many non-zeros as the block has
+columns: jobs then make gradients on all columns, and applying one streams over the block and leaves the weights that
+the next jobs read. On a smaller batch the party's own thread gathers and scatters as much as a step in place would.
+And they pay only where there are cores for them: three parties on two cores keep both busy with one lane each
+already, as soon as their steps overlap. What is compared is therefore also the case of one busy party, in which the
+others hold next to nothing.
 """
 
 import gc
@@ -138,11 +140,13 @@ def _bound(block: Block, batch: int) -> float:
         spent.setdefault(part, []).append(time.thread_time() - begin)
         return result
 
-    for at in range(COSTED):
-        start = at * (block.rows - batch) // COSTED
+    starts = [at * (block.rows - batch) // COSTED for at in range(COSTED)]
+    for start in starts:
         rows = (start, start + batch)
         timed("place", partial(block.share, *rows))
         timed("step", partial(block.corrected_step, *rows, theta, table, False, 0.1))
+    for start in starts:
+        rows = (start, start + batch)
         gathered = timed("gather", partial(block.gather, *rows))
         timed("job", block.share_job(*rows, gathered))
         columns, values = timed("gradient", block.gradient_job(*rows, theta))

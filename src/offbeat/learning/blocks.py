@@ -109,7 +109,8 @@ class Block(Protocol):
     def apply_gradient(
         self, columns: Columns | None, values: Floats, batch_rows: int, eta: float, accumulate: float = 0.0
     ) -> None:
-        """The step that such a gradient means, from `batch_rows` rows."""
+        """The step that such a gradient means, from `batch_rows` rows. The block takes `values` over: a later job may
+        write to them."""
         ...
 
     def snapshot(self) -> dict[str, Any]: ...

@@ -57,8 +57,7 @@ class Loss:
     binary: bool = True
     """Whether labels must be -1 and +1."""
     second_from_derivative: Callable[[Floats], Floats] | None = None
-    """The second derivative from the first alone, where that does without the label and is never more than it was by
-    much a few steps later."""
+    """The second derivative from the first, where that needs no label and changes slowly with z."""
 
 
 def _sigmoid(t: Floats) -> Floats:

@@ -26,6 +26,9 @@ Gathered = tuple[Columns | None, Floats]
 SCALE_LEAST = 1e-8
 SHIFT_MOST = 1e6
 PENALTY_OWED_MOST = 0.25
+WHOLE_FROM = 1 / 3
+"""Jobs work on all columns where a batch has at least so many non-zeros a column: streaming over columns that are not
+touched is then cheaper than finding out which are."""
 
 
 class SparseBlock:
@@ -52,6 +55,8 @@ class SparseBlock:
         self._c = 0.0
         self._owed = 0.0
         self._slots: list[NDArray[np.int32]] = []
+        self._idle: list[Floats] = []  # gradients that were applied, to be written over
+        self._known: Floats | None = None  # the weights of this version, once a job has asked; never written to
 
     def nonzeros(self, start: int, stop: int) -> int:
         return int(self._offsets[stop] - self._offsets[start])
@@ -124,6 +129,7 @@ class SparseBlock:
 
     def _advance(self, batch_rows: int, eta: float, accumulate: float) -> float:
         """Move the two scalars by one step; how much of g the touched v must give up."""
+        self._known = None
         debt = eta * self._owing
         if self._owed + 2.0 * debt > PENALTY_OWED_MOST:
             self._fold(now=debt)
@@ -149,6 +155,7 @@ class SparseBlock:
         return w
 
     def set_weights(self, weights: Floats) -> None:
+        self._known = None
         self._pairs[:, 0] = sized(weights, self.width)
         self._s, self._c, self._owed = 1.0, 0.0, 0.0
 
@@ -188,15 +195,19 @@ class SparseBlock:
     # -- lanes -------------------------------------------------------------------------------------------------------
 
     def gather(self, start: int, stop: int) -> Gathered:
-        """A weight for each non-zero of these rows, or all weights where those are fewer."""
+        """A weight for each non-zero of these rows, or all weights where those are not many more."""
         self._check_point(start, stop, None)
-        first, last = int(self._offsets[start]), int(self._offsets[stop])
-        if self.width <= last - first:
-            return None, self.weights()
-        columns = self._columns[first:last]
-        w = np.empty(last - first)
+        if self._whole(start, stop):
+            if self._known is None:
+                self._known = self.weights()
+            return None, self._known
+        columns = self._columns[int(self._offsets[start]) : int(self._offsets[stop])]
+        w = np.empty(len(columns))
         kernels.gather_each(columns, self._pairs, self._s, self._c, self._owed, w)
         return columns, w
+
+    def _whole(self, start: int, stop: int) -> bool:
+        return self.nonzeros(start, stop) >= WHOLE_FROM * self.width
 
     def share_job(self, start: int, stop: int, gathered: Gathered) -> Callable[[], Floats]:
         columns, weights = gathered
@@ -214,35 +225,42 @@ class SparseBlock:
 
     def gradient_job(self, start: int, stop: int, residual: Floats) -> Callable[[], tuple[Columns | None, Floats]]:
         self._check(start, stop, residual)
-        most = min(self.width, self.nonzeros(start, stop))
+        csr = (self._offsets, self._columns, self._values, start)
+        most = self.nonzeros(start, stop)
 
-        def job() -> tuple[Columns | None, Floats]:
-            slots = self._idle_slots()
+        def whole() -> tuple[Columns | None, Floats]:
+            gradient = self._idle.pop() if self._idle else np.empty(self.width)
+            kernels.whole_gradient(*csr, residual, gradient)
+            return None, gradient
+
+        def touched() -> tuple[Columns | None, Floats]:
+            slots = self._slots.pop() if self._slots else np.zeros(self.width, np.int32)
             columns, values = np.empty(most, np.uint32), np.empty(most)
-            csr = (self._offsets, self._columns, self._values, start)
             count = kernels.compact_gradient(*csr, residual, slots, columns, values)
             self._slots.append(slots)
             return columns[:count], values[:count]
 
-        return job
-
-    def _idle_slots(self) -> NDArray[np.int32]:
-        try:
-            return self._slots.pop()
-        except IndexError:
-            return np.zeros(self.width, np.int32)
+        return whole if self._whole(start, stop) else touched
 
     def apply_gradient(
         self, columns: Columns | None, values: Floats, batch_rows: int, eta: float, accumulate: float = 0.0
     ) -> None:
         if columns is None:
-            columns = np.arange(self.width, dtype=np.uint32)
+            self._apply_whole(sized(values, self.width), batch_rows, eta, accumulate)
+            return
         if len(columns) != len(values):
             refuse_length("a gradient", len(values), len(columns))
         if len(columns) and int(columns.max()) >= self.width:
             raise IndexError(f"Expected columns below {self.width}; got {int(columns.max())}.")
         by_v = self._advance(batch_rows, eta, accumulate)
         kernels.lazy_apply(columns, values, by_v, accumulate, self._pairs)
+
+    def _apply_whole(self, gradient: Floats, batch_rows: int, eta: float, accumulate: float) -> None:
+        by_v = self._advance(batch_rows, eta, accumulate)
+        w = np.empty(self.width)
+        kernels.lazy_apply_all(gradient, by_v, accumulate, self._s, self._c, self._owed, self._pairs, w)
+        self._known = w
+        self._idle.append(gradient)
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
@@ -259,6 +277,7 @@ class SparseBlock:
         pairs = np.asarray(state["pairs"], dtype=np.float64)
         if pairs.shape != self._pairs.shape:
             refuse_length("a snapshot of the block", len(pairs), self.width)
+        self._known = None
         self._pairs[:] = pairs
         self._s, self._c, self._owed = float(state["s"]), float(state["c"]), float(state["owed"])
         self.version = int(state["version"])

@@ -170,6 +170,33 @@ def sparse_gradient(offsets, columns, values, start, residual, factor, into):  #
             into[column[k]] += r * x[k]
 
 
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, WRITE, fastmath=False)
+def whole_gradient(offsets, columns, values, start, residual, gradient):  # type: ignore[no-untyped-def]
+    """rows^T residual on all columns, whatever stood there before."""
+    gradient[:] = 0.0
+    for i in range(len(residual)):
+        first, last = offsets[start + i], offsets[start + i + 1]
+        column, x = columns[first:last], values[first:last]
+        r = residual[i]
+        for k in range(len(column)):
+            gradient[column[k]] += r * x[k]
+
+
+@compiled(types.void, READ, REAL, REAL, REAL, REAL, REAL, PAIRS_OUT, WRITE, fastmath=False)
+def lazy_apply_all(gradient, by_v, by_mu, s, c, owed, pairs, w):  # type: ignore[no-untyped-def]
+    """`lazy_apply` of a gradient on all columns; w takes the weights that come of it, while they are at hand."""
+    if by_mu == 0.0 and owed == 0.0:
+        for j in range(len(w)):
+            v = pairs[j, 0] - by_v * gradient[j]
+            pairs[j, 0] = v
+            w[j] = s * v + c * pairs[j, 1]
+    else:
+        for j in range(len(w)):
+            pairs[j, 0] -= by_v * gradient[j]
+            pairs[j, 1] += by_mu * gradient[j]
+            w[j] = after_nonconvex(s * pairs[j, 0] + c * pairs[j, 1], owed)
+
+
 @compiled(INT, OFFSETS, COLUMNS, READ, INT, READ, SLOTS, COLUMNS_OUT, WRITE, fastmath=False)
 def compact_gradient(offsets, columns, values, start, residual, slots, touched, gradient):  # type: ignore[no-untyped-def]
     """rows^T residual on the columns it touches, each once; how many. `slots` is all zero before and after."""

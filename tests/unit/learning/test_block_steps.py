@@ -254,7 +254,9 @@ def test_a_snapshot_shares_nothing_with_the_block(kind):
 
 @pytest.mark.parametrize("penalty", PENALTIES, ids=lambda penalty: penalty.name)
 @pytest.mark.parametrize("width", [30, 3000])
-def test_lanes_equal_in_place(kind, penalty, width):
+@pytest.mark.parametrize("accumulate", [0.0, 1 / 200])
+def test_lanes_equal_in_place(kind, penalty, width, accumulate):
+    """30 columns: a sparse block's jobs work on all of them; 3000: on those they touch."""
     rows = scipy.sparse.random(200, width, density=6 / width, random_state=3, format="csr").toarray()
     here = make_block(kind(rows), penalty=penalty, strength=0.02)
     lanes = make_block(kind(rows), penalty=penalty, strength=0.02)
@@ -264,9 +266,9 @@ def test_lanes_equal_in_place(kind, penalty, width):
         residual = rng.standard_normal(10)
         job = lanes.share_job(start, start + 10, lanes.gather(start, start + 10))
         np.testing.assert_allclose(job(), here.share(start, start + 10), atol=1e-12)
-        here.step(start, start + 10, residual, 0.4, 1 / 200)
+        here.step(start, start + 10, residual, 0.4, accumulate)
         columns, values = lanes.gradient_job(start, start + 10, residual)()
-        lanes.apply_gradient(columns, values, 10, 0.4, 1 / 200)
+        lanes.apply_gradient(columns, values, 10, 0.4, accumulate)
         assert columns is None or len(np.unique(columns)) == len(columns)
     np.testing.assert_allclose(lanes.weights(), here.weights(), atol=1e-12)
     np.testing.assert_allclose(lanes.mean_gradient(), here.mean_gradient(), atol=1e-12)
@@ -280,11 +282,42 @@ def test_a_job_sees_the_weights_of_its_gathering(kind):
     assert job().tolist() == [7.0, -2.0, 0.5, 0.0]
 
 
-def test_jobs_on_threads_do_not_disturb_one_another(kind):
+def test_gathered_weights_are_new_after_whatever_moved_the_block(kind):
+    block = make_block(kind(random_rows().toarray()), penalty=NONCONVEX, strength=0.1)
+    residual, state = np.ones(10), block.snapshot()
+    moves = (
+        lambda: block.step(0, 10, residual, 0.5),
+        lambda: block.corrected_step(0, 10, residual, np.zeros(200), True, 0.5),
+        lambda: block.apply_gradient(*block.gradient_job(5, 15, residual)(), 10, 0.5, 0.1),
+        lambda: block.set_weights(np.linspace(-1, 1, 30)),
+        lambda: block.set_mean_gradient(np.ones(30)),
+        lambda: block.restore(state),
+    )
+    for move in moves:
+        block.gather(0, 20)
+        move()
+        share = block.share_job(0, 20, block.gather(0, 20))()
+        np.testing.assert_allclose(share, block.share(0, 20, block.weights()), atol=1e-13)
+
+
+def test_open_gradients_are_not_written_over_and_applied_ones_may_be():
+    block = make_block(random_rows(), penalty=NONE, strength=0.0)
+    rows = random_rows().toarray()
+    first, second = (block.gradient_job(start, start + 10, np.ones(10))()[1] for start in (0, 50))
+    block.apply_gradient(None, first, 10, 1.0)
+    third = block.gradient_job(100, 110, np.ones(10))()[1]
+    assert third is first and third is not second
+    np.testing.assert_allclose(second, rows[50:60].sum(axis=0), atol=1e-13)
+    np.testing.assert_allclose(third, rows[100:110].sum(axis=0), atol=1e-13)
+    np.testing.assert_allclose(block.weights(), -rows[:10].sum(axis=0) / 10, atol=1e-13)
+
+
+@pytest.mark.parametrize("width", [100, 500])
+def test_jobs_on_threads_do_not_disturb_one_another(kind, width):
     """Forty gradient and share jobs on four threads, while the party itself goes on stepping."""
-    rows = scipy.sparse.random(400, 500, density=0.02, random_state=3, format="csr").toarray()
+    rows = scipy.sparse.random(400, width, density=10 / width, random_state=3, format="csr").toarray()
     block = make_block(kind(rows), penalty=L2, strength=0.01)
-    block.set_weights(np.linspace(-1, 1, 500))
+    block.set_weights(np.linspace(-1, 1, width))
     before, residual = block.weights(), np.linspace(-1, 1, 10)
     starts = range(0, 400, 10)
     with ThreadPoolExecutor(4) as pool:
@@ -294,7 +327,7 @@ def test_jobs_on_threads_do_not_disturb_one_another(kind):
             block.step(start, start + 10, residual, 0.1, 0.01)
     for start, gradient, share in zip(starts, gradients, shares, strict=True):
         columns, values = gradient.result()
-        whole = np.zeros(500)
+        whole = np.zeros(width)
         whole[slice(None) if columns is None else columns] = values
         np.testing.assert_allclose(whole, rows[start : start + 10].T @ residual, atol=1e-13)
         np.testing.assert_allclose(share.result(), rows[start : start + 10] @ before, atol=1e-12)
