@@ -337,7 +337,7 @@ def played(method, problem, pick, *, updates, step=0.8, **options):
 def test_with_delays_it_is_the_papers_loop(method, penalty, parties, holders):
     problem = problem_with(parties, holders, penalty=penalty, rows=60)
     direction = method_named(method).direction
-    schedule, found = played(method, problem, with_delays(3), updates=60, step=0.3)
+    schedule, found = played(method, problem, with_delays(3), updates=60, step=0.3, in_flight=2)
     lags = [party.member.lag_max for party in schedule.parties.values()]
     assert min(lags) >= 1 and max(lags) > 2  # products were really old, at every party
     assert {sender for sender, _ in schedule.updates} == set(problem.labels_at)

@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.afsgd_vp import Stepper
+from offbeat.algorithms.afsgd_vp import LAG_ALLOWANCE, Stepper
 from offbeat.errors import BadJob
 from offbeat.learning.blocks import Block
 from offbeat.learning.sampling import BlockSampler
@@ -57,6 +57,9 @@ from offbeat.randomness import secret_bytes, stream
 
 QUEUE_MAX = 2
 """Whoever cannot keep up misses updates, however long its queue; a long one only makes those it does take older."""
+WORK_BEFORE_ASKING = 2
+"""A dominator asks again once nothing waits at home, and after so many pieces of work in any case: a slow one would
+never come to it."""
 BACKWARDS_KEPT = 256
 WANTED_TRIES = 3
 STARVED_AFTER = 256
@@ -171,6 +174,7 @@ class Party2:
         self.place = member.conduct.everybody.index(member.name)
         self.sampler: DealtBlocks | None = None
         self.started = False
+        self.work_done = 0  # pieces of work since the last derivatives were sent
         self.queue: deque[list[Any]] = deque()  # to be applied: [start, stop, derivatives, version read]
         self.inboxes = {name: Inbox() for name in active if name != member.name}
         self.sent: dict[int, Backward] = {}
@@ -202,16 +206,16 @@ class Party2:
         return [*self._ask(), *self._take_queue()]
 
     def _ask(self) -> list[Effect]:
-        """Keep so many products in flight, but none while derivatives wait at home: asking faster than a party of
-        ordinary speed can step would only make every product older."""
+        """Keep so many products in flight, but ask for none before the own block has taken what is known at home: a
+        party of ordinary speed has then taken it too, and its share is as new as can be had without waiting for it."""
         self.started = True
-        if not self.dominates or self.queue:
+        pending = self.member.pending
+        if not self.dominates or pending.count("steps") or (self.queue and self.work_done < WORK_BEFORE_ASKING):
             return []
         assert self.sampler is not None
         sums = self.member.sums
-        under_way = sums.open_at_current + self.member.pending.count("derive")
         effects: list[Effect] = []
-        for _ in range(self.member.options.in_flight - under_way):
+        for _ in range(self.member.options.in_flight - sums.open_at_current - pending.count("derive")):
             effects += sums.ask(*self.sampler.next(), CURRENT, self.member.block.version)
         return effects
 
@@ -235,6 +239,7 @@ class Party2:
         snapshot, now = self.member.survey.current, self.member.block.version
         body = Backward(self.number, start, stop, theta, snapshot, now, read)
         self.number += 1
+        self.work_done = 0
         self._keep(body)
         self._queue([start, stop, theta, version])
         effects: list[Effect] = [Broadcast(self.member.sums.peers, body), *self._take_queue(), *self._ask()]
@@ -310,7 +315,8 @@ class Party2:
             self._note_lag(version)
             self.stepper.step(start, stop, theta)
             self.applied += 1
-        return [*self._take_queue(), *self._ask()]
+        self.work_done += 1
+        return [*self._ask(), *self._take_queue()]
 
     def _note_lag(self, version_read: int) -> None:
         """Every update moves every block, so the steps of the own block since its share tell the whole lag."""
@@ -358,6 +364,7 @@ class Party2:
         self._note_lag(version)
         self.stepper.apply(start, stop, *result)
         self.applied += 1
+        self.work_done += 1
         return [*self._take_queue(), *self._ask()]
 
     # -- the rest of the role ------------------------------------------------------------------------------------
@@ -394,7 +401,7 @@ class Party2:
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("started", "number", "dropped", "late", "received", "applied")
+    _PLAIN = ("started", "work_done", "number", "dropped", "late", "received", "applied")
 
     def snapshot(self) -> State:
         return {
@@ -617,8 +624,8 @@ def build(
         raise BadJob(f"Vertical learning needs two parties or more; got {len(roster)}.")
     if not active:
         raise BadJob(f"Somebody must hold the labels: labels_at is {labels_at}, the parties are {', '.join(roster)}.")
-    # With m dominators, m - 1 other updates land between a product and its step, and at least one's own.
-    options = options.expecting(0.0 if synchronous else max(1.0, len(active) * options.in_flight - 1.0))
+    # With m products in flight, m - 1 other updates land between a product and its step.
+    options = options.expecting(0.0 if synchronous else (len(active) * options.in_flight - 1) / LAG_ALLOWANCE)
     make = RoundParty if synchronous else Party2
     return [
         make(

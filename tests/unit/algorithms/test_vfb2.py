@@ -11,6 +11,7 @@ from offbeat.algorithms.vfb2 import (
     QUEUE_MAX,
     STARVED_AFTER,
     WANTED_TRIES,
+    WORK_BEFORE_ASKING,
     Backward,
     BackwardWanted,
     Inbox,
@@ -286,8 +287,25 @@ def test_nothing_is_asked_for_while_derivatives_wait_at_home():
     assert len(ana.queue) == 2  # Bo's and its own
     effects = ana.handle(Computed(steps.ticket))
     (fused,) = of(effects, Compute)
-    assert len(sent(effects, ShareAsked)) == 1 and not ana.queue  # nothing waits: the next product may come
-    assert not sent(ana.handle(Computed(fused.ticket)), ShareAsked)
+    assert not sent(effects, ShareAsked) and not ana.queue  # its own step is still being taken
+    assert len(sent(ana.handle(Computed(fused.ticket)), ShareAsked)) == 1  # now the others can have taken it too
+
+
+def test_a_dominator_that_cannot_keep_up_asks_nevertheless():
+    room = Room(holders=2)
+    ana = room.parties[ANA]
+    (mine,) = [effect for name, effect in room.asked if name == ANA]
+    given = [room.parties[p].handle(Received(ANA, mine.body)) for p in (BO, CY)]
+    ana.handle(Received(BO, sent(given[0], ShareGiven)[0].body))
+    (derive,) = of(ana.handle(Received(CY, sent(given[1], ShareGiven)[0].body)), Compute)
+    (steps,) = of(ana.handle(Computed(derive.ticket)), Compute)
+    asked = []
+    for number in range(WORK_BEFORE_ASKING):  # whenever a piece of work is done, another waits
+        ana.handle(Received(BO, backward(number)))
+        effects = ana.handle(Computed(steps.ticket))
+        (steps,) = of(effects, Compute)
+        asked.append(len(sent(effects, ShareAsked)))
+    assert asked == [0] * (WORK_BEFORE_ASKING - 1) + [1]
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
