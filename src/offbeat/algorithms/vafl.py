@@ -26,7 +26,8 @@ same trajectory as the pooled model.
 
 Loss, duplication and crashes: what a client releases has a number that is never used twice. It is kept and re-sent
 byte for byte until answered; the server answers each number once and re-sends its answer. A client that returns
-from an old snapshot asks which numbers the server has seen, and charges its ledger for those it forgot.
+from an old snapshot asks which numbers the server has seen, charges its ledger for those it forgot, and goes on with
+higher numbers than any it can have used.
 Parties are honest but curious. The server learns every embedding; a client learns derivatives, and from those of an
 additive head every label (`what_clients_learn`).
 """
@@ -36,11 +37,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.algorithms.vafl_measures import joint_embeddings, joint_scores, objective, one_hot, score
+from offbeat.algorithms.vafl_answers import Answers
+from offbeat.algorithms.vafl_asking import Asking
+from offbeat.algorithms.vafl_disturbance import Disturber, noisy_gradient
+from offbeat.algorithms.vafl_farewell import Farewell
+from offbeat.algorithms.vafl_measures import joint_embeddings, joint_scores, last_words, objective, one_hot, score
+from offbeat.algorithms.vafl_memory import client_state, restore_client, restore_server, server_state
 from offbeat.algorithms.vafl_messages import (
     MESSAGES,
     Ask,
@@ -57,14 +62,20 @@ from offbeat.algorithms.vafl_messages import (
     Resumed,
     Upload,
 )
-from offbeat.algorithms.vafl_options import VARIANTS, Vafl, noise_warning, privacy_label, what_clients_learn
+from offbeat.algorithms.vafl_options import (
+    VARIANTS,
+    Vafl,
+    checked_targets,
+    noise_warning,
+    privacy_label,
+    what_clients_learn,
+)
 from offbeat.algorithms.vafl_outbox import BACKOFF_MAX, Outbox, Pending, pause_s
 from offbeat.algorithms.vafl_prediction import JointPrediction
 from offbeat.algorithms.vafl_refresh import Contribution, Refreshes, united
-from offbeat.errors import BadData, BadJob, UnexpectedEvent
+from offbeat.errors import UnexpectedEvent
 from offbeat.learning.embedding_table import EmbeddingTable
 from offbeat.learning.embeddings import (
-    Disturbance,
     Embedding,
     Forward,
     Head,
@@ -72,9 +83,7 @@ from offbeat.learning.embeddings import (
     Weights,
 )
 from offbeat.learning.row_order import RowOrder
-from offbeat.learning.sampling import generator_state, restore_generator
 from offbeat.party.contract import (
-    Broadcast,
     Compute,
     Computed,
     Effect,
@@ -94,27 +103,14 @@ from offbeat.party.contract import (
 )
 from offbeat.privacy.embedding import RecordLedger
 from offbeat.privacy.label_response import private_targets
-from offbeat.privacy.noise import NoiseSource, SeededNoise, SystemNoise, gaussian_noise
+from offbeat.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from offbeat.randomness import stream
 
 __all__ = [
     "MESSAGES",
     "VARIANTS",
-    "Ask",
     "Client",
-    "Goodbye",
-    "Gradient",
-    "Halt",
-    "Noted",
-    "PredictAsked",
-    "PredictGiven",
-    "Refresh",
-    "Refreshed",
-    "Resting",
-    "Resume",
-    "Resumed",
     "Server",
-    "Upload",
     "Vafl",
     "build",
     "joint_embeddings",
@@ -131,7 +127,6 @@ Array = NDArray[Any]
 
 _ACTIVATE, _RESUME = -1, -2  # tokens of a client's timers; others are release numbers
 _TIME_UP, _HALT, _WATCH = -1, -2, -3  # tokens of the server's timers; others are request numbers
-_HALT_TRIES = 5
 _DIVERGED = 1e6  # a batch loss so many times the first one ends the run
 _ROUNDS_MAX = 3  # refreshes of one update, before it goes on with what it has
 
@@ -158,8 +153,10 @@ class Client:
         self.name, self.server, self.options, self.seed = name, server, options, seed
         self.features, self.test_features = features, test_features
         self.embedding, self.weights = embedding, weights
-        self.memory: Tensors = options.optimiser.initial(weights.trained)
-        self.noise_source, self.gradient_noise_source = noise_source, gradient_noise_source
+        self.rule, self.penalty = options.optimiser_of(name), options.penalty_of(name)
+        self.memory: Tensors = self.rule.initial(weights.trained)
+        self.disturber = Disturber(name, options, seed, embedding.width, noise_source)
+        self.gradient_noise_source = gradient_noise_source
         self.rows = features.shape[0]
         self.order = RowOrder(self.rows, options.batch, options.sampling, stream(seed, name, "rows"))
         self.clock = stream(seed, name, "activation")
@@ -228,9 +225,9 @@ class Client:
         if not self.resuming:
             return []
         self.resuming = False
-        forgotten = body.release - self.outbox.releases
-        if forgotten > 0:
-            self._forget(forgotten)
+        if body.forgotten:
+            self._forget(body.forgotten)
+        self.outbox.releases = max(self.outbox.releases, body.first)
         if self.phase == "filling":
             return self.outbox.send_again() or self._fill()
         effects = self.outbox.send_again() + self._steps_again()
@@ -248,7 +245,7 @@ class Client:
 
     def _forget(self, uploads: int) -> None:
         """The snapshot was older than what was sent: those numbers are used, and so are their rows' budgets."""
-        self.outbox.forget(uploads)
+        self.outbox.forget()
         for ledger in (self.ledger, self.test_ledger):
             if ledger is not None:
                 ledger.charge_all(uploads)
@@ -337,26 +334,13 @@ class Client:
             rows = rows if self.ledger is None else self.ledger.open_rows(rows)
             self._spend(rows, step=wanted)
         release = self.outbox.next_number()
-        disturbance = self._disturbance(release, len(rows))
+        disturbance = self.disturber.of(release, len(rows))
         forward = self.embedding.forward(self.weights, self.features, rows, disturbance)
         self.weights = Weights(self.weights.trained, forward.kept)
         if wanted:
             self.passes[release] = forward
         body = Upload(release, self.version, asked, wanted, rows, forward.embedding)
         return self.outbox.keep(body, rows, disturbance)
-
-    def _disturbance(self, release: int, rows: int) -> Disturbance:
-        """Clip, last-layer noise and inner noise of one release; fresh for every row, never drawn twice."""
-        private = self.options.private
-        deviation = self.options.noise if private is None else private.noise
-        noise = None
-        if deviation > 0:
-            width = self.embedding.width
-            noise = gaussian_noise(self.noise_source.stream(release), rows * width, deviation).reshape(rows, width)
-        inner = None
-        if self.options.inner_noise:
-            inner = int(stream(self.seed, self.name, "inner", release).integers(2**62))
-        return Disturbance(None if private is None else private.clip, noise, inner)
 
     # line 7: update the local model
 
@@ -378,9 +362,8 @@ class Client:
         assert pending.derivative is not None
         forward = self.passes.pop(release, None) or self._same_pass(pending)
         gradient = self._gradient(forward, pending.derivative, release)
-        rule = self.options.optimiser
-        trained, self.memory = self.embedding.step(rule, self.weights.trained, gradient, self.memory)
-        self.weights = Weights(self.options.penalty.proximal(trained, rule.step), self.weights.kept)
+        trained, self.memory = self.embedding.step(self.rule, self.weights.trained, gradient, self.memory)
+        self.weights = Weights(self.penalty.proximal(trained, self.rule.step), self.weights.kept)
         self.version += 1
         if self.halt is not None:
             return self._close() if not self.outbox.pending else []
@@ -396,14 +379,7 @@ class Client:
         private = self.options.private
         if private is None:
             return self.embedding.gradient(forward, derivative)
-        summed = self.embedding.to_arrays(self.embedding.clipped_sum(forward, derivative, private.gradient_clip))
-        draws = self.gradient_noise_source.stream(release)
-        deviation, rows = private.gradient_noise * private.gradient_clip, len(derivative)
-        noisy = {}
-        for name, value in summed.items():
-            noise = gaussian_noise(draws, value.size, deviation).reshape(value.shape)
-            noisy[name] = ((value + noise) / rows).astype(value.dtype)
-        return self.embedding.from_arrays(noisy)
+        return noisy_gradient(private, self.embedding, forward, derivative, self.gradient_noise_source.stream(release))
 
     # answering the server
 
@@ -437,7 +413,7 @@ class Client:
 
     def _refreshed(self, request: int, rows: Array) -> list[Effect]:
         release = self.outbox.next_number()
-        forward = self.embedding.forward(self.weights, self.features, rows, self._disturbance(release, len(rows)))
+        forward = self.embedding.forward(self.weights, self.features, rows, self.disturber.of(release, len(rows)))
         self.under_way.discard(request)
         return self.outbox.answer(request, Refreshed(request, release, self.version, rows, forward.embedding))
 
@@ -456,7 +432,7 @@ class Client:
             if len(self.test_ledger.open_rows(rows)) < len(rows):
                 return []  # the server goes on without this client
             self.test_ledger.spend(rows, step=False)
-            disturbance = self._disturbance(release, len(rows))
+            disturbance = self.disturber.of(release, len(rows))
             embedding = self.embedding.forward(self.weights, self.test_features, rows, disturbance).embedding
         self.under_way.discard(body.request)
         return self.outbox.answer(body.request, PredictGiven(body.request, release, embedding))
@@ -514,35 +490,11 @@ class Client:
     # memory
 
     def snapshot(self) -> State:
-        return {
-            "phase": self.phase,
-            "counts": [self.version, self.tickets, self.last_ask],
-            "filled": [self.filled, self.filling_to],
-            "asked": None if self.asked is None else [self.asked[0], self.asked[1].copy()],
-            "trained": self.embedding.to_arrays(self.weights.trained),
-            "kept": self.embedding.to_arrays(self.weights.kept),
-            "memory": self.embedding.to_arrays(self.memory),
-            "order": self.order.snapshot(),
-            "clock": generator_state(self.clock),
-            "outbox": self.outbox.snapshot(),
-            "ledger": None if self.ledger is None else self.ledger.snapshot(),
-            "test_ledger": None if self.test_ledger is None else self.test_ledger.snapshot(),
-        }
+        return client_state(self)
 
     def restore(self, state: State) -> None:
-        self.phase = state["phase"]
-        self.version, self.tickets, self.last_ask = state["counts"]
-        self.filled, self.filling_to = state["filled"]
-        self.asked = None if state["asked"] is None else (state["asked"][0], np.array(state["asked"][1]))
-        self.weights = Weights(self.embedding.from_arrays(state["trained"]), self.embedding.from_arrays(state["kept"]))
-        self.memory = self.embedding.from_arrays(state["memory"])
-        self.order.restore(state["order"])
-        restore_generator(self.clock, state["clock"])
-        self.outbox.restore(state["outbox"])
+        restore_client(self, state)
         self.jobs, self.passes, self.forward_jobs, self.under_way = {}, {}, 0, set()
-        for ledger, key in ((self.ledger, "ledger"), (self.test_ledger, "test_ledger")):
-            if ledger is not None:
-                ledger.restore(state[key])
 
 
 # -- the server -----------------------------------------------------------------------------------------------------
@@ -580,20 +532,15 @@ class Server:
         self.duplicates = 0
         self.loss_sum, self.loss_count, self.first_loss = 0.0, 0, 0.0
         self.heard = self.heard_before = 0
-        self.verdict = self.reason = ""
-        self.seen = [0] * len(self.clients)
         self.fills = [0] * len(self.clients)
         self.away: set[int] = set()
         self.resting: set[int] = set()
-        self.gone_home: set[int] = set()
-        self.replaced: set[tuple[int, int]] = set()
-        self.answered: list[dict[int, Gradient]] = [{} for _ in self.clients]
+        self.answers = Answers(len(self.clients), kept=4 * options.in_flight + 4)
         self.refreshes = Refreshes(self.clients, options.retry_s)
         self.buffer: dict[int, Contribution] = {}
         self.batches: dict[int, list[Contribution]] = {}
-        self.asking: tuple[int, Array] | None = None
-        self.asking_tries = self.halt_tries = 0
-        self.asking_anew = False
+        self.asking = Asking(self.clients, options.retry_s)
+        self.farewell = Farewell(self.clients, options.retry_s, _HALT)
         self.prediction = JointPrediction(self.clients, test_rows, options.chunk, options.retry_s)
         self.handlers: dict[type, Callable[[int, Any], list[Effect]]] = {
             Upload: self._on_upload,
@@ -648,41 +595,41 @@ class Server:
             effects += self.refreshes.want_again(request)
         if self.phase == "training" and self.options.variant == "vafl-sync":
             self.buffer = {}
-            effects += self._ask(anew=True, rows=None if self.asking is None else self.asking[1])
+            effects += self._ask(anew=True, rows=None if self.asking.request is None else self.asking.rows)
         if self.phase == "predicting":
             effects += self._predict_again()
         if self.phase == "halting":
-            effects += self._halt_again()
+            effects += self.farewell.say_again()
         return effects
 
     def _on_resume(self, client: int, body: Resume) -> list[Effect]:
         self.away.discard(client)
         if self.phase == "halting":
-            return [self._to(client, self._halt())]
-        return [self._to(client, Resumed(self.seen[client], self.phase != "filling"))]
+            return [self._to(client, self.farewell.body)]
+        return [self._to(client, self.answers.new_life(client, body.release, self.phase != "filling"))]
 
     # lines 8 to 10 and 11 to 13: one pass gives the head's gradient and the answer
 
     def _on_upload(self, client: int, body: Upload) -> list[Effect]:
         if self.phase in ("predicting", "halting"):
-            return [] if self.phase == "predicting" else [self._to(client, self._halt())]
+            return [] if self.phase == "predicting" else [self._to(client, self.farewell.body)]
         self._check(client, body.rows, body.embedding)
         if not body.wanted:
             return self._fill(client, body)
-        if body.release in self.answered[client]:
+        if body.release in self.answers.given[client]:
             self.duplicates += 1
-            return [self._to(client, self.answered[client][body.release])]
+            return [self._to(client, self.answers.given[client][body.release])]
         if self._is_old(client, body):
             self.duplicates += 1
             return []
-        self.seen[client] = max(self.seen[client], body.release)
+        self.answers.saw(client, body.release)
         self.table.write(client, body.rows, body.embedding, self.iteration)
         contribution = Contribution(client, body.release, np.array(body.rows))
         return self._require_fresh(contribution)
 
     def _is_old(self, client: int, body: Upload) -> bool:
         """Seen before: under way, too long ago, or an answer to an ask that is over."""
-        if self.asking is not None and body.asked != self.asking[0]:
+        if self.asking.request is not None and body.asked != self.asking.request:
             return True
         under_way = [
             *self.refreshes.blocked,
@@ -691,19 +638,15 @@ class Server:
         ]
         if any(c.client == client and c.release == body.release for c in under_way):
             return True
-        if self.options.variant == "vafl-tsync" and body.release < max(self.answered[client], default=0):
+        if self.options.variant == "vafl-tsync" and body.release < self.answers.newest_given(client):
             return True
-        return body.release <= self.seen[client] - self._window() or (client, body.release) in self.replaced
-
-    def _window(self) -> int:
-        """How far behind the newest release a late one may still be taken."""
-        return 4 * self.options.in_flight + 4
+        return self.answers.too_late(client, body.release)
 
     def _fill(self, client: int, body: Upload) -> list[Effect]:
         """The initial upload. An old copy must not overwrite newer rows."""
         if body.release > self.fills[client]:
             self.fills[client] = body.release
-            self.seen[client] = max(self.seen[client], body.release)
+            self.answers.saw(client, body.release)
             self.table.write(client, body.rows, body.embedding, self.iteration)
         if self.phase != "filling":
             return [self._to(client, Noted(body.release, True))]
@@ -731,7 +674,7 @@ class Server:
         return effects + self._contribute(contribution)
 
     def _on_refreshed(self, client: int, body: Refreshed) -> list[Effect]:
-        self.seen[client] = max(self.seen[client], body.release)
+        self.answers.saw(client, body.release)
         wanted = self.refreshes.wanted.get(body.request)
         if wanted is None:
             return []
@@ -748,8 +691,7 @@ class Server:
         older, newer = self.buffer.get(contribution.client), contribution
         if older is not None:
             older, newer = sorted((older, newer), key=lambda c: c.release)
-            self.replaced = {(c, r) for c, r in self.replaced if r > self.seen[c] - self._window()}
-            self.replaced.add((older.client, older.release))
+            self.answers.replace(older.client, older.release)
         self.buffer[newer.client] = newer
         return self._flush_if_enough()
 
@@ -777,7 +719,7 @@ class Server:
         borrowed = np.ones((len(union), len(self.clients)), dtype=bool)
         for c, place in zip(contributions, places, strict=True):
             borrowed[place, c.client] = False
-        lag_mean, lag_max = self.table.note_use(union, borrowed, self.iteration)
+        lag_mean, lag_max = self.table.note_use(union, borrowed, self.iteration, self.lag_max)
         result = self.head.evaluate(
             self.weights, self.table.read(union), self.targets[union], [c.client for c in contributions]
         )
@@ -787,7 +729,7 @@ class Server:
         effects: list[Effect] = []
         for c, place in zip(contributions, places, strict=True):
             body = Gradient(c.release, self.iteration, lag_mean, lag_max, result.derivatives[c.client][place])
-            self._remember(c.client, body)
+            self.answers.gave(c.client, body)
             effects.append(self._to(c.client, body))
         rule = self.options.head_optimiser
         trained, self.memory = self.head.step(rule, self.weights.trained, result.gradient, self.memory)
@@ -795,11 +737,6 @@ class Server:
         self.iteration += 1
         self.rows_done += sum(len(c.rows) for c in contributions)
         return effects + self._tell_pass(result.loss) + self._after_update()
-
-    def _remember(self, client: int, body: Gradient) -> None:
-        self.answered[client][body.release] = body
-        while len(self.answered[client]) > self._window():
-            del self.answered[client][min(self.answered[client])]
 
     def _after_update(self) -> list[Effect]:
         if self.rows_done >= self._rows_wanted():
@@ -821,27 +758,19 @@ class Server:
 
     def _ask(self, anew: bool, rows: Array | None = None) -> list[Effect]:
         self.requests += 1
-        self.asking, self.asking_tries = (self.requests, self.order.next() if rows is None else rows), 0
-        self.asking_anew = anew
-        return [
-            Broadcast(self.clients, Ask(self.requests, anew, self.asking[1])),
-            Wake(self.options.retry_s, self.requests),
-        ]
+        return self.asking.ask(self.requests, self.order.next() if rows is None else rows, anew)
 
     def _ask_again(self) -> list[Effect]:
-        assert self.asking is not None
-        self.asking_tries += 1
-        missing = tuple(name for i, name in enumerate(self.clients) if i not in self.buffer)
-        if self.asking_tries > self.options.retries_max:
-            return self._end("peer-lost", f"{', '.join(missing)} did not answer {self.asking_tries} times")
-        pause = pause_s(self.options.retry_s, self.asking_tries)
-        return [Broadcast(missing, Ask(self.asking[0], self.asking_anew, self.asking[1])), Wake(pause, self.asking[0])]
+        if self.asking.tries >= self.options.retries_max:
+            missing = ", ".join(self.asking.missing(self.buffer))
+            return self._end("peer-lost", f"{missing} did not answer {self.asking.tries + 1} times")
+        return self.asking.again(self.buffer)
 
     # clients that leave
 
     def _on_resting(self, client: int, body: Resting) -> list[Effect]:
         self.resting.add(client)
-        self.seen[client] = max(self.seen[client], body.release)
+        self.answers.saw(client, body.release)
         return [self._to(client, Noted(body.release, self.phase != "filling"))] + self._without(client)
 
     def _on_lost(self, peer: PartyName) -> list[Effect]:
@@ -880,9 +809,10 @@ class Server:
         """Training is over: predict if there is anything to predict, then say goodbye."""
         if self.phase in ("predicting", "halting"):
             return []
-        self.verdict, self.reason = verdict, reason
+        self.farewell.verdict, self.farewell.reason = verdict, reason
         self.refreshes.clear()
-        self.buffer, self.asking = {}, None
+        self.buffer = {}
+        self.asking.close()
         if self.prediction.rows and verdict != "diverged":
             self.phase = "predicting"
             return self._predict(0)
@@ -898,7 +828,7 @@ class Server:
         return self.prediction.ask_again() or self._judge_batch()
 
     def _on_predicted(self, client: int, body: PredictGiven) -> list[Effect]:
-        self.seen[client] = max(self.seen[client], body.release)
+        self.answers.saw(client, body.release)
         if self.prediction.asked is None or body.request != self.prediction.asked[0]:
             return []
         self.prediction.given[client] = np.array(body.embedding)
@@ -923,34 +853,20 @@ class Server:
 
     # the end
 
-    def _halt(self) -> Halt:
-        return Halt(self.verdict, self.reason, self.iteration)
+    @property
+    def verdict(self) -> str:
+        return self.farewell.verdict
+
+    @property
+    def reason(self) -> str:
+        return self.farewell.reason
 
     def _say_halt(self) -> list[Effect]:
         self.phase = "halting"
-        lags = {name: self.table.lag_summary(i) for i, name in enumerate(self.clients)}
-        told: list[Effect] = [
-            Observe("lags", lags),
-            Observe("iterations", self.iteration),
-            Observe("delay_bound_iterations", self.lag_max),
-            Observe("refreshed_rows", self.refreshes.asked_rows),
-            Observe("refused_rows", self.refreshes.refused_rows),
-            Observe("abandoned", self.refreshes.abandoned),
-            Observe("duplicates", self.duplicates),
-            Observe("cold_rows", {name: self.table.cold(i) for i, name in enumerate(self.clients)}),
-        ]
-        return told + [Broadcast(self.clients, self._halt()), Wake(self.options.retry_s, _HALT)]
-
-    def _halt_again(self) -> list[Effect]:
-        self.halt_tries += 1
-        left = tuple(name for i, name in enumerate(self.clients) if i not in self.gone_home)
-        if not left or self.halt_tries > _HALT_TRIES:
-            return [Finish(self.verdict, self.reason)]
-        return [Broadcast(left, self._halt()), Wake(self.options.retry_s, _HALT)]
+        return last_words(self) + self.farewell.say(self.iteration)
 
     def _on_goodbye(self, client: int, body: Goodbye) -> list[Effect]:
-        self.gone_home.add(client)
-        return [Finish(self.verdict, self.reason)] if len(self.gone_home) == len(self.clients) else []
+        return self.farewell.goodbye(client)
 
     # time, checks, sending
 
@@ -962,8 +878,8 @@ class Server:
                 return self._watch()
             return self._end("peer-lost", "no client has been heard for as long as any of them keeps trying")
         if event.token == _HALT:
-            return self._halt_again() if self.phase == "halting" else []
-        if self.asking is not None and event.token == self.asking[0]:
+            return self.farewell.say_again() if self.phase == "halting" else []
+        if event.token == self.asking.request:
             return self._ask_again()
         if self.prediction.asked is not None and event.token == self.prediction.asked[0]:
             return self._predict_again()
@@ -989,62 +905,10 @@ class Server:
     # memory
 
     def snapshot(self) -> State:
-        return {
-            "phase": self.phase,
-            "end": [self.verdict, self.reason],
-            "counts": [getattr(self, name) for name in _SERVER_COUNTS],
-            "loss": [self.loss_sum, self.loss_count, self.first_loss],
-            "trained": self.head.to_arrays(self.weights.trained),
-            "kept": self.head.to_arrays(self.weights.kept),
-            "memory": self.head.to_arrays(self.memory),
-            "table": self.table.snapshot(),
-            "order": self.order.snapshot(),
-            "seen": list(self.seen),
-            "fills": list(self.fills),
-            "sets": [sorted(self.away), sorted(self.resting), sorted(self.gone_home)],
-            "replaced": [list(pair) for pair in sorted(self.replaced)],
-            "answered": [[list(msgspec.structs.astuple(b)) for b in cache.values()] for cache in self.answered],
-            "refreshes": self.refreshes.snapshot(),
-            "buffer": [c.plain() for c in self.buffer.values()],
-            "batches": [[ticket, [c.plain() for c in batch]] for ticket, batch in self.batches.items()],
-            "asking": None if self.asking is None else [self.asking[0], self.asking[1].copy()],
-            "prediction": self.prediction.snapshot(),
-        }
+        return server_state(self)
 
     def restore(self, state: State) -> None:
-        self.phase = state["phase"]
-        self.verdict, self.reason = state["end"]
-        for name, value in zip(_SERVER_COUNTS, state["counts"], strict=True):
-            setattr(self, name, value)
-        self.loss_sum, self.loss_count, self.first_loss = state["loss"]
-        self.weights = Weights(self.head.from_arrays(state["trained"]), self.head.from_arrays(state["kept"]))
-        self.memory = self.head.from_arrays(state["memory"])
-        self.table.restore(state["table"])
-        self.order.restore(state["order"])
-        self.seen, self.fills = list(state["seen"]), list(state["fills"])
-        self.away, self.resting, self.gone_home = (set(values) for values in state["sets"])
-        self.replaced = {(client, release) for client, release in state["replaced"]}
-        self.answered = [{fields[0]: Gradient(*fields) for fields in cache} for cache in state["answered"]]
-        self.refreshes.restore(state["refreshes"])
-        self.buffer = {plain[0]: Contribution.from_plain(plain) for plain in state["buffer"]}
-        self.batches = {
-            ticket: [Contribution.from_plain(plain) for plain in batch] for ticket, batch in state["batches"]
-        }
-        self.asking = None if state["asking"] is None else (state["asking"][0], np.array(state["asking"][1]))
-        self.prediction.restore(state["prediction"])
-
-
-_SERVER_COUNTS = (
-    "iteration",
-    "rows_done",
-    "tickets",
-    "requests",
-    "passes_told",
-    "duplicates",
-    "asking_tries",
-    "asking_anew",
-    "halt_tries",
-)
+        restore_server(self, state)
 
 
 # -- the builder -----------------------------------------------------------------------------------------------------
@@ -1068,7 +932,7 @@ def build(
     `secret_noise` draws from the operating system; without it noise comes from the seed, which is for experiments
     only (`noise_warning`).
     """
-    targets = _checked(features, targets, embeddings, head, options.private is not None)
+    targets = checked_targets(features, targets, embeddings, head, options)
     names = tuple(features)
 
     def source(name: PartyName, purpose: str) -> NoiseSource:
@@ -1099,29 +963,3 @@ def build(
         Server(server, names, targets, head, weights, widths, options, seed, test_targets, test_rows, dtype),
         clients,
     )
-
-
-def _checked(
-    features: Mapping[PartyName, Any],
-    targets: Array,
-    embeddings: Mapping[PartyName, Embedding],
-    head: Head,
-    private: bool,
-) -> Array:
-    targets = np.asarray(targets, dtype=np.float64)
-    targets = targets[:, None] if targets.ndim == 1 else targets
-    missing = [name for name in features if name not in embeddings]
-    if missing:
-        raise BadJob(f"Every client needs an embedding; {', '.join(missing)} have none.")
-    if private:
-        for name in features:
-            embeddings[name].check_row_gradients()
-    for name, rows in features.items():
-        if rows.shape[0] != len(targets):
-            raise BadData(
-                f"{name} has {rows.shape[0]} rows and the server {len(targets)} labels; row i must be the same record "
-                "everywhere. Align the tables first."
-            )
-    if targets.shape[1] != head.outputs:
-        raise BadData(f"The head has {head.outputs} outputs, the targets {targets.shape[1]} columns; they must agree.")
-    return targets

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.learning.embeddings import Head
+from offbeat.party.contract import Effect, Observe
 
 if TYPE_CHECKING:
     from offbeat.algorithms.vafl import Client, Server
@@ -44,7 +45,7 @@ def objective(
     loss = server.head.loss(
         server.weights, joint_embeddings(clients, rows=rows), targets if rows is None else targets[rows]
     )
-    return loss + sum(client.options.penalty.value(client.weights.trained) for client in clients)
+    return loss + sum(client.penalty.value(client.weights.trained) for client in clients)
 
 
 def joint_scores(server: "Server", clients: "Sequence[Client]", *, test: bool = True) -> Array:
@@ -73,3 +74,17 @@ def area_under_curve(scores: Array, positive: Array) -> float:
     if not positives or not negatives:
         return math.nan
     return float((ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def last_words(server: "Server") -> list[Effect]:
+    """What the server observed of the whole run: ages of embeddings, refreshes, repetitions."""
+    return [
+        Observe("lags", {name: server.table.lag_summary(i) for i, name in enumerate(server.clients)}),
+        Observe("iterations", server.iteration),
+        Observe("delay_bound_iterations", server.lag_max),
+        Observe("refreshed_rows", server.refreshes.asked_rows),
+        Observe("refused_rows", server.refreshes.refused_rows),
+        Observe("abandoned", server.refreshes.abandoned),
+        Observe("duplicates", server.duplicates),
+        Observe("cold_rows", {name: server.table.cold(i) for i, name in enumerate(server.clients)}),
+    ]

@@ -121,12 +121,13 @@ class Resume(Message, frozen=True, gc=False):
 
 
 class Resumed(Message, frozen=True, gc=False):
-    """The last release number the server has seen from this client, and whether training has begun.
+    """How many releases the client has forgotten, the number after which its next ones begin, whether training has.
 
     Reveals: nothing the client did not send itself.
     """
 
-    release: int
+    first: int
+    forgotten: int
     begun: bool
 
 

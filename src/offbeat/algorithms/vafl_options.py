@@ -3,10 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from offbeat.data.names import did_you_mean
-from offbeat.errors import BadJob
-from offbeat.learning.embeddings import AdditiveHead, Head, Optimiser, Penalty, Sgd
+from offbeat.errors import BadData, BadJob
+from offbeat.learning.embeddings import AdditiveHead, Array, Embedding, Head, Optimiser, Penalty, Sgd
 from offbeat.party.contract import PartyName
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.privacy.noise import SEEDED_WARNING
@@ -31,6 +34,8 @@ class Vafl:
     optimiser: Optimiser = Sgd(0.1)  # noqa: RUF009  (frozen)
     head_optimiser: Optimiser = Sgd(0.1)  # noqa: RUF009
     penalty: Penalty = Penalty()  # noqa: RUF009
+    optimisers: Mapping[PartyName, Optimiser] = field(default_factory=dict)  # of single clients; absent: `optimiser`
+    penalties: Mapping[PartyName, Penalty] = field(default_factory=dict)  # of single clients; absent: `penalty`
     noise: float = 0.0  # perturbed embedding, no privacy claim: deviation of the last layer's noise
     inner_noise: bool = False  # perturbed embedding: whether a network's Perturb layers are active
     private: PrivateEmbedding | None = None
@@ -52,6 +57,12 @@ class Vafl:
             )
         if any(not rate > 0 for rate in self.rates.values()):
             raise BadJob(f"Every activation rate must be above 0 (activations a second); got {dict(self.rates)}.")
+
+    def optimiser_of(self, client: PartyName) -> Optimiser:
+        return self.optimisers.get(client, self.optimiser)
+
+    def penalty_of(self, client: PartyName) -> Penalty:
+        return self.penalties.get(client, self.penalty)
 
     def contributors(self, clients: int) -> int:
         """How many different clients one head update waits for."""
@@ -102,3 +113,34 @@ def noise_warning(secret_noise: bool, options: Vafl) -> str:
     """What the record must say about where noise came from; empty if nothing."""
     noisy = options.private is not None or options.noise or options.label_dp_epsilon is not None
     return SEEDED_WARNING if noisy and not secret_noise else ""
+
+
+def checked_targets(
+    features: Mapping[PartyName, Any],
+    targets: Array,
+    embeddings: Mapping[PartyName, Embedding],
+    head: Head,
+    options: Vafl,
+) -> Array:
+    """The targets, one row for each record, once everything fits together."""
+    targets = np.asarray(targets, dtype=np.float64)
+    targets = targets[:, None] if targets.ndim == 1 else targets
+    missing = [name for name in features if name not in embeddings]
+    if missing:
+        raise BadJob(f"Every client needs an embedding; {', '.join(missing)} have none.")
+    for key in ("rates", "optimisers", "penalties"):
+        for name in getattr(options, key):
+            if name not in features:
+                raise BadJob(f"{key} names {name!r}, and there is no such client. {did_you_mean(name, features)}")
+    if options.private is not None:
+        for name in features:
+            embeddings[name].check_row_gradients()
+    for name, rows in features.items():
+        if rows.shape[0] != len(targets):
+            raise BadData(
+                f"{name} has {rows.shape[0]} rows and the server {len(targets)} labels; row i must be the same record "
+                "everywhere. Align the tables first."
+            )
+    if targets.shape[1] != head.outputs:
+        raise BadData(f"The head has {head.outputs} outputs, the targets {targets.shape[1]} columns; they must agree.")
+    return targets

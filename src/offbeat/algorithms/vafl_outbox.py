@@ -92,9 +92,8 @@ class Outbox:
         """The same answer once more, if this request has had one."""
         return [Send(self.server, self.answers[request])] if request in self.answers else []
 
-    def forget(self, numbers: int) -> None:
-        """So many numbers are known to have been used since the snapshot: skip them; drop what they have overtaken."""
-        self.releases += numbers
+    def forget(self) -> None:
+        """More was sent since the snapshot: drop what that has overtaken."""
         self.pending = {n: p for n, p in self.pending.items() if isinstance(p.body, Upload) and not p.body.wanted}
 
     def snapshot(self) -> dict[str, Any]:

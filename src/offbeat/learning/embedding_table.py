@@ -60,6 +60,7 @@ class EmbeddingTable:
         self.lag_sum = np.zeros(len(widths), dtype=np.int64)
         self.lag_max = np.zeros(len(widths), dtype=np.int64)
         self.cold_used = np.zeros(len(widths), dtype=np.int64)
+        self.late_used = np.zeros(len(widths), dtype=np.int64)
 
     def write(self, client: int, rows: Array, embedding: Array, iteration: int) -> None:
         self.shelves[client].write(rows, embedding)
@@ -74,15 +75,17 @@ class EmbeddingTable:
         late = (written < 0) | (iteration - written > lag_max)
         return {int(client): rows[late[:, client]] for client in np.flatnonzero(late.any(axis=0))}
 
-    def note_use(self, rows: Array, borrowed: Array, iteration: int) -> tuple[float, int]:
+    def note_use(self, rows: Array, borrowed: Array, iteration: int, bound: float = np.inf) -> tuple[float, int]:
         """Count the ages of the entries about to be used: those of `rows` where `borrowed` (rows x clients) is true.
 
-        Returns their (mean, maximum); cold entries are counted apart.
+        Returns their (mean, maximum); cold entries are counted apart, and those older than `bound` also as late: a
+        fresh one was asked for and did not come in time.
         """
         written = self.written[rows]
         warm = borrowed & (written >= 0)
         lags = np.where(warm, iteration - written, 0)
         self.cold_used += (borrowed & ~warm).sum(axis=0)
+        self.late_used += (lags > bound).sum(axis=0)
         clients = np.nonzero(warm)[1]
         places = clients * BUCKETS + lag_buckets(lags[warm])
         self.lags += np.bincount(places, minlength=self.lags.size).reshape(self.lags.shape)
@@ -108,6 +111,7 @@ class EmbeddingTable:
             "lag_max": int(self.lag_max[client]),
             "lag_histogram": counts[:last].tolist(),
             "cold_used": int(self.cold_used[client]),
+            "late_used": int(self.late_used[client]),
         }
 
     def snapshot(self) -> dict[str, Any]:
@@ -118,11 +122,12 @@ class EmbeddingTable:
             "lag_sum": self.lag_sum.copy(),
             "lag_max": self.lag_max.copy(),
             "cold_used": self.cold_used.copy(),
+            "late_used": self.late_used.copy(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.shelves = [self.head.shelf(np.array(values)) for values in state["values"]]
-        for name in ("written", "lags", "lag_sum", "lag_max", "cold_used"):
+        for name in ("written", "lags", "lag_sum", "lag_max", "cold_used", "late_used"):
             setattr(self, name, np.array(state[name]))
 
 

@@ -154,13 +154,28 @@ class TorchEmbedding:
         return np.asarray(output.cpu().numpy())
 
     def check_row_gradients(self) -> None:
-        """One gradient a row has no meaning where rows of a batch influence each other."""
+        """One gradient a row has no meaning where rows of a batch influence each other, and buffers that a training
+        pass changes carry rows into later releases without noise."""
         kinds = [type(la).__name__ for la in self.module.modules() if isinstance(la, nn.modules.batchnorm._BatchNorm)]
         if kinds:
             raise BadJob(
                 f"Private mode needs one gradient for each row, and {kinds[0]} mixes the rows of a batch. Use "
                 "GroupNorm or LayerNorm in the embedding, or leave `private` out."
             )
+        changed = self._changing_buffers()
+        if changed:
+            raise BadJob(
+                f"Private mode cannot count what a network keeps of its rows beside the weights, and a training pass "
+                f"changes {', '.join(changed)}. Use layers without running statistics, or leave `private` out."
+            )
+
+    def _changing_buffers(self) -> list[str]:
+        before = weights_of(self.module)
+        if not before.kept:
+            return []
+        rows = torch.linspace(-1.0, 1.0, 2 * prod(self.example), dtype=self._kind, device=self.device)
+        after = self.forward(before, rows.reshape(2, *self.example), np.arange(2), Disturbance()).kept
+        return [name for name, value in after.items() if not torch.equal(value, before.kept[name])]
 
     def step(self, rule: Optimiser, trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
         return step_together(rule, trained, gradient, memory)

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from offbeat.algorithms import vafl
-from offbeat.algorithms.vafl import (
+from offbeat.algorithms.vafl import Vafl, one_hot
+from offbeat.algorithms.vafl_answers import LIFE, Answers
+from offbeat.algorithms.vafl_measures import area_under_curve
+from offbeat.algorithms.vafl_messages import (
     Ask,
     Goodbye,
     Gradient,
@@ -20,12 +23,9 @@ from offbeat.algorithms.vafl import (
     Resume,
     Resumed,
     Upload,
-    Vafl,
-    one_hot,
 )
-from offbeat.algorithms.vafl_measures import area_under_curve
 from offbeat.errors import BadData, BadJob, UnexpectedEvent
-from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Sgd
+from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Penalty, Sgd
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, PeerLost, Received, Send, Started, Wake, Woken
 from offbeat.privacy.embedding import PrivateEmbedding
@@ -182,6 +182,14 @@ def test_nobody_waits_for_the_refresh_of_a_lost_client():
     assert server.refreshes.abandoned == 1
 
 
+def test_a_row_that_could_not_be_refreshed_is_counted_as_late():
+    server, _, firsts = started(delay_bound=0.25)
+    server.iteration = 7
+    server.handle(PeerLost("bo"))
+    run_jobs(server, server.handle(Received("ana", firsts["ana"][0])))
+    assert [server.table.lag_summary(i)["late_used"] for i in range(2)] == [0, 4]
+
+
 def test_the_bound_is_in_units_of_passes():
     assert Vafl(batch=10, delay_bound=5).lag_max(200, 4) == 400
     assert Vafl(delay_bound=None).lag_max(200, 4) == math.inf
@@ -234,6 +242,17 @@ def test_sync_asks_all_and_embeds_only_after_the_last_step():
     assert (upload.version, upload.asked) == (1, next_ask.request)
 
 
+def test_every_client_may_have_its_own_rule_and_penalty():
+    server, clients = build(
+        optimisers={"ana": Adam(0.1)}, penalties={"bo": Penalty("box", 0.02)}, passes=20, delay_bound=None
+    )
+    Simulator(seed=1).run([server, *clients])
+    ana, bo = clients
+    assert (ana.rule, bo.rule, ana.penalty) == (Adam(0.1), Sgd(0.5), Penalty())
+    assert ana.memory["count"][0] == ana.version
+    assert np.abs(bo.weights.trained["weight"]).max() == 0.02 < np.abs(ana.weights.trained["weight"]).max()
+
+
 def test_poisson_activation_has_the_stated_rates():
     """Rates 1, 2 and 5: shares of 1/8, 2/8 and 5/8 of the uploads, not the inverse."""
     rates = {"ana": 10.0, "bo": 20.0, "cem": 50.0}
@@ -264,7 +283,7 @@ def test_private_embeddings_are_clipped_noisy_and_capped():
     private = PrivateEmbedding(noise=1e-9, gradient_noise=1e-9, uploads_max=3, clip=0.01, gradient_clip=100.0)
     server, clients = build(private=private, passes=50)
     Simulator(seed=1).run([server, *clients])
-    norms = [np.linalg.norm(values, axis=1).max() for values in server.table.values]
+    norms = [np.linalg.norm(shelf.to_array(), axis=1).max() for shelf in server.table.shelves]
     assert max(norms) == pytest.approx(0.01, abs=1e-6)
     for client in clients:
         assert client.ledger.released.tolist() == [3] * ROWS  # once at the start, twice with a gradient
@@ -302,6 +321,39 @@ def test_an_old_snapshot_repeats_no_number_and_charges_what_it_forgot():
     assert again.release > upload.release
     assert not np.array_equal(again.embedding, upload.embedding)
     assert ana.ledger.statement()["epsilon"] >= spent
+
+
+def test_an_upload_still_on_its_way_at_a_crash_shares_its_number_with_nothing():
+    server, clients, firsts = started(noise=1.0)
+    ana = clients["ana"]
+    old = decode_state(encode_state(ana.snapshot()))
+    (gradient,) = bodies(run_jobs(server, server.handle(Received("ana", firsts["ana"][0]))), Gradient)
+    (late,) = bodies(run_jobs(ana, ana.handle(Received("server", gradient))), Upload)
+    ana.restore(old)
+    (resume,) = bodies(ana.handle(Started(resumed=True)), Resume)
+    (resumed,) = bodies(server.handle(Received("ana", resume)), Resumed)
+    assert resumed.forgotten == 0  # the server has not seen it
+    run_jobs(ana, ana.handle(Received("server", resumed)))
+    (again,) = bodies(run_jobs(server, server.handle(Received("ana", firsts["ana"][0]))), Gradient)
+    (new,) = bodies(run_jobs(ana, ana.handle(Received("server", again))), Upload)
+    assert late.release == 3 and new.release == LIFE + 1
+    assert not np.array_equal(new.embedding, late.embedding)
+    assert bodies(run_jobs(server, server.handle(Received("ana", new))), Gradient)
+
+
+def test_lives_count_what_a_client_forgot():
+    answers = Answers(1, kept=8)
+    for release in (1, 2, 3):
+        answers.saw(0, release)
+    assert answers.new_life(0, 2, True) == Resumed(LIFE, 1, True)
+    answers.saw(0, LIFE + 2)
+    assert answers.new_life(0, LIFE + 1, True) == Resumed(2 * LIFE, 1, True)
+    answers.saw(0, 2 * LIFE + 1)
+    assert answers.new_life(0, 2, True) == Resumed(3 * LIFE, 1 + 2 + 1, True)  # from the oldest snapshot of all
+    assert not answers.too_late(0, 3 * LIFE + 1)
+    again = Answers(1, kept=8)
+    again.restore(decode_state(encode_state(answers.snapshot())))
+    assert encode_state(again.snapshot()) == encode_state(answers.snapshot())
 
 
 def test_label_privacy_hides_the_labels_from_the_derivative():
@@ -373,7 +425,7 @@ def test_every_message_travels():
         PredictAsked(5, 0, 9),
         PredictGiven(5, 7, h),
         Resume(3),
-        Resumed(4, True),
+        Resumed(LIFE, 4, True),
         Halt("passes", "done", 9),
         Goodbye(),
     ]
@@ -404,6 +456,8 @@ def test_wrong_options_are_named():
         Vafl(private=PrivateEmbedding(1.0, 1.0, 1), inner_noise=True)
     with pytest.raises(BadJob, match="rate"):
         Vafl(rates={"ana": 0.0})
+    with pytest.raises(BadJob, match="Did you mean 'ana'"):
+        build(rates={"anna": 1.0})
     with pytest.raises(BadData, match="Align the tables"):
         vafl.build({"a": np.ones((3, 1))}, np.ones((4, 2)), {"a": LinearEmbedding(1, 2)}, AdditiveHead(2), Vafl())
     with pytest.raises(BadData, match="they must agree"):

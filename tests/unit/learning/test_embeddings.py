@@ -168,8 +168,9 @@ def test_table_counts_what_it_lends():
     rows = np.array([0, 1])
     table.write(0, rows, np.ones((2, 1)), iteration=0)
     table.write(1, np.array([1]), np.ones((1, 1)), iteration=2)
-    assert table.note_use(rows, np.ones((2, 2), dtype=bool), iteration=5) == (pytest.approx(13 / 3), 5)
-    assert table.lag_summary(0) == {"lag_mean": 5.0, "lag_max": 5, "lag_histogram": [0, 0, 0, 2], "cold_used": 0}
+    assert table.note_use(rows, np.ones((2, 2), dtype=bool), iteration=5, bound=4) == (pytest.approx(13 / 3), 5)
+    counted = {"lag_mean": 5.0, "lag_max": 5, "lag_histogram": [0, 0, 0, 2], "cold_used": 0, "late_used": 2}
+    assert table.lag_summary(0) == counted
     assert table.lag_summary(1)["cold_used"] == 1
     late = table.overdue(np.array([0, 1]), 5, 4)
     assert {client: found.tolist() for client, found in late.items()} == {0: [0, 1], 1: [0]}

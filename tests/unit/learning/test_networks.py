@@ -134,6 +134,25 @@ def test_batch_norm_statistics_are_kept_saved_and_restored(tmp_path):
     np.testing.assert_allclose(module(features).detach().numpy(), expected, atol=1e-6)
     with pytest.raises(BadJob, match="BatchNorm2d mixes the rows"):
         embedding.check_row_gradients()
+    running = TorchEmbedding(torch.nn.Sequential(torch.nn.Flatten(1), Running(5)), (5,))
+    with pytest.raises(BadJob, match=r"changes 1\.total"):
+        running.check_row_gradients()
+    for build in EMBEDDINGS.values():
+        build().check_row_gradients()
+
+
+class Running(torch.nn.Module):
+    """Keeps a sum of all it has seen, and mixes no rows."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        self.linear = torch.nn.Linear(inputs, 2)
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.total += x.square().sum()
+        return self.linear(x)
 
 
 @pytest.mark.parametrize("combine", ["concat", "sum"])
