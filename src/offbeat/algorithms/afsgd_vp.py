@@ -453,7 +453,7 @@ def build(
         raise BadJob(f"Vertical learning needs two parties or more; got {len(roster)}.")
     # Workers of one speed read each other's blocks, then all step: with one product in flight that is no lag at all.
     # SVRG's tables age besides, the more the slower the slowest party, and forgive a long step less.
-    lag = options.in_flight - (0.0 if options.method == "svrg" else 1.0)
+    lag = options.in_flight - (0.5 if options.method == "svrg" else 1.0)
     options = options.expecting(0.0 if synchronous else lag)
     make: Callable[[Member, int], Party] = RoundWorker if synchronous else Worker
     return [
