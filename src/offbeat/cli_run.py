@@ -207,14 +207,24 @@ def _comparison_object(compared: Any, page: Path | None) -> dict[str, Any]:
     }
 
 
-def replay(run: RunFolder, json: Json = False) -> None:
+def replay(
+    run: RunFolder,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Every log must lead to its party's end; each is told of by itself.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Do a run again, event by event, and see that everything comes out the same, bit for bit.
 
-    A simulated run is repeated from its seed. A run on threads or processes is repeated from its parties' logs.
+    A simulated run is repeated from its seed. A run on threads or processes is repeated from its parties' logs, an
+    organisation's side of a run from its own.
     """
     from offbeat.replaying import replay_run
 
-    told = replay_run(run)
+    told = replay_run(run, verify=verify)
+    if verify and not json:
+        for name, count in told.get("events", {}).items():
+            say(f"{name}: {count} events, {told['digests'][name]}")
     if json:
         print_json(told)
     else:

@@ -21,13 +21,16 @@ from offbeat.runtime.recovery import log_path, recover
 from offbeat.runtime.threads import digest_of
 
 
-def replay_run(folder: Path) -> dict[str, Any]:
-    """What was compared, and whether it is the same: for people (`sentence`) and for programs."""
+def replay_run(folder: Path, *, verify: bool = False) -> dict[str, Any]:
+    """What was compared, and whether it is the same: for people (`sentence`) and for programs.
+
+    `verify`: of a real run, every log must also lead to its party's end; of an organisation's run, its alignment and
+    its test are replayed beside the training."""
     record = RunRecord.read(folder)
     if record.runtime == "grpc":  # an organisation's own side of a run, in its daemon's folder
         from offbeat.orgs.replay import replay_folder
 
-        return replay_folder(folder)
+        return replay_folder(folder, verify=verify)
     job = any_job_of(folder)
     if job.seed is None:
         raise BadInput(
@@ -36,7 +39,7 @@ def replay_run(folder: Path) -> dict[str, Any]:
         )
     if job.runtime.kind == "simulator":
         return _from_seed(folder, record, job)
-    return _from_logs(folder, record, job)
+    return _from_logs(folder, record, job, verify)
 
 
 def _from_seed(folder: Path, record: RunRecord, job: Job | EdgeJob) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def _again(job: Job | EdgeJob, watch: Callable[[object], bool]) -> RunRecord:
     return run_embedding(data, job, embeddings=embeddings, head=head, options=options, watch=watch).record
 
 
-def _from_logs(folder: Path, record: RunRecord, job: Job | EdgeJob) -> dict[str, Any]:
+def _from_logs(folder: Path, record: RunRecord, job: Job | EdgeJob, verify: bool) -> dict[str, Any]:
     parties = parties_of_edge_job(job) if isinstance(job, EdgeJob) else parties_of_job(job, load_data(job))
     codec = Codec(messages_of_job(job))
     digests, events = {}, {}
@@ -85,8 +88,11 @@ def _from_logs(folder: Path, record: RunRecord, job: Job | EdgeJob) -> dict[str,
             replayed = recover(party, codec, folder, from_start=True)
         except PeerFailed as problem:
             return {"run": str(folder), "how": "logs", "same": False, "party": party.name, "sentence": str(problem)}
+        if verify and replayed.drive.finished is None:
+            sentence = f"The log of {party.name} stops after {replayed.events} events, before its party has ended."
+            return {"run": str(folder), "how": "logs", "same": False, "party": party.name, "sentence": sentence}
         digests[party.name], events[party.name] = replayed.drive.digest, replayed.events
-    same = record.runtime != "threads" or digest_of(digests) == record.digest
+    same = _recorded(record, digests)
     total = sum(events.values())
     words = "gave the same effects, bit for bit" if same else "gave other effects than recorded"
     return {
@@ -97,3 +103,10 @@ def _from_logs(folder: Path, record: RunRecord, job: Job | EdgeJob) -> dict[str,
         "digests": {name: digest.hex() for name, digest in digests.items()},
         "sentence": f"{total} logged events of {len(digests)} parties {words}.",
     }
+
+
+def _recorded(record: RunRecord, digests: dict[str, bytes]) -> bool:
+    """Whether these are the effects that the run's record tells of."""
+    if record.runtime == "threads":
+        return digest_of(digests) == record.digest
+    return record.runtime != "processes" or " ".join(digests[n].hex() for n in sorted(digests)) == record.digest

@@ -3,11 +3,13 @@
 Real processes, real algorithm (VFB2-SVRG under pairwise masks). A failure prints the seed of its round.
 """
 
+import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,77 @@ def test_a_link_that_is_cut_for_a_while_costs_nothing_but_time(tmp_path: Path) -
 @pytest.mark.slow
 def test_a_link_that_is_cut_for_ten_seconds_costs_nothing_but_time(tmp_path: Path) -> None:
     cut_link_round(tmp_path, cut_s=10.0)
+
+
+class Namespace:
+    """A network namespace of its own for one party, joined to this machine by a cable that can be pulled."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.cable = f"offbeat-{name}-{os.getpid()}", f"ob{os.getpid() % 10**7}"
+        self.here, self.there = "10.211.77.1", "10.211.77.2"
+
+    def __enter__(self) -> "Namespace":
+        inner = f"{self.cable}i"
+        ip("netns", "add", self.name)
+        ip("link", "add", self.cable, "type", "veth", "peer", "name", inner, "netns", self.name)
+        ip("addr", "add", f"{self.here}/30", "dev", self.cable)
+        ip("link", "set", self.cable, "up")
+        ip("-n", self.name, "addr", "add", f"{self.there}/30", "dev", inner)
+        ip("-n", self.name, "link", "set", inner, "up")
+        ip("-n", self.name, "link", "set", "lo", "up")
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        ip("netns", "del", self.name)  # the cable goes with it
+
+    def pull(self) -> None:
+        ip("link", "set", self.cable, "down")
+
+    def plug(self) -> None:
+        ip("link", "set", self.cable, "up")
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def namespace() -> Iterator[Namespace]:
+    if os.getuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("needs root and the command ip; the cut through a proxy is tested all the same")
+    try:
+        with Namespace("shop") as made:
+            yield made
+    except subprocess.CalledProcessError as problem:
+        pytest.skip(f"no network namespace can be made here: {problem.stderr.decode().strip()}")
+
+
+def pulled_cable_round(folder: Path, namespace: Namespace, cut_s: float) -> None:
+    """The shop is alone on the other end of a cable; it is pulled for a while, and plugged in again."""
+    listen = dict(zip(NAMES, free_ports(3), strict=True))
+    here = {("shop", name): f"{namespace.here}:{listen[name]}" for name in ("bank", "telecom")}
+    there = {(name, "shop"): f"{namespace.there}:{listen['shop']}" for name in ("bank", "telecom")}
+    watcher = Watcher(folder)
+
+    def act(children: Children) -> None:
+        if watcher.wait_for("bank", 100_000):
+            namespace.pull()
+            watcher.done.append("cut")
+            watcher.over.wait(cut_s)
+            namespace.plug()
+
+    setting = {"listen": listen, "addresses": here | there, "host": "0.0.0.0"}
+    within = {"shop": ("ip", "netns", "exec", namespace.name)}
+    outcome, parties = run(folder, SPEC, started=watcher.start(act), within=within, **setting)
+    watcher.over.set()
+    assert watcher.done == ["cut"]
+    assert_certified(outcome, parties, SPEC)
+    check_logs(SPEC, folder, outcome.digest)
+
+
+@pytest.mark.slow
+def test_a_cable_that_is_pulled_for_ten_seconds_costs_nothing_but_time(tmp_path: Path, namespace: Namespace) -> None:
+    pulled_cable_round(tmp_path, namespace, cut_s=10.0)
 
 
 def test_connections_that_break_again_and_again_lose_nothing(tmp_path: Path) -> None:

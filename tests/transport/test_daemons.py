@@ -24,9 +24,10 @@ from offbeat.orgs.client import ask, connect
 from offbeat.orgs.daemon import Daemon
 from offbeat.orgs.job import Embedding, Job, Method, Model, Network, Rows
 from offbeat.orgs.party_config import example, read_home
-from offbeat.orgs.replay import replay_training
+from offbeat.orgs.replay import replay_sessions, replay_training
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import load_table, own_rows, read_model
+from offbeat.replaying import replay_run
 from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
 from offbeat.runtime.processes import free_ports
@@ -170,7 +171,9 @@ def test_from_proposal_to_prediction(town: Town) -> None:
     # Every party's log replays to the same bits; nothing secret lies in a run folder.
     for name in NAMES:
         home = read_home(town.folder / name)
-        assert replay_training(home, run).verdict == "target"
+        again = replay_sessions(home, run)
+        assert [one.verdict for one in again.values()] == ["aligned", "target", "predicted"]
+        assert replay_run(home.runs / run, verify=True)["same"] is True
         assert (home.runs / run / "report.html").is_file() and (home.runs / run / "record.json").is_file()
         assert_no_secret(home.runs, [home.identity().key_pem, (home.private / run / "salt").read_bytes()])
         history = RowLedger(home.private / "ledger").history()
@@ -424,7 +427,8 @@ def serve(town: Town, name: str) -> "subprocess.Popen[bytes]":
         child = subprocess.Popen(
             [sys.executable, "-c", code, str(town.folder / name)], stdout=log, stderr=log, env=environment
         )
-    wait_until(lambda: (town.folder / name / "private" / "control").is_file())
+    wait_until(lambda: (town.folder / name / "private" / "control").is_file() or child.poll() is not None)
+    assert child.poll() is None, (town.folder / name / "daemon.log").read_text()
     return child
 
 

@@ -41,3 +41,11 @@ def test_the_same_job_reaches_its_target_and_replays(kind, tmp_path):
     assert told["metrics"]["test_auc"] > 0.7
     assert any("runtime.slow" in warning for warning in told["warnings"]) == (kind == "processes")
     assert json.loads(call("replay", tmp_path / "run", "--json").stdout)["same"] is True
+    verified = call("replay", tmp_path / "run", "--verify")
+    assert verified.exit_code == 0 and "bit for bit" in verified.stderr
+    assert kind == "simulator" or all(f"{name}: " in verified.stderr for name in ("bank", "shop", "telecom"))
+    if kind != "simulator":
+        log = tmp_path / "run" / "events" / "shop.log"
+        log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+        cut_short = call("replay", tmp_path / "run", "--verify")
+        assert cut_short.exit_code == 3 and "shop" in cut_short.stderr

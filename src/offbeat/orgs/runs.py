@@ -172,7 +172,7 @@ class Run:
             self._sent["align"] = kept["sent"]
             return kept["rows"], list(kept["tokens"])
         column = id_column(table.ids, self.salt)
-        imported = self._imported() if self.job.rows.align == "import" else None
+        imported = imported_order(self.home, self.job, self.salt) if self.job.rows.align == "import" else None
         secret = self.secret("alignment")
         party = Aligner(
             self.home.name, self.job.parties, self.job.labels_at[0], column, secret=secret, imported=imported
@@ -189,12 +189,6 @@ class Run:
             {"rows": rows, "tokens": tokens, "notes": column.notes(self.home.name), "sent": self._sent["align"]},
         )
         return rows, tokens
-
-    def _imported(self) -> list[bytes]:
-        path = self.home.folder / f"{self.job.name}.ids"
-        if not path.is_file():
-            raise BadData(f"the job imports an alignment: expected one id per line, in the common order, in {path}.")
-        return tokens_of(path.read_text(encoding="utf-8").split("\n")[:-1], self.salt)
 
     def _trained(
         self, own: OwnRows, table: Table, rows: NDArray[np.int64]
@@ -335,6 +329,14 @@ class Run:
             self.update(progress={**self.status.progress, **value})
         elif name in ("lost", "back", "passes", "batch_loss"):
             self.update(progress={**self.status.progress, name: value})
+
+
+def imported_order(home: Home, job: Job, salt: bytes) -> list[bytes]:
+    """The tokens of an alignment that was computed elsewhere, in its order."""
+    path = home.folder / f"{job.name}.ids"
+    if not path.is_file():
+        raise BadData(f"the job imports an alignment: expected one id per line, in the common order, in {path}.")
+    return tokens_of(path.read_text(encoding="utf-8").split("\n")[:-1], salt)
 
 
 def run_secret(identity: Identity, private: Path, purpose: str) -> bytes:

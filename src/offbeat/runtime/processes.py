@@ -35,7 +35,8 @@ _POLL_S = 0.02
 @dataclass(frozen=True, slots=True)
 class Processes:
     """`factory` is written 'package.module:function'. `folder` is the run folder; `session` sets fields of the
-    session's options; `addresses` lets something stand between the parties (a proxy that slows or cuts links)."""
+    session's options; `addresses` lets something stand between the parties (a proxy that slows or cuts links);
+    `within` starts a party by another command, such as `ip netns exec NAME`, and `host` is where all listen then."""
 
     factory: str
     spec: Mapping[str, Any]
@@ -47,6 +48,8 @@ class Processes:
     addresses: Mapping[tuple[PartyName, PartyName], str] | None = None
     started: Callable[[Mapping[PartyName, "subprocess.Popen[bytes]"]], None] | None = None
     listen: Mapping[PartyName, int] | None = None
+    host: str = "127.0.0.1"
+    within: Mapping[PartyName, Sequence[str]] | None = None
 
     def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
         """Run to the end in processes; `parties`, built by the caller, then hold the final states."""
@@ -110,7 +113,7 @@ class _Family:
             write_roster(self.keys / f"{name}.roster.toml", Roster(tuple(members)))
         for name in self.names:
             self._child_file(name).write_text(
-                json.dumps(self._child(name, f"127.0.0.1:{ports[name]}")), encoding="utf-8"
+                json.dumps(self._child(name, f"{self.setting.host}:{ports[name]}")), encoding="utf-8"
             )
 
     def _address(self, caller: PartyName, peer: PartyName, port: int) -> str:
@@ -137,7 +140,8 @@ class _Family:
         errors = self.setting.folder / "processes"
         errors.mkdir(parents=True, exist_ok=True)
         with (errors / f"{name}.log").open("ab") as sink:
-            command = [sys.executable, "-m", "offbeat.runtime.processes", str(self._child_file(name))]
+            command = [*(self.setting.within or {}).get(name, ()), sys.executable, "-m", "offbeat.runtime.processes"]
+            command.append(str(self._child_file(name)))
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
             self.children[name] = subprocess.Popen(command, stdout=sink, stderr=sink, env=environment)
 
