@@ -1,11 +1,36 @@
-"""The same network in one piece: what training with all columns in one place gives."""
+"""The same model in one piece: what training with all columns in one place gives, by the same rule."""
+
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offbeat.algorithms import vafl
-from offbeat.learning.embeddings import Adam
+from offbeat.learning.embeddings import Adam, Disturbance, LinearEmbedding, Weights
 from offbeat.learning.row_order import RowOrder
 from offbeat.reproduce.vafl_problems import Problem
+
+Array = NDArray[Any]
+
+
+def pooled_linear(problem: Problem, batch: int, passes: float, seed: int) -> tuple[float, float]:
+    """(objective, test metric) of one linear model over all columns after so many passes."""
+    x, test = (np.hstack([part[n] for n in problem.clients]) for part in (problem.features, problem.test_features))
+    head, model = problem.head(), LinearEmbedding(x.shape[1], problem.targets.shape[1])
+    rng = np.random.default_rng(seed)
+    weights, top, rule = model.initial(rng), head.initial(rng), problem.optimiser
+    order = RowOrder(problem.rows, batch, "shuffled", rng)
+    for _ in range(max(1, round(passes * problem.rows / batch))):
+        rows = order.next()
+        forward = model.forward(weights, x, rows, Disturbance())
+        found = head.evaluate(top, [forward.embedding], problem.targets[rows], [0])
+        trained, _ = model.step(rule, weights.trained, model.gradient(forward, found.derivatives[0]), {})
+        weights = Weights(problem.penalty.proximal(trained, rule.step), {})
+        top = Weights(head.step(rule, top.trained, found.gradient, {})[0], {})
+    loss = head.loss(top, [model.infer(weights, x, np.arange(problem.rows))], problem.targets)
+    scores = head.scores(top, [model.infer(weights, test, np.arange(len(test)))])
+    judged = vafl.score(head, scores, problem.test_targets)[problem.metric]
+    return loss + problem.penalty.value(weights.trained), judged
 
 
 def trained_centrally(problem: Problem, batch: int, passes: float, seed: int) -> tuple[float, float]:

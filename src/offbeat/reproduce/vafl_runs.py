@@ -22,17 +22,27 @@ from offbeat.metrics.machine import offbeat_version
 from offbeat.reproduce.vafl_problems import Problem
 from offbeat.runtime.simulator import CostModel, Jitter, Link, Simulator
 
+Told = Callable[[float], None]
 LATENCY = 0.05
+SERVER_SPEED = 20.0  # the paper delays clients only; a server is the larger machine
 NEVER = 1e9
+
+
+def _nobody(share: float) -> None:
+    pass
 
 
 @dataclass(frozen=True)
 class Delays:
-    """How long clients take: the last is `slowest` times slower than the first, the rest in even steps between."""
+    """How long clients take: the last is `slowest` times slower than the first, the rest in even steps between.
+
+    Every computation is delayed by a random factor of mean one; "poisson" is a number of equal delays, mostly none.
+    """
 
     name: str
     slowest: float
     jitter: str
+    cv: float = 1.0
 
     def costs(self, problem: Problem, batch: int) -> CostModel:
         embeddings = problem.embeddings()
@@ -43,13 +53,13 @@ class Delays:
             per_sample_s=0.0,
             per_nonzero_s=1.0 / (3 * batch * work),
             link=Link(latency_s=LATENCY),
-            slow=dict(zip(problem.clients, factors.tolist(), strict=True)),
-            jitter=Jitter(self.jitter),
+            slow=dict(zip(problem.clients, factors.tolist(), strict=True)) | {"server": 1.0 / SERVER_SPEED},
+            jitter=Jitter(self.jitter, self.cv),
         )
 
 
-RANDOM = Delays("random delays, clients up to 4 times slower", 4.0, "exponential")
-ALIKE = Delays("random delays, clients alike", 1.0, "exponential")
+PUBLISHED = Delays("Poisson delays, clients up to 4 times slower", 4.0, "poisson", cv=2.0)
+EXPONENTIAL = Delays("exponential delays, clients up to 4 times slower", 4.0, "exponential")
 NONE = Delays("no delays", 1.0, "none")
 
 
@@ -58,7 +68,7 @@ class Trial:
     """What to run. `noise` is the deviation c of the last layer's noise: perturbed, no privacy claim."""
 
     variant: str
-    delays: Delays = RANDOM
+    delays: Delays = PUBLISHED
     batch: int = 100
     units: float = 500.0
     looks: int = 40
@@ -102,8 +112,8 @@ class Run:
         return to_target(rows, loss * (1 + 1e-9), quantity="objective")
 
 
-def run_trial(problem: Problem, trial: Trial, **changes: Any) -> Run:
-    """Train once in the simulator; the arithmetic is real, the clock is virtual."""
+def run_trial(problem: Problem, trial: Trial, told: Told = _nobody, **changes: Any) -> Run:
+    """Train once in the simulator; the arithmetic is real, the clock is virtual. `told` hears how much is done."""
     server, clients = parties_of(problem, trial, **changes)
     rows = None
     if problem.looked_at < problem.rows:
@@ -114,6 +124,7 @@ def run_trial(problem: Problem, trial: Trial, **changes: Any) -> Run:
         loss = vafl.objective(server, clients, problem.targets, rows)
         metric = vafl.score(server.head, vafl.joint_scores(server, clients), problem.test_targets)[problem.metric]
         looks.append((now, loss, metric))
+        told(now / trial.units)
         return trial.units / trial.looks if now < trial.units * (1 - 1e-9) and math.isfinite(loss) else None
 
     costs = trial.delays.costs(problem, trial.batch)
@@ -124,6 +135,7 @@ def run_trial(problem: Problem, trial: Trial, **changes: Any) -> Run:
 
 
 def parties_of(problem: Problem, trial: Trial, **changes: Any) -> tuple[Server, list[Client]]:
+    """Linear embeddings begin at weights of zero: all are zero, as the server's table is, and need no first upload."""
     options = Vafl(
         variant=trial.variant,
         batch=trial.batch,
@@ -135,6 +147,8 @@ def parties_of(problem: Problem, trial: Trial, **changes: Any) -> tuple[Server, 
         retry_s=NEVER,
         chunk=1024,
     )
+    if not problem.network:
+        options = replace(options, initial_upload=False, delay_bound=None)
     server, clients = vafl.build(
         problem.features,
         problem.targets,
@@ -181,7 +195,7 @@ def kept(folder: Path, name: str, what: Mapping[str, Any], compute: Callable[[],
     return result
 
 
-def kept_run(folder: Path, problem: Problem, trial: Trial, name: str, **changes: Any) -> Run:
+def kept_run(folder: Path, problem: Problem, trial: Trial, name: str, told: Told = _nobody, **changes: Any) -> Run:
     what = {
         "problem": problem.name,
         "data": problem.fingerprint(),
@@ -191,5 +205,5 @@ def kept_run(folder: Path, problem: Problem, trial: Trial, name: str, **changes:
         "optimiser": repr(problem.optimiser),
         "changes": {key: repr(value) for key, value in changes.items()},
     }
-    stored = kept(folder, name, what, lambda: asdict(run_trial(problem, trial, **changes)))
+    stored = kept(folder, name, what, lambda: asdict(run_trial(problem, trial, told, **changes)))
     return Run(**{**stored, "looks": [tuple(look) for look in stored["looks"]]})

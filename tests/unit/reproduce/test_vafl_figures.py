@@ -10,10 +10,12 @@ from offbeat.algorithms.vafl import one_hot
 from offbeat.bench import vafl_gpu
 from offbeat.bench.catalogue import BenchOptions
 from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Penalty, Sgd
-from offbeat.reproduce import vafl as figures
+from offbeat.reproduce.bar import Bar
 from offbeat.reproduce.catalogue import ReproduceOptions, catalogue
+from offbeat.reproduce.vafl_central import pooled_linear
+from offbeat.reproduce.vafl_panels import TITLES, Cells, figure_of, rows_of, run_panels
 from offbeat.reproduce.vafl_problems import Problem, pooled_regression
-from offbeat.reproduce.vafl_runs import NONE, RANDOM, Run, Trial, kept, kept_run, run_trial
+from offbeat.reproduce.vafl_runs import NONE, PUBLISHED, Run, Trial, kept, kept_run, run_trial
 
 
 def tiny():
@@ -36,36 +38,57 @@ def tiny():
 
 
 def test_everyone_is_looked_at_at_the_same_times():
-    runs = [run_trial(tiny(), Trial(variant, RANDOM, batch=10, units=60, looks=12)) for variant in figures.TITLES]
+    runs = [run_trial(tiny(), Trial(variant, PUBLISHED, batch=10, units=60, looks=12)) for variant in TITLES]
     assert [[look[0] for look in run.looks] for run in runs[1:]] == [[look[0] for look in runs[0].looks]] * 2
     assert len(runs[0].looks) == 13
     assert all(run.looks[-1][1] < run.looks[0][1] for run in runs)
 
 
 def test_a_unit_of_time_is_one_batch_of_a_fast_client():
-    """Without delays a synchronous round takes one unit, four trips, and the head's arithmetic."""
+    """Without delays a synchronous round takes one unit, two trips, and the head's arithmetic on a faster machine."""
     run = run_trial(tiny(), Trial("vafl-sync", NONE, batch=20, units=100, looks=4))
-    assert run.iterations == pytest.approx(100 / (1 + 4 * 0.05 + 0.5), rel=0.2)
+    assert run.iterations == pytest.approx(100 / (1 + 2 * 0.05 + 0.5 / 20), rel=0.02)
 
 
 def test_rows_say_what_they_must(tmp_path):
     said = []
     options = ReproduceOptions(out=tmp_path, say=said.append)
-    trial = Trial("vafl", RANDOM, batch=10, units=100, looks=12)
+    trial = Trial("vafl", PUBLISHED, batch=10, units=100, looks=12)
     problem = tiny()
-    panel = figures.run_panel(problem, options, trial, {"vafl": 0.1}, lambda passes: pooled_regression(problem))
-    rows = figures.rows_of(panel)
+    cells = Cells(problem, trial, {"vafl": 0.1}, lambda passes: pooled_linear(problem, 10, passes, 0))
+    (panel,) = run_panels([cells], options)
+    rows = rows_of(panel)
     assert [row["setting"].rpartition(": ")[2] for row in rows] == ["sync", "t-sync", "async", "async, c = 0.1"]
     assert rows[0]["ours"] == 1.0
     assert "no privacy claim" in rows[3]["verdict"]
     assert all({"setting", "ours", "published", "verdict"} <= row.keys() for row in rows)
-    drawn = figures.figure_of([panel], tmp_path / "figure", "A figure")
+    drawn = figure_of([panel], tmp_path / "figure", "A figure")
     assert all(path.is_file() for path in drawn)
-    assert said
+    assert len(said) == cells.count == 5
+    assert said[0].startswith("1 of 5: tiny")
+
+
+def test_centralised_training_by_the_same_rule_comes_to_the_optimum():
+    problem = tiny()
+    loss, accuracy = pooled_linear(problem, 20, 600.0, 0)
+    best, best_accuracy = pooled_regression(problem)
+    assert best - 1e-6 <= loss < 1.02 * best
+    assert accuracy == pytest.approx(best_accuracy, abs=0.02)
+
+
+def test_a_bar_counts_parts_and_shares_of_them(monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with Bar(4, pytest.fail) as bar:
+        bar.begin("one")
+        bar.begin("two")
+        bar.at(0.5)
+        (task,) = bar.shown.tasks
+        assert (task.completed, task.total, task.description) == (1.5, 4, "two")
+    assert task.percentage == 37.5
 
 
 def test_an_interrupted_job_goes_on_where_it_was(tmp_path):
-    problem, trial = tiny(), Trial("vafl", RANDOM, batch=10, units=30, looks=3)
+    problem, trial = tiny(), Trial("vafl", PUBLISHED, batch=10, units=30, looks=3)
     first = kept_run(tmp_path, problem, trial, "one")
     stored = json.loads((tmp_path / "one.json").read_text())
     stored["result"]["verdict"] = "from the file"

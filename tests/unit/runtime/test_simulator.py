@@ -153,7 +153,7 @@ def test_wrong_costs_are_refused():
             wrong()
 
 
-@pytest.mark.parametrize("kind", ["lognormal", "exponential"])
+@pytest.mark.parametrize("kind", ["lognormal", "exponential", "poisson"])
 def test_jitter_has_mean_one(kind):
     draw = Jitter(kind).sampler(np.random.default_rng(0))
     assert np.mean([draw() for _ in range(20_000)]) == pytest.approx(1.0, abs=0.03)

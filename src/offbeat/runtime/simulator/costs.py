@@ -19,15 +19,15 @@ from offbeat.errors import BadJob
 from offbeat.party.contract import PartyName
 
 SERVING = ("free", "full", "slow")
-JITTERS = ("none", "lognormal", "exponential")
+JITTERS = ("none", "lognormal", "exponential", "poisson")
 
 
 @dataclass(frozen=True)
 class Jitter:
-    """A random factor of mean one on a duration."""
+    """A random factor of mean one on a duration. "poisson": a number of equal delays, often none."""
 
     kind: str = "none"
-    cv: float = 0.5  # coefficient of variation, for "lognormal"
+    cv: float = 0.5  # coefficient of variation, for "lognormal" and "poisson"
 
     def __post_init__(self) -> None:
         if self.kind not in JITTERS:
@@ -39,6 +39,8 @@ class Jitter:
             return None
         if self.kind == "exponential":
             return rng.standard_exponential
+        if self.kind == "poisson":
+            return lambda: self.cv**2 * float(rng.poisson(self.cv**-2))
         spread = sqrt(log(1 + self.cv**2))
         return lambda: exp(spread * rng.standard_normal() - spread**2 / 2)
 
