@@ -1,8 +1,11 @@
 """Daemons of three organisations on loopback: proposals, refusals, alignment, training, prediction, failure reports."""
 
+import contextlib
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,13 +18,15 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
+import grpc
+
 from offbeat.errors import BadData, BadInput, OffbeatError, Refused
 from offbeat.evaluation import area_under_curve
 from offbeat.learning.central import optimum
 from offbeat.learning.losses import LOGISTIC
 from offbeat.orgs import control
 from offbeat.orgs.client import ask, connect
-from offbeat.orgs.daemon import Daemon
+from offbeat.orgs.daemon import RUNS_AT_ONCE, Daemon
 from offbeat.orgs.job import Embedding, Job, Method, Model, Network, Rows
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.replay import replay_sessions, replay_training
@@ -29,7 +34,9 @@ from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import load_table, own_rows, read_model
 from offbeat.replaying import replay_run
 from offbeat.runtime.checkpoint import read_checkpoint
+from offbeat.runtime.grpc.dialer import open_channel
 from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
+from offbeat.runtime.grpc.wire import SERVICE, Bounds
 from offbeat.runtime.processes import free_ports
 
 pytest.importorskip("private_set_intersection", reason="needs the extra 'psi'")
@@ -474,3 +481,63 @@ def test_a_daemon_killed_in_the_middle_goes_on_when_it_is_started_again(tmp_path
         for child in children.values():
             child.terminate()
             child.wait()
+
+
+# -- a daemon under fire ----------------------------------------------------------------------------------------------
+
+
+def memory_kb(child: "subprocess.Popen[bytes]") -> int:
+    (line,) = [x for x in Path(f"/proc/{child.pid}/status").read_text().splitlines() if x.startswith("VmRSS")]
+    return int(line.split()[1])
+
+
+def damaged(rng: random.Random) -> bytes:
+    """Noise, or a request with some bytes changed, cut off or repeated."""
+    good = control.encode(
+        rng.choice([control.Ping(), control.Begin("x"), control.Propose("credit-1", job().text, b"s" * 32)])
+    )
+    raw = bytearray(good if rng.random() < 0.7 else rng.randbytes(rng.randint(0, 300)))
+    for _ in range(rng.randint(1, 6)):
+        if raw:
+            raw[rng.randrange(len(raw))] = rng.randrange(256)
+    return bytes(raw[: rng.randint(0, len(raw))] if rng.random() < 0.3 else raw)
+
+
+def fire_at(town: Town, child: "subprocess.Popen[bytes]", shots: int) -> int:
+    """Damaged requests and greetings of a member, a stranger's bytes that are not even TLS; the kB of memory grown."""
+    rng = random.Random(20210301)
+    identity, roster = read_home(town.folder / "shop").identity(), town.roster
+    wire = open_channel(identity, roster, roster.member("bank"), Bounds())
+    call = wire.unary_unary(f"/{SERVICE}/{control.METHOD}")
+    join = wire.stream_stream(f"/{SERVICE}/Join")
+    for _ in range(shots // 10):  # the allocators' own growth comes first
+        call(damaged(rng), timeout=10)
+    before = memory_kb(child)
+    for shot in range(shots):
+        call(damaged(rng), timeout=10)
+        if shot % 50 == 0:
+            with contextlib.suppress(grpc.RpcError):
+                list(join(iter([damaged(rng)]), timeout=10))
+        if shot % 200 == 0:
+            with socket.create_connection(("127.0.0.1", town.ports["bank"]), 5) as stranger:
+                stranger.sendall(rng.randbytes(400))
+    grown_kb = memory_kb(child) - before
+    wire.close()
+    return grown_kb
+
+
+@pytest.mark.parametrize("shots", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_a_daemon_under_fire_stays_up_and_its_memory_bounded(tmp_path: Path, shots: int) -> None:
+    town = Town(tmp_path)
+    child = serve(town, "bank")
+    try:
+        grown_kb = fire_at(town, child, shots)
+        print(f"{shots} damaged requests: {grown_kb} kB more memory")
+        assert grown_kb < 32 * 1024
+        runs = town.ask("bank", control.ListRuns())
+        assert isinstance(runs, control.Runs) and len(runs.runs) <= RUNS_AT_ONCE
+        told = (town.folder / "bank" / "daemon.log").read_text()
+        assert child.poll() is None and "was refused" in told and told.count("was refused") < 100
+    finally:
+        child.terminate()
+        child.wait()

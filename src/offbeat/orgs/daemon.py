@@ -10,6 +10,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ RUNS_AT_ONCE = 8
 CONTROL_FILE = "control"
 PEER_REQUEST_BYTES = 2**20
 POLL_WITHIN_S = 10.0
+REFUSALS_LOGGED = 50
 POLL_PAUSE_S = 1.0
 
 
@@ -52,6 +54,7 @@ class Daemon:
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self._post = Post()
+        self._refused: Counter[str] = Counter()
         self._predictions = Predictions(home, self.ledger, self._call)
         self._ended = threading.Event()
         self.server = Server(
@@ -173,11 +176,18 @@ class Daemon:
                 raise Refused(f"a request of {len(raw)} bytes from '{member.name}' is larger than a peer's may be.")
             return control.encode(self._dispatch(member.name, control.decode_request(raw)))
         except OffbeatError as problem:
-            log.warning("%s was refused: %s", member.name, problem)
+            self._note_refusal(member.name, problem)
             return control.encode(Failure(type(problem).__name__, str(problem)))
         except Exception as problem:
             log.exception("a request of %s failed", member.name)
             return control.encode(Failure("PeerFailed", f"'{self.home.name}' failed to answer: {problem!r}"))
+
+    def _note_refusal(self, peer: str, problem: OffbeatError) -> None:
+        """The first ones in full, then one each time their number doubles: a log must not be a way to fill a disk."""
+        self._refused[peer] += 1
+        count = self._refused[peer]
+        if count <= REFUSALS_LOGGED or count & (count - 1) == 0:
+            log.warning("%s was refused: %s (%d so far)", peer, problem, count)
 
     def _dispatch(self, peer: str, request: Request) -> Answer:
         owner = self._owner_requests.get(type(request))

@@ -32,6 +32,7 @@ def write_record(
     party: AnyGuarded,
     outcome: Outcome,
     rows: OwnRows,
+    notes: tuple[str, ...],
     metrics: dict[str, float],
     sent: Mapping[str, dict[str, list[int]]],
 ) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def write_record(
             rows=len(rows.tokens_train),
             test_rows=len(rows.tokens_test),
             columns={name: int(rows.train.shape[1])},
-            notes=rows.notes,
+            notes=notes,
         ),
         versions=library_versions(),
         machine=this_machine(),
@@ -161,10 +162,34 @@ def _warnings(job: Job, name: str, outcome: Outcome) -> tuple[str, ...]:
         found.append("There are two parties: each learns the other's share of every sum, whatever the scheme.")
     if job.method.secure_sum == "tree":
         found.append('secure_sum = "tree" sends partial sums in the clear: it is insecure, for comparison only.')
-    found += [
-        f"{name} lost {value} at {at_s:.3g} s." for at_s, _, what, value in outcome.observations if what == "lost"
-    ]
+    found += _losses(name, outcome)
     return tuple(found)
+
+
+def _losses(name: str, outcome: Outcome) -> list[str]:
+    """Who was lost and came back, and what the run was worth before and after: the cost of going on without."""
+    told = []
+    for at_s, _, what, peer in outcome.observations:
+        if what == "lost":
+            told.append(f"'{name}' lost '{peer}' at {at_s:.3g} s{_cost(outcome, at_s)}.")
+        elif what == "back":
+            told.append(f"'{peer}' was back at {at_s:.3g} s.")
+    return told
+
+
+def _cost(outcome: Outcome, lost_s: float) -> str:
+    seen = [(at_s, value["objective"]) for at_s, _, what, value in outcome.observations if what == "certificate"]
+    before = [objective for at_s, objective in seen if at_s <= lost_s]
+    without = any(what == "roster" and at_s >= lost_s for at_s, _, what, _ in outcome.observations)
+    if not without:
+        return ""
+    cost = "; its block was frozen out of the sums from then on"
+    after = [objective for at_s, objective in seen if at_s > lost_s]
+    return (
+        f"{cost}: the objective was {before[-1]:.6g} before and {after[-1]:.6g} in the end"
+        if before and after
+        else cost
+    )
 
 
 def _about_embeddings(job: Job) -> str:

@@ -154,8 +154,9 @@ class Run:
             metrics = self._tested(own, self._ids_of(own.tokens_test, table, rows))
             self.update(metrics=metrics)
             facts["metrics"] = metrics
+        notes = (*self._alignment_notes(len(table), len(rows)), *own.notes)
         record = write_record(
-            self.folder, self.job, self.run, self.home.name, party, outcome, own, self.status.metrics, self._sent
+            self.folder, self.job, self.run, self.home.name, party, outcome, own, notes, self.status.metrics, self._sent
         )
         facts |= record
         return finish.verdict, finish.reason, facts
@@ -189,6 +190,20 @@ class Run:
             {"rows": rows, "tokens": tokens, "notes": column.notes(self.home.name), "sent": self._sent["align"]},
         )
         return rows, tokens
+
+    def _alignment_notes(self, own: int, shared: int) -> tuple[str, ...]:
+        """How the rows were found, and what finding them told."""
+        kept = read_checkpoint(self.private, "alignment")
+        assert kept is not None
+        who, leader = self.home.name, self.job.labels_at[0]
+        told = f"{shared} of the {own} rows of '{who}' belong to ids that all {len(self.job.parties)} parties have."
+        if self.job.rows.align == "import":
+            return (*kept["notes"], f"{told} The order was imported; no ids were compared.")
+        learned = (
+            f"Private set intersection told '{leader}' how many ids each party has and which of its own the parties "
+            "asked before the last one share, and everybody which of its own ids all have."
+        )
+        return (*kept["notes"], told, learned)
 
     def _trained(
         self, own: OwnRows, table: Table, rows: NDArray[np.int64]
