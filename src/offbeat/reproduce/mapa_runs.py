@@ -11,7 +11,9 @@ mean lag, one less than the edges; `bounds="worst"` takes the worst case of both
 """
 
 import math
+import time
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,16 @@ import numpy as np
 
 from offbeat.algorithms.edge_privacy import Paper, Privacy, Sound
 from offbeat.algorithms.edge_rates import Constants, SteadyRate
-from offbeat.algorithms.mapa import Cloud, asgd, audp, csgd, mapa, steady
+from offbeat.algorithms.mapa import MESSAGES, Cloud, asgd, audp, csgd, mapa, steady
 from offbeat.data.images import Images
 from offbeat.data.load import load_images
+from offbeat.errors import BadInput
 from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data, smoothness_by_power
 from offbeat.party.contract import Party
 from offbeat.privacy.accountant import ADJACENCIES, epsilon
 from offbeat.privacy.clipping import AdaptiveClip
+from offbeat.runtime.broker import find_mosquitto, running_broker
+from offbeat.runtime.contract import Look
 from offbeat.runtime.simulator import CostModel, Jitter, Simulator
 
 STRENGTH, BATCH, SMOOTHNESS, DEVIATION, FAILURE, SHRINK = 1e-4, 12, 10.0, 30.0, 1e-3, 0.5
@@ -61,7 +66,7 @@ class Setting:
     deviation: float | None = None  # None: measured for linear models, 30 for the network
     failure: float = FAILURE
     shrink: float = SHRINK
-    delays: str = "cyclic"  # cyclic, or random
+    delays: str = "cyclic"  # cyclic, random, or measured: over a broker on this machine
     split: str = "parity"  # of the digits into two classes: parity, or halves
     seed: int = 0
     looks: int = 12
@@ -70,6 +75,7 @@ class Setting:
     held_out: bool = False  # judge by training rows that are held out: the test rows stay unseen
     count: bool = False  # whether MAPA's uploads carry the noisy fraction within the clip
     bounds: str = "proxy"  # sound mode's L and lag: proxy, or worst
+    caution: float = 1.0  # times the proxy's L
 
     def key(self) -> str:
         """What is told apart: the first four, and what is not as usual."""
@@ -172,7 +178,7 @@ def constants_for(
         worst = Constants.from_public(model, norm_max=NORM_MAX, strength=STRENGTH, lag_max=lag_max, batch=setting.batch)
     if setting.bounds == "worst" or proxy is None:
         return worst
-    smoothness = smoothness_by_power(_smooth(model), model.start(), proxy, 8) + STRENGTH
+    smoothness = setting.caution * smoothness_by_power(_smooth(model), model.start(), proxy, 8) + STRENGTH
     return replace(worst, smoothness=smoothness, lag=setting.edges - 1)
 
 
@@ -200,7 +206,7 @@ def build(
     common: dict[str, Any] = {"constants": constants, "updates": setting.updates, "seed": setting.seed}
     if setting.algorithm == "csgd":
         return csgd(model, next(iter(rows.values())), strength=STRENGTH, **common)
-    common |= {"strength": STRENGTH, "retry_s": 1e6}
+    common |= {"strength": STRENGTH, "retry_s": 10.0 if setting.delays == "measured" else 1e6}
     if setting.algorithm == "asgd":
         return asgd(model, rows, **common)
     privacy = privacy_for(setting, model)
@@ -254,8 +260,7 @@ def train(courses: Courses, setting: Setting) -> dict[str, Any]:
     cloud = parties[0]
     assert isinstance(cloud, Cloud)
     eyes = _Eyes(cloud, model, _looked_at(model, test), setting)
-    jitter = Jitter() if setting.delays == "cyclic" else Jitter("lognormal", 0.5)
-    Simulator(seed=setting.seed, costs=CostModel(jitter=jitter)).run(parties, eyes.look)
+    _play(setting, parties, eyes.look)
     if eyes.reached is None:
         eyes.note()
     accuracy = model.accuracy(cloud.parameters, test)
@@ -273,6 +278,28 @@ def train(courses: Courses, setting: Setting) -> dict[str, Any]:
         "lag_max": max((lag for lag, count in enumerate(cloud.lags) if count), default=0),
         "privacy": stated_privacy(parties[1:]),
     }
+
+
+def _play(setting: Setting, parties: list[Party], look: Look) -> None:
+    if setting.delays == "measured":
+        _play_over_broker(parties, look)
+        return
+    jitter = Jitter() if setting.delays == "cyclic" else Jitter("lognormal", 0.5)
+    Simulator(seed=setting.seed, costs=CostModel(jitter=jitter)).run(parties, look)
+
+
+def _play_over_broker(parties: list[Party], look: Look) -> None:
+    from offbeat.runtime.mqtt import Address, Mqtt
+
+    with running_broker([party.name for party in parties[1:]]) as broker:
+        if broker is None:
+            raise BadInput("Measured delays need Mosquitto on this machine (Debian: apt-get install mosquitto).")
+        address = Address("127.0.0.1", broker.port, broker.identity)
+        Mqtt(address, f"figure{time.time_ns()}", MESSAGES).run(parties, look)
+
+
+def broker_is_here() -> bool:
+    return find_mosquitto() is not None and find_spec("paho") is not None
 
 
 def _looked_at(model: HorizontalModel, test: EdgeData) -> EdgeData:
@@ -309,7 +336,8 @@ class _Eyes:
             if self._met():
                 self.reached = self.cloud.version
                 return None
-        return max(2e-4, LOOK_SHARE * time_s / max(1, self.cloud.version))
+        shortest = 0.02 if self.setting.delays == "measured" else 2e-4
+        return max(shortest, LOOK_SHARE * time_s / max(1, self.cloud.version))
 
     def _pace(self) -> int:
         """Every so many updates; towards a threshold, often at first and then every half per cent."""

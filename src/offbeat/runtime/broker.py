@@ -232,10 +232,15 @@ class RunningBroker:
     identity: Path
 
 
+def find_mosquitto() -> str | None:
+    """The program, also where an ordinary user's path does not lead."""
+    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+
 @contextmanager
 def running_broker(names: Sequence[PartyName]) -> Iterator[RunningBroker | None]:
     """Mosquitto on loopback, for the cloud and these edges, until the block ends; None where it is not installed."""
-    program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+    program = find_mosquitto()
     if program is None:
         yield None
         return

@@ -9,8 +9,17 @@ import pytest
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.reproduce.catalogue import ROW_KEYS, ReproduceOptions
 from offbeat.reproduce.mapa import ENTRIES, _panel_row, _panel_verdict, _spread_row
+from offbeat.reproduce.mapa_edges import iterations_verdict
 from offbeat.reproduce.mapa_inversion import as_printed, correlation, recover
-from offbeat.reproduce.mapa_pieces import Workshop, accounted, lines_figure, soundly, spread_of
+from offbeat.reproduce.mapa_pieces import (
+    Workshop,
+    accounted,
+    lines_figure,
+    soundly,
+    spread_of,
+    trained_enough,
+    untrained,
+)
 from offbeat.reproduce.mapa_runs import Courses, Setting, constants_for, model_for, privacy_for, train
 from offbeat.reproduce.mapa_sound import choose
 
@@ -123,6 +132,51 @@ def test_verdicts_follow_the_numbers():
     steady, moving = {1.0: {"accuracy": 0.9}, 2.0: {"accuracy": 0.91}}, {1.0: {"accuracy": 0.5}, 2.0: {"accuracy": 0.9}}
     assert spread_of(moving) == pytest.approx(0.4)
     assert _spread_row("(paper)", moving, steady)["verdict"] == "agrees"
+
+
+def made_up(setting):
+    """What a training would return, without training."""
+    accuracy = 0.7 + 0.2 * (hash(setting.key()) % 100) / 100
+    curve = [[float(at), accuracy * at / 10, 2.0 - at / 10, 1.0, 1.0] for at in range(1, 11)]
+    return {
+        "accuracy": accuracy, "accuracy_averaged": accuracy, "loss": 1.0, "curve": curve, "stage": 1, "clip": 1.0,
+        "updates": setting.updates, "reached": None if setting.edges == 1000 else 70, "lag_mean": 4.0, "lag_max": 9,
+        "privacy": {"replace-one": 3.0, "add-remove": 1.5, "delta": 1e-5} if setting.mode == "sound" else None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "entry,quick",
+    [(entry, False) for entry in ENTRIES if entry.name != "mapa-fig4"] + [(entry, True) for entry in ENTRIES[3:5]],
+    ids=lambda value: getattr(value, "name", f"quick={value}"),
+)
+def test_every_panel_is_drawn_twice_and_every_row_judged(monkeypatch, tmp_path, entry, quick):
+    monkeypatch.setattr(Workshop, "train", lambda shop, setting: made_up(setting))
+    result = entry.function(ReproduceOptions(quick=quick, out=tmp_path))
+    assert all(set(ROW_KEYS) <= set(row) and row["verdict"] for row in result.rows)
+    assert result.figures and all(path.stat().st_size > 1000 for path in result.figures)
+    text = " ".join(f"{row['setting']} {row['verdict']}" for row in result.rows)
+    assert "add-remove" in text or "replace-one" in text, "a sound row states its epsilon"
+    if entry.name.startswith("mapa-fig"):
+        assert "(paper)" in text and "sound" in text
+        assert any("not differentially private" in note for note in result.notes)
+    else:
+        assert any("not in the epsilon" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    "counts,edges,verdict",
+    [((10, 90, 500), 10, "agrees"), ((90, 10, 500), 10, "agrees in part"), ((None, 10, None), 100, "does not agree")],
+)
+def test_iterations_are_judged_against_the_print(counts, edges, verdict):
+    assert iterations_verdict(*counts, edges, 1000) == verdict
+    assert "not judged" in iterations_verdict(None, None, 5, edges, 1000)
+
+
+def test_an_untrained_network_is_not_judged():
+    assert trained_enough(0.7) and not trained_enough(0.69) and "not judged" in untrained(0.3)
+    lines = {name: [(0.1, 0.3), (0.5, 0.4)] for name in ("mapa", "audp", "asgd", "csgd")}
+    assert "not judged" in _panel_row("CNN, USPS (paper)", lines)["verdict"]
 
 
 def test_every_figure_is_listed_once():
