@@ -61,7 +61,7 @@ def _finished(
 DELAY_NOTE = (
     "The paper's delays are Poisson with parameters of each client that it does not print. Ours: a computation takes "
     "its client's mean time, 1 to 4 units, times 4 times a Poisson number of mean 1/4: mostly nothing, sometimes long. "
-    "t-sync waits for half of the clients, rounded up."
+    "t-sync waits for half of the clients, rounded up. One unit is the mean time of the fastest client's batch."
 )
 
 LOGISTIC_NOTES = (

@@ -132,23 +132,30 @@ def _about_noise(c: float, uploads: int) -> str:
 
 
 def figure_of(panels: Sequence[Panel], path: Path, title: str) -> list[Path]:
-    """Loss and test metric against virtual time, a pair of axes for each panel."""
+    """Training loss and test metric against virtual time without noise, and the loss with noise: three axes each."""
     from offbeat.report import figures
 
     drawn = []
     for panel in panels:
-        for column, word, level in (
-            (1, "training loss", panel.central_loss),
-            (2, f"test {panel.problem.metric}", panel.central_metric),
+        plain = [name for name in panel.runs if "c = " not in name]
+        noisy = [name for name in panel.runs if "c = " in name]
+        for column, word, names in (
+            (1, "training loss", plain),
+            (2, f"test {panel.problem.metric}", plain),
+            (1, f"training loss, with noise of {noisy[0].rpartition(', ')[2]}", [*noisy, *plain[: len(noisy) % 3]]),
         ):
-            curves = [
-                figures.Curve(name, [(look[0], look[column]) for look in run.looks], tone)
-                for tone, (name, run) in enumerate(panel.runs.items())
-            ]
-            drawn.append(
-                figures.Panel(
-                    panel.problem.name, "virtual time (batches of a fast client)", word, curves,
-                    level=("centralised", level), log_y=column == 1,
-                )
-            )  # fmt: skip
-    return list(figures.draw_panels(drawn, path, columns=2, title=title))
+            level = panel.central_loss if column == 1 else panel.central_metric
+            curves = [_curve(panel, name, column) for name in names]
+            drawn.append(figures.Panel(panel.problem.name, "virtual time", word, curves, level=("centralised", level)))
+    return list(figures.draw_panels(drawn, path, columns=3, title=title))
+
+
+def _curve(panel: Panel, name: str, column: int) -> Any:
+    """Every variant keeps its tone, with noise and without."""
+    from offbeat.report import figures
+
+    short = name.partition(",")[0]
+    shown = name if "c = " in name and len(panel.runs) == len(TITLES) + 1 else short
+    return figures.Curve(
+        shown, [(look[0], look[column]) for look in panel.runs[name].looks], list(TITLES.values()).index(short)
+    )
