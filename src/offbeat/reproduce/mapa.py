@@ -8,6 +8,7 @@
     mapa-fig9      one parameter at a time
     mapa-epsilon   sound mode only: accuracy against the total epsilon for three rules of the clip
     mapa-sound     sound mode only: MNIST, five edges, epsilon at most 3 for each
+    mapa-today     beside FedAsync and FedBuff: MNIST, twenty edges
 
 The print gives pictures and sentences, hardly a number: a row compares our figure with the sentence. `quick` takes
 fewer iterations, settings and rows; the notes say which. Finished pieces are kept in the output folder.
@@ -44,6 +45,7 @@ from offbeat.reproduce.mapa_pieces import (
 )
 from offbeat.reproduce.mapa_runs import Courses, Setting
 from offbeat.reproduce.mapa_sound import accuracy_against_epsilon, sound_mnist
+from offbeat.reproduce.mapa_today import beside_today
 
 # -- figure 4 -------------------------------------------------------------------------------------------------------
 
@@ -285,4 +287,5 @@ ENTRIES: tuple[Reproduction, ...] = (
     Reproduction("mapa-fig9", "MAPA Fig. 9: one parameter at a time", figure_9),
     Reproduction("mapa-epsilon", "sound MAPA: accuracy against the total epsilon", accuracy_against_epsilon),
     Reproduction("mapa-sound", "sound MAPA on MNIST: five edges, epsilon at most 3", sound_mnist),
+    Reproduction("mapa-today", "MAPA beside FedAsync and FedBuff, twenty edges", beside_today),
 )

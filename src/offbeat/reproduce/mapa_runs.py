@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.edge_privacy import Paper, Privacy, Sound
+from offbeat.algorithms.edge_privacy import Paper, Privacy, Sound, Unprotected
 from offbeat.algorithms.edge_rates import Constants, SteadyRate
+from offbeat.algorithms.fedbuff import LocalSteps, fedasync, fedbuff
 from offbeat.algorithms.mapa import MESSAGES, Cloud, asgd, audp, csgd, mapa, steady
 from offbeat.data.images import Images
 from offbeat.data.load import load_images
@@ -53,7 +54,7 @@ class Setting:
 
     data: str
     model: str  # LR, SVM or CNN
-    algorithm: str  # mapa, audp, asgd, csgd, fixed or adaptive
+    algorithm: str  # mapa, audp, asgd, csgd, fixed, adaptive, fedasync or fedbuff
     mode: str = "paper"  # paper, sound or none
     epsilon: float = 0.1
     edges: int = 5
@@ -76,6 +77,8 @@ class Setting:
     count: bool = False  # whether MAPA's uploads carry the noisy fraction within the clip
     bounds: str = "proxy"  # sound mode's L and lag: proxy, or worst
     caution: float = 1.0  # times the proxy's L
+    local_steps: int = 5  # of fedasync and fedbuff, which share a batch among them
+    buffer: int = 10  # uploads of one step of fedbuff
 
     def key(self) -> str:
         """What is told apart: the first four, and what is not as usual."""
@@ -206,6 +209,8 @@ def build(
     common: dict[str, Any] = {"constants": constants, "updates": setting.updates, "seed": setting.seed}
     if setting.algorithm == "csgd":
         return csgd(model, next(iter(rows.values())), strength=STRENGTH, **common)
+    if setting.algorithm in ("fedasync", "fedbuff"):
+        return _with_local_steps(setting, model, rows, constants.lag_max)
     common |= {"strength": STRENGTH, "retry_s": 10.0 if setting.delays == "measured" else 1e6}
     if setting.algorithm == "asgd":
         return asgd(model, rows, **common)
@@ -227,14 +232,26 @@ def build(
             **common,
         )
     adaptive = privacy.adaptive if isinstance(privacy, Sound) else None
-    rate = SteadyRate(setting.step, setting.clip or 1.0, adaptive)
+    unclipped = math.inf if setting.mode == "none" else 1.0
+    rate = SteadyRate(setting.step, setting.clip or unclipped, adaptive)
     return steady(model, rows, rate=rate, privacy=privacy, **common)
+
+
+def _with_local_steps(setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData], lag_max: int) -> list[Party]:
+    local = LocalSteps(setting.local_steps, setting.step, max(1, setting.batch // setting.local_steps), STRENGTH)
+    common: dict[str, Any] = {"local": local, "lag_max": lag_max, "seed": setting.seed, "retry_s": 1e6}
+    if setting.algorithm == "fedasync":
+        return fedasync(model, rows, updates=setting.updates, **common)
+    steps = max(1, setting.updates // setting.buffer)
+    return fedbuff(model, rows, updates=steps, buffer=setting.buffer, **common)
 
 
 def privacy_for(setting: Setting, model: HorizontalModel) -> Privacy:
     if setting.mode == "paper":
         noisy = None if isinstance(model, LinearModel) else int(model.first_layer)  # type: ignore[attr-defined]
         return Paper(setting.epsilon, noisy)
+    if setting.mode == "none":
+        return Unprotected()
     counted = setting.algorithm == "adaptive" or setting.count
     adaptive = AdaptiveClip(start=setting.clip or 1.0) if counted else None
     uploads = math.ceil(setting.updates / setting.edges)

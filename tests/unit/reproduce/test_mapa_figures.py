@@ -39,6 +39,12 @@ def test_every_algorithm_trains_every_linear_model(algorithm, mode, model):
     assert result["privacy"] is None
 
 
+@pytest.mark.parametrize("algorithm,updates", [("fedasync", 60), ("fedbuff", 6), ("fixed", 60)])
+def test_what_is_run_today_trains_on_the_same_rows(algorithm, updates):
+    result = train(COURSES, changed(algorithm=algorithm, mode="none", model="softmax", step=0.1))
+    assert result["updates"] == updates and result["accuracy"] > 0.3 and result["privacy"] is None
+
+
 def test_a_sound_training_states_both_adjacencies():
     result = train(COURSES, changed(algorithm="fixed", mode="sound", epsilon=3.0, batch=40, clip=0.5, step=2.0))
     assert result["privacy"]["add-remove"] < result["privacy"]["replace-one"] <= 3.0
@@ -180,7 +186,12 @@ def test_an_untrained_network_is_not_judged():
 
 
 def test_every_figure_is_listed_once():
-    assert [entry.name for entry in ENTRIES] == [*(f"mapa-fig{n}" for n in range(4, 10)), "mapa-epsilon", "mapa-sound"]
+    assert [entry.name for entry in ENTRIES] == [
+        *(f"mapa-fig{n}" for n in range(4, 10)),
+        "mapa-epsilon",
+        "mapa-sound",
+        "mapa-today",
+    ]
 
 
 def test_modes_are_what_they_say():
