@@ -206,7 +206,7 @@ def fit(
     strength: float,
     *,
     method: str,
-    eta: float,
+    eta: float | Callable[[Floats], float],
     passes: int,
     batch: int = 1,
     seed: int = 0,
@@ -214,8 +214,9 @@ def fit(
 ) -> Fit:
     """Solve with compiled loops, until the objective is at most `target` or for so many passes over the data.
 
-    At batch 1 one fused loop goes over freshly shuffled rows; a larger batch goes through the same blocks that parties
-    use. SVRG takes a snapshot before every pass, and its snapshots count as passes.
+    `eta` may be a function of the table of derivatives that the method holds when a pass begins. At batch 1 one
+    fused loop goes over freshly shuffled rows; a larger batch goes through the same blocks that parties use. SVRG
+    takes a snapshot before every pass, and its snapshots count as passes.
     """
     check_method(method)
     from offbeat.learning.central_loops import solver
@@ -225,7 +226,7 @@ def fit(
     curve: list[tuple[float, float, float]] = []
     done, cpu_s = 0.0, 0.0
     while done < passes:
-        spent = work.one_pass(eta)
+        spent = work.one_pass(eta(work.table) if callable(eta) else eta)
         cpu_s += spent
         done += 2.0 if method == "svrg" else 1.0
         last = done >= passes

@@ -31,6 +31,11 @@ class Solver(Protocol):
 
     def weights(self) -> Floats: ...
 
+    @property
+    def table(self) -> Floats:
+        """One derivative a row, of the last snapshot or visit; zeros before, and always for SGD."""
+        ...
+
 
 def solver(
     X: Any, y: Floats, loss: Loss, penalty: Penalty, strength: float, method: str, batch: int, rng: np.random.Generator
@@ -92,16 +97,16 @@ class DenseRowSolver:
         self._rng = rng
         self._steps = 0
         self._w, self._mu = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-        self._table = np.zeros(len(y))
+        self.table = np.zeros(len(y))
 
     def one_pass(self, eta: float) -> float:
         order = self._rng.permutation(len(self._y))
         began = time.process_time()
         if self._method == SVRG:
-            dense_snapshot(self._X, self._y, self._loss, self._w, self._table, self._mu)
+            dense_snapshot(self._X, self._y, self._loss, self._w, self.table, self._mu)
         dense_rows(
             self._X, self._y, order, self._steps, self._method, self._loss, eta, self._decay, self._strength,
-            self._penalty, self._table, self._w, self._mu,
+            self._penalty, self.table, self._w, self._mu,
         )  # fmt: skip
         self._steps += len(order)
         return time.process_time() - began
@@ -193,17 +198,17 @@ class SparseRowSolver:
         self._steps = 0
         self._pairs = np.zeros((csr.shape[1], 2))
         self._scalars = np.array([1.0, 0.0, 0.0])
-        self._table = np.zeros(len(y))
+        self.table = np.zeros(len(y))
 
     def one_pass(self, eta: float) -> float:
         order = self._rng.permutation(len(self._y))
         began = time.process_time()
         if self._method == SVRG:
-            sparse_snapshot(*self._csr, self._y, self._loss, self.weights(), self._table, self._pairs)
+            sparse_snapshot(*self._csr, self._y, self._loss, self.weights(), self.table, self._pairs)
             self._scalars[:] = 1.0, 0.0, 0.0
         sparse_rows(
             *self._csr, self._y, order, self._steps, self._method, self._loss, eta, self._shrinkage, self._owing,
-            self._table, self._pairs, self._scalars,
+            self.table, self._pairs, self._scalars,
         )  # fmt: skip
         self._steps += len(order)
         return time.process_time() - began
@@ -228,6 +233,7 @@ class BatchSolver:
         table = np.zeros(len(y))
         choices: dict[str, Direction] = {"sgd": Sgd(), "svrg": Svrg(table), "saga": Saga(table)}
         self._direction = choices[method]
+        self._nothing = table
         self._sampler = BlockSampler(len(y), batch, rng)
         self._steps = 0
 
@@ -253,3 +259,7 @@ class BatchSolver:
 
     def weights(self) -> Floats:
         return self._block.weights()
+
+    @property
+    def table(self) -> Floats:
+        return self._direction.table if isinstance(self._direction, Svrg | Saga) else self._nothing

@@ -1,212 +1,23 @@
-"""VFB2's Table 2, Figures 2, 3 and 4, and the bytes that one aggregation for all blocks saves."""
+"""VFB2's Figures 2, 3 and 4, and the bytes that one aggregation for all blocks saves."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from statistics import mean, stdev
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from offbeat.algorithms import afsgd_vp, vfb2
 from offbeat.data.matrix import stack_columns
-from offbeat.data.vertical import VerticalData, vertical_from_dataset
-from offbeat.evaluation import Setting, accuracy, party_weights, prepare
+from offbeat.data.vertical import VerticalData
 from offbeat.experiment import setting_for
 from offbeat.job import Job
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC
-from offbeat.learning.penalties import L2, NONCONVEX, Penalty
 from offbeat.metrics.curves import to_target
-from offbeat.party.member import LinearOptions
-from offbeat.party.survey import Problem
 from offbeat.reproduce.catalogue import ReproduceOptions, ReproduceResult, Reproduction
 from offbeat.reproduce.measure import Course, Kept, Timed, automatic_step, base_job, curve_points
-from offbeat.runtime.simulator import CostModel, Link, Simulator
-
-PARTIES, LABELLED, STRENGTH = 8, 3, 1e-4
-HALF = PARTIES // 2
-
-
-@dataclass(frozen=True)
-class PrintedSet:
-    """A data set of the paper, what stands for it here, and its rows of Table 2 (NonF, AFSVRG-VP, VFB2-SVRG)."""
-
-    printed: str
-    set: str
-    quick_set: str
-    split: str
-    problem13: tuple[float, float, float]
-    problem14: tuple[float, float, float]
-    note: str = "the real set"
-
-
-SETS = (
-    PrintedSet(
-        "D1 UCICreditCard", "uci_credit_card", "uci_credit_card", "equal", (81.96, 79.35, 81.96), (82.03, 79.36, 82.03)
-    ),
-    PrintedSet(
-        "D2 GiveMeSomeCredit",
-        "give_me_some_credit",
-        "give_me_some_credit",
-        "equal",
-        (93.56, 93.35, 93.56),
-        (93.56, 93.35, 93.56),
-    ),
-    PrintedSet(
-        "D3 news20",
-        "news20_ngrams",
-        "news20_ngrams_47k",
-        "mod",
-        (98.29, 97.24, 98.29),
-        (98.45, 97.59, 98.45),
-        "20 Newsgroups n-grams",
-    ),
-    PrintedSet(
-        "D4 webspam",
-        "webspam-shaped@0.01",
-        "webspam-shaped@0.001",
-        "mod",
-        (92.17, 89.17, 92.17),
-        (92.71, 89.98, 92.71),
-        "generated in webspam's shape",
-    ),
-)
-QUICK_ROWS = 2000
-
-
-def load(printed: PrintedSet, options: ReproduceOptions, seed: int, parties: int = PARTIES) -> VerticalData:
-    return vertical_from_dataset(
-        printed.quick_set if options.quick else printed.set,
-        parties,
-        printed.split,
-        rows="pooled-unit",
-        data_dir=options.data_dir,
-        seed=seed,
-        limit_rows=QUICK_ROWS if options.quick else None,
-        split_after_one_hot=printed.split == "equal",
-        test_fraction=0.2 if "shaped" in printed.set else None,
-    )
-
-
-# -- table 2 ---------------------------------------------------------------------------------------------------------
-
-
-def table2(options: ReproduceOptions) -> ReproduceResult:
-    """Accuracy without a federation, with labels at half of the parties, and with VFB2-SVRG; q=8, m=3."""
-    kept = Kept(options.out / ("vfb2-table2-quick.json" if options.quick else "vfb2-table2.json"))
-    rows: list[dict[str, Any]] = []
-    for printed in SETS:
-        for problem, penalty, published in ((13, L2, printed.problem13), (14, NONCONVEX, printed.problem14)):
-            trials = []
-            for seed in range(options.seed, options.seed + (2 if options.quick else 10)):
-                options.say(f"{printed.printed}, problem {problem}, trial {seed}")
-                trials.append(
-                    kept.get(
-                        f"{printed.printed} {problem} {seed}",
-                        partial(_trial, printed, penalty, options, seed),
-                    )
-                )
-            rows += _table_rows(printed, problem, published, trials)
-    return ReproduceResult(rows, notes=TABLE_NOTES)
-
-
-TABLE_NOTES = (
-    "Test accuracy in percent, mean and deviation over trials that differ in the split and every random choice. NonF "
-    "is the pooled problem: for problem 13 its optimum, for problem 14 pooled SVRG from zero to the same objective.",
-    "VFB2-SVRG stops at a duality gap of 1e-6 (problem 13), or at a gradient norm of 1e-4 or 60 passes (problem 14).",
-    "The half-labelled baseline is AFSVRG-VP with labels at 4 of 8 parties; the others answer, but their blocks stay "
-    "at zero, so it trains on the labelled parties' columns alone.",
-)
-
-
-def _trial(printed: PrintedSet, penalty: Penalty, options: ReproduceOptions, seed: int) -> dict[str, float]:
-    data = load(printed, options, seed)
-    setting = prepare(data, loss=LOGISTIC, penalty=penalty, strength=STRENGTH, intercept=False, seed=seed)
-    ours, half = federated(setting, seed), federated(setting, seed, half=True)
-    pooled = _pooled_weights(setting, ours, seed)
-    test: Any = stack_columns([setting.test[name] for name in setting.names])
-    nonf = 100 * accuracy(np.asarray(test @ pooled), setting.y_test)
-    return {"nonf": nonf, "half": half.accuracy, "vfb2": ours.accuracy, "certificate": ours.certificate}
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A federated model: its test accuracy in percent, its certificate, and how it was come by."""
-
-    accuracy: float
-    certificate: float
-    objective: float
-    eta: float
-    batch: int
-
-
-def federated(setting: Setting, seed: int, *, half: bool = False) -> Trained:
-    """VFB2-SVRG, or the half-labelled baseline."""
-    labelled = setting.names[: HALF if half else LABELLED]
-    problem = Problem(setting.rows, LOGISTIC, setting.penalty, STRENGTH, setting.y_train)
-    passes, target = (60.0, 1e-4) if setting.penalty is NONCONVEX else (400.0, 1e-6)
-    options = LinearOptions(
-        method="svrg", passes=25.0 if half else passes, target=None if half else target, patience_s=1e6
-    )
-    family: Any = afsgd_vp if half else vfb2
-    parties = family.build(setting.new_blocks(), problem, options, labels_at=labelled, seed=seed, secrets_seed=seed)
-    costs = CostModel(link=Link(latency_s=1e-4), lanes=2)
-    outcome = Simulator(seed=seed, costs=costs, timeline_max=0, digest=False).run(parties)
-    assert not outcome.stalled, outcome.stalled
-    chair = parties[0].member
-    last = chair.survey.history[-1]
-    certificate = last.gradient_norm if math.isnan(last.gap) else last.gap
-    score = 100 * setting.test_metrics(party_weights(parties))["test_accuracy"]
-    return Trained(score, certificate, last.objective, chair.conduct.eta, chair.conduct.batch)
-
-
-def _pooled_weights(setting: Setting, ours: Trained, seed: int) -> Any:
-    """Problem 13: the optimum. Problem 14, which has many: the same method on the pooled data, from zero to the same
-    objective."""
-    pooled: Any = stack_columns([setting.train[name] for name in setting.names])
-    if setting.penalty is L2:
-        return central.optimum(pooled, setting.y_train, LOGISTIC, STRENGTH, tolerance=1e-9)[0]
-    return central.fit(
-        pooled,
-        setting.y_train,
-        LOGISTIC,
-        setting.penalty,
-        STRENGTH,
-        method="svrg",
-        eta=ours.eta,
-        passes=400,
-        batch=ours.batch,
-        seed=seed,
-        target=ours.objective,
-    ).weights
-
-
-def _table_rows(
-    printed: PrintedSet, problem: int, published: tuple[float, float, float], trials: Sequence[dict[str, float]]
-) -> list[dict[str, Any]]:
-    means = {key: mean(trial[key] for trial in trials) for key in ("nonf", "half", "vfb2")}
-    spread = {key: stdev(trial[key] for trial in trials) for key in means}
-    worst = max(trial["certificate"] for trial in trials)
-    apart = abs(means["vfb2"] - means["nonf"])
-    verdicts = {
-        "nonf": "",
-        "half": "worse, as printed" if means["half"] < means["nonf"] - 0.05 else "not visibly worse here",
-        "vfb2": f"{apart:.3f} points from NonF; largest certificate {worst:.1e}",
-    }
-    names = {"nonf": "NonF", "half": "AFSVRG-VP, labels at half", "vfb2": "VFB2-SVRG"}
-    return [
-        {
-            "setting": f"{printed.printed} ({printed.note}), problem {problem}, {names[key]}",
-            "ours": f"{means[key]:.2f} +- {spread[key]:.2f}",
-            "published": figure,
-            "verdict": verdicts[key],
-        }
-        for key, figure in zip(names, published, strict=True)
-    ]
-
+from offbeat.reproduce.vfb2_sets import LABELLED, SETS, STRENGTH, PrintedSet, load
 
 # -- figure 2 --------------------------------------------------------------------------------------------------------
 
@@ -397,7 +208,6 @@ def _predicted(parties: int, *, backward: bool) -> float:
 
 
 ENTRIES = (
-    Reproduction("vfb2-table2", "VFB2 Table 2: accuracy of NonF, half-labelled AFSVRG-VP and VFB2-SVRG", table2),
     Reproduction("vfb2-fig2", "VFB2 Figure 2: speed-up with the number of parties", figure2),
     Reproduction("vfb2-fig3", "VFB2 Figure 3: convergence for problem 13 against time and passes", figure3),
     Reproduction("vfb2-fig4", "VFB2 Figure 4: convergence for problem 14 against time and passes", figure4),
