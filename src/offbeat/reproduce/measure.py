@@ -17,7 +17,7 @@ import msgspec
 from offbeat.data.vertical import VerticalData
 from offbeat.experiment import Glance, run_experiment, setting_for
 from offbeat.job import Job, RuntimeEntry
-from offbeat.metrics.curves import LOOKS_TOGETHER, CurveRow, Spread, points, speed_up, to_target
+from offbeat.metrics.curves import LOOKS_TOGETHER, CurveRow, Spread, speed_up, to_target
 
 PASSES_MOST = 200.0
 PATIENCE = 2.0  # an asynchronous run that takes so many times its twin's time has lost
@@ -164,7 +164,3 @@ class Kept:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text(json.dumps(self.pieces, indent=1))
         return self.pieces[key]
-
-
-def curve_points(timed: Timed, axis: str = "time_s") -> list[tuple[float, float]]:
-    return points(timed.curve, axis, "suboptimality")  # type: ignore[arg-type]

@@ -7,9 +7,11 @@ import pytest
 
 from offbeat.data.vertical import vertical_from_dataset
 from offbeat.experiment import Glance
+from offbeat.metrics.curves import CurveRow
 from offbeat.reproduce import afsgd, vfb2
 from offbeat.reproduce.catalogue import ROW_KEYS, ReproduceOptions, catalogue
 from offbeat.reproduce.measure import Course, Crossing, Kept, Pair, base_job, compare_pair
+from offbeat.reproduce.vfb2_sets import SETS
 
 
 def glance(below: float, time_s: float = 0.0, passes: float = 1.0) -> Glance:
@@ -68,3 +70,21 @@ def test_every_reproduction_of_the_linear_papers_is_listed():
     row = afsgd._table_row(afsgd.TABLE_2[0], "SAGA", 1.95, {"1x": {"ratio": 0.9}, "4x": {"ratio": 2.1}}, True)
     assert set(ROW_KEYS) <= set(row)
     assert row["verdict"] == "above print"
+
+
+def looks(*below: float) -> list[CurveRow]:
+    return [CurveRow(float(at), 2.0 * at, 8 * at, suboptimality=y) for at, y in enumerate(below)]
+
+
+def test_curves_are_drawn_by_the_rule_that_judges_them():
+    drawn = vfb2._smoothed(looks(1.0, 0.01, 0.01, 1e-6), "passes")
+    assert [x for x, _ in drawn] == [0.0, 2.0, 4.0, 6.0]
+    assert [y for _, y in drawn] == pytest.approx([1.0, 1e-1, 1e-4 ** (1 / 3), 1e-10 ** (1 / 3)])
+
+
+def test_one_panel_for_each_pair_and_one_for_the_passes():
+    curves = {f"{family}-{method}": looks(1.0, 0.1) for family in ("vfb2", "vfb") for method in vfb2.METHODS}
+    panels = vfb2._panels("D1", curves)
+    assert [len(panel.curves) for panel in panels] == [2, 2, 2, 3]
+    rows = vfb2._curve_rows(SETS[0], 13, curves | {"vfb2-sgd": looks(*[1.0] * 4, *[0.1] * 9)})
+    assert [row["verdict"] for row in rows] == ["not ahead"] * 3
