@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 Vector = npt.NDArray[np.float64]
 
+COUNT_SHARE = 0.1  # of what gradient and count may cost together, at most for the count
+
 
 def clip_factors(norms: Vector, bound: float) -> Vector:
     """What to multiply each record's gradient with so that no norm passes `bound`."""
@@ -44,7 +46,9 @@ class AdaptiveClip:
 
     Each release carries, beside the gradient, a noisy count of the records whose norm is under the bound; the bound
     then moves geometrically towards the wanted quantile. The count is part of the same Gaussian release: shifted by
-    one half it changes by at most 1/2 for one record, and `joint_multiplier` says what the pair costs.
+    one half it changes by at most 1/2 for one record, so the pair costs as much as one release whose multiplier has the
+    inverse square z^-2 + (2 s)^-2, s the count's deviation. That is `count_deviation`, or more where the count would
+    else take over a tenth of what the pair may cost.
     """
 
     start: float = 1.0
@@ -55,13 +59,10 @@ class AdaptiveClip:
     def next(self, clip: float, fraction_below: float) -> float:
         return clip * math.exp(-self.rate * (min(max(fraction_below, 0.0), 1.0) - self.quantile))
 
-    def joint_multiplier(self, gradient_multiplier: float) -> float:
-        """The multiplier of one Gaussian release that costs as much as gradient and count together."""
-        return float((gradient_multiplier**-2 + (2 * self.count_deviation) ** -2) ** -0.5)
+    def deviation(self, joint_multiplier: float) -> float:
+        """s: the noise on the count when the pair may cost `joint_multiplier`."""
+        return max(self.count_deviation, joint_multiplier / (2 * math.sqrt(COUNT_SHARE)))
 
     def gradient_multiplier(self, joint_multiplier: float) -> float:
-        """The noise left for the gradient when the pair may cost `joint_multiplier`."""
-        left = joint_multiplier**-2 - (2 * self.count_deviation) ** -2
-        if left <= 0:
-            raise ValueError(f"a count deviation of {self.count_deviation} alone costs more than {joint_multiplier}")
-        return float(left**-0.5)
+        """z: the noise left for the gradient when the pair may cost `joint_multiplier`."""
+        return float((joint_multiplier**-2 - (2 * self.deviation(joint_multiplier)) ** -2) ** -0.5)

@@ -103,7 +103,7 @@ class Gaussian:
         total += gaussian_noise(stream, total.size, self.gradient_multiplier * clip)
         if self.count is None:
             return total / self.batch, NOT_COUNTED
-        shifted = below - rows.size / 2 + self.count.count_deviation * float(stream.normal(1)[0])
+        shifted = below - rows.size / 2 + self.count.deviation(self.multiplier) * float(stream.normal(1)[0])
         return total / self.batch, min(max(shifted / self.batch + 0.5, 0.0), 1.0)
 
 

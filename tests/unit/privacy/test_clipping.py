@@ -1,5 +1,7 @@
 """Per-record clipping bounds one record's influence; clipping the average does not."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -55,7 +57,8 @@ def test_adaptive_clip_moves_towards_the_quantile_and_prices_its_count():
     rule = AdaptiveClip(start=1.0, quantile=0.5, rate=0.2, count_deviation=5.0)
     assert rule.next(1.0, 0.5) == 1.0
     assert rule.next(1.0, 1.0) < 1.0 < rule.next(1.0, 0.0)
-    assert rule.joint_multiplier(rule.gradient_multiplier(1.3)) == pytest.approx(1.3)
-    assert rule.gradient_multiplier(1.3) > 1.3
-    with pytest.raises(ValueError, match="alone costs more"):
-        rule.gradient_multiplier(10.0)
+    for joint in (1.3, 30.0):
+        left, deviation = rule.gradient_multiplier(joint), rule.deviation(joint)
+        assert (left**-2 + (2 * deviation) ** -2) ** -0.5 == pytest.approx(joint)
+        assert joint < left <= joint / math.sqrt(0.9) + 1e-9, "the count takes a tenth at most"
+    assert rule.deviation(1.3) == 5.0
