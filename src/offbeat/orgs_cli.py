@@ -63,6 +63,8 @@ def keys_new(
     from offbeat.runtime.grpc.identity import fingerprint, new_identity, new_request, short, write_private
 
     key_file = folder / f"{name}.key"
+    if days < 1:
+        raise BadInput(f"--days {days}: expected at least one day.")
     if request:
         key, csr = new_request(name)
         write_private(key_file, key)
@@ -89,10 +91,12 @@ def keys_trust(
     json_: JsonOption = False,
 ) -> None:
     """Pin a party's certificate in the roster, or replace it there."""
+    from offbeat.orgs.party_config import check_address
     from offbeat.runtime.grpc.identity import Member, Roster, common_name, read_roster, short, write_roster
 
     if not certificate.is_file():
         raise BadInput(f"expected a certificate at {certificate}, found nothing.")
+    check_address(address, "--address")
     pem = certificate.read_bytes()
     roster = read_roster(roster_file) if roster_file.is_file() else Roster(())
     if authority:
@@ -324,19 +328,19 @@ def predict(
     """Score rows together with the parties of a finished run; this party alone learns the scores."""
     from offbeat.orgs.control import Predict
 
-    wanted = [*(ids.read_text(encoding="utf-8").split() if ids is not None else []), *(one or [])]
+    wanted = [*_ids_in(ids), *(one or [])]
     if not wanted:
         raise BadInput("expected ids, by --ids FILE (one per line) or --id ID.")
     answer = ask(home, party, Predict(Path(run).name, wanted), timeout_s=120.0)
     rows = predicted_rows(wanted, answer)
     if out is not None:
-        lines = ["id,score,probability", *(f"{r['id']},{r['score']},{r['probability']}" for r in rows)]
+        lines = ["id,score,probability", *(",".join(_cell(row[key]) for key in row) for row in rows)]
         out.write_text("\n".join(lines) + "\n", encoding="utf-8")
         say(f"wrote {len(rows)} rows to {out}.")
     missing = sum(row["score"] is None for row in rows)
     say(
         f"{len(rows) - missing} of {len(rows)} rows scored"
-        + (f"; {missing} are not known to all parties." if missing else ".")
+        + (f"; not known to all parties: {missing}." if missing else ".")
     )
     if answer.without:
         say(f"scored without {', '.join(answer.without)}: its part of the model is missing from these scores.")
@@ -344,6 +348,21 @@ def predict(
     if not json_ and out is None:
         for row in rows:
             typer.echo(f"{row['id']}\t{row['score']}\t{row['probability']}")
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _ids_in(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    if not path.is_file():
+        raise BadInput(f"expected a file with one id per line at {path}, found nothing.")
+    try:
+        return path.read_text(encoding="utf-8").split()
+    except UnicodeDecodeError as problem:
+        raise BadInput(f"{path} is not text: expected one id per line.") from problem
 
 
 def predicted_rows(ids: list[str], answer: Any) -> list[dict[str, Any]]:

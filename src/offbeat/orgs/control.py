@@ -271,8 +271,8 @@ _SIGNS = {
     "Hostname Verification": "another party listens there than the one our roster names. Is the address right? "
     + _PINNED,
     "WRONG_VERSION_NUMBER": "whatever listens there does not speak TLS. Is the port right?",
-    "Socket closed": "it closed the connection while we showed our certificate. Its roster holds none of us, or an "
-    "older one: it must `offbeat keys trust` ours, and serve again.",
+    "Socket closed": "it closed the connection while we showed our certificate. Its roster holds none of us or an "
+    "older one (then it must `offbeat keys trust` ours, and serve again), or ours has expired (`offbeat party check`).",
     "name not found": "there is no host of this name. Is the address in the roster right?",
     "Domain name": "there is no host of this name. Is the address in the roster right?",
 }

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from offbeat.errors import BadInput, BadJob, OffbeatError, Refused
+from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, Refused
 from offbeat.orgs import control
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
@@ -205,7 +205,7 @@ class Daemon:
         job = job_from_text(request.job, "the submitted job")
         for name in job.parties:
             self.roster.member(name)
-        refuse_job(self.home.config.policy, job, self.home.name, self.home.name, self.privacy.after)
+        self._refuse(job, self.home.name)
         self._refuse_crowd()
         name = f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         salt = secrets.token_bytes(32)
@@ -231,6 +231,15 @@ class Daemon:
                     self._tell(friend, control.Halt(proposal.run, "refused", f"{problem}"))
                 raise
 
+    def _refuse(self, job: Job, initiator: str) -> None:
+        """What can be known to be impossible before any data is read."""
+        refuse_job(self.home.config.policy, job, self.home.name, initiator, self.privacy.after)
+        if self.home.name in job.labels_at and self.home.config.data.label is None:
+            raise BadData(
+                f"the job wants the labels of '{self.home.name}', but its party.toml names no label column; add "
+                'label = "..." under [data], or leave this party out of labels_at.'
+            )
+
     def _refuse_crowd(self) -> None:
         active = [name for name, run in self.runs.items() if not run.status.ended]
         if len(active) >= RUNS_AT_ONCE:
@@ -242,7 +251,7 @@ class Daemon:
             return control.Done()
         if not request.run.startswith(f"{job.name}-") or "/" in request.run or len(request.run) > 120:
             raise BadJob(f"'{peer}' named a run '{request.run[:120]}', which is not a name for job '{job.name}'.")
-        refuse_job(self.home.config.policy, job, self.home.name, peer, self.privacy.after)
+        self._refuse(job, peer)
         self._refuse_crowd()
         run = self._new_run(request.run, job, peer)
         self.runs[request.run] = run

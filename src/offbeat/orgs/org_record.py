@@ -63,6 +63,7 @@ def write_record(
             "job": settings_text(job),
             "run": run,
             "party": name,
+            "parties": list(job.parties),
             "row_most_asked": int(party.asked.max(initial=0)),
         },
         data=DataRecord(

@@ -99,9 +99,18 @@ def read_home(path: Path) -> Home:
         raise BadInput(f"expected a party's settings at {file}, found nothing; `offbeat party init NAME` writes one.")
     config = settings_from(file.read_text(encoding="utf-8"), PartyConfig, file)
     check_name(config.name)
+    check_address(config.listen, f"{file}: listen")
     if config.data.missing not in ("refuse", "median"):
         raise BadInput(f"{file}: data.missing = '{config.data.missing}': expected 'refuse' or 'median'.")
     return Home(config, file.resolve().parent)
+
+
+def check_address(address: str, where: str) -> str:
+    """host:port, or nothing for a party that only calls out."""
+    host, _, port = address.rpartition(":")
+    if address and not (host and port.isdigit() and int(port) < 65536):
+        raise BadInput(f"{where} = '{address}': expected host:port, such as 0.0.0.0:7443 or bank.example:7443.")
+    return address
 
 
 def example(

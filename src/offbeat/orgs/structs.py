@@ -2,10 +2,11 @@
 
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
+from offbeat.data.names import did_you_mean
 from offbeat.errors import BadInput
 
 T = TypeVar("T")
@@ -28,14 +29,36 @@ def convert(content: Any, kind: type[T], where: str | Path, error: type[BadInput
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as problem:
-        raise error(f"{where}: {_in_words(str(problem))}") from problem
+        raise error(f"{where}: {_in_words(str(problem), kind)}") from problem
 
 
-def _in_words(problem: str) -> str:
-    """msgspec's message with the path in our manner: `$.policy.rows_least` becomes 'policy.rows_least'."""
+_WORDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+def _in_words(problem: str, kind: type[Any]) -> str:
+    """msgspec's message in our manner: the path `$.policy.rows_least` becomes 'policy.rows_least', types are words."""
     what, _, path = problem.partition(" - at `")
     key = path.rstrip("`").removeprefix("$.").removeprefix("$")
+    if what.startswith("Object contains unknown field `"):
+        return _unknown_key(what.split("`")[1], key, kind)
+    pieces = what.split("`")  # every second one is a type
+    pieces[1::2] = [_WORDS.get(piece.removesuffix(" | null"), piece) for piece in pieces[1::2]]
+    what = "".join(pieces)
     return f"{what[0].lower()}{what[1:]}, at '{key}'." if key else f"{what}."
+
+
+def _unknown_key(name: str, section: str, kind: type[Any]) -> str:
+    for part in filter(None, section.split(".")):
+        kind = get_type_hints(kind).get(part, kind)
+    where = f"[{section}]" if section else "no section"
+    return f"unknown key '{name}' under {where}. {did_you_mean(name, getattr(kind, '__struct_fields__', ()))}"
 
 
 def toml_text(value: Any) -> str:

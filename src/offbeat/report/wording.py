@@ -34,6 +34,9 @@ def verdict(record: RunRecord) -> tuple[str, Mood]:
 
 
 def title(record: RunRecord) -> str:
+    if record.runtime == "grpc":  # an organisation's own side: its record knows the others by name alone
+        count = len(record.options.get("parties", record.parties))
+        return f"{record.algorithm} with {count} parties, as '{record.options.get('party', '')}' ran it"
     return f"{record.algorithm} with {len(record.parties)} parties, {record.runtime}, seed {record.seed}"
 
 

@@ -71,10 +71,12 @@ def test_a_job_comes_back_from_its_own_text_with_the_same_digest() -> None:
         ("parties = ['bank']", "at least two"),
         ("parties = ['bank', 'shop']", "no sum hides"),
         ("parties = ['bank', 'Shop', 'x']", "cannot be a party's name"),
-        ("extra = 1", "unknown field"),
-        ("name = 3", "expected `str`"),
+        ("extra = 1", "unknown key 'extra' under no section"),
+        ("name = 3", "expected text, got a whole number"),
         ("[method]\nalgorithm = 'vfb2-svgr'", "vfb2-svrg"),
         ("[method]\npasses = -1", "at 'method.passes'"),
+        ('[method]\ntarget = "small"', "expected a number, got text, at 'method.target'"),
+        ("[method]\nstepp = 1", "unknown key 'stepp' under [method]. Did you mean 'step'"),
         ("[method]\nalgorithm = 'afsvrg-vp'", "labels at every party"),
         ("[model]\nloss = 'squared'", "does not go with"),
         ("[model]\npenalty = 'none'", "strength = 0"),
@@ -101,7 +103,7 @@ def test_the_example_settings_are_complete_and_readable(tmp_path: Path) -> None:
 
 def test_settings_with_an_unknown_key_are_refused(tmp_path: Path) -> None:
     (tmp_path / "party.toml").write_text(example("bank") + "\nrow_kap = 3\n")
-    with pytest.raises(BadInput, match=r"party\.toml.*row_kap.*policy"):
+    with pytest.raises(BadInput, match=r"party\.toml.*row_kap.*policy.*Did you mean 'row_cap'"):
         read_home(tmp_path)
     with pytest.raises(BadInput, match="offbeat party init"):
         read_home(tmp_path / "nowhere")

@@ -8,3 +8,8 @@ server.py     the listening side: who may come in
 dialer.py     the calling side: connect, resume, back off
 session.py    one party in one run: events in, effects out, log, lanes, timers, lost peers
 """
+
+import os
+
+# gRPC's own lines on standard error ("E1115 add_port.cc:83] ...") tell users nothing that our errors do not say.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")

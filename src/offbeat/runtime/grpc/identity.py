@@ -135,7 +135,9 @@ def common_name(certificate_pem: bytes, where: Path) -> str:
         certificate = x509.load_pem_x509_certificate(certificate_pem)
         return check_name(str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value))
     except (ValueError, IndexError) as problem:
-        raise BadInput(f"{where} is not a certificate in PEM with a common name: {problem}.") from problem
+        raise BadInput(
+            f"{where} is not a certificate in PEM, as `offbeat keys new` makes one (NAME.crt)."
+        ) from problem
 
 
 def validity(certificate_pem: bytes) -> tuple[datetime, datetime]:
@@ -267,7 +269,7 @@ def _check_pair(identity: Identity, key_path: Path, certificate_path: Path) -> N
     except (ValueError, TypeError, AssertionError) as problem:
         raise BadInput(
             f"{key_path} and {certificate_path} should be an elliptic-curve (P-256) key and certificate in PEM, as "
-            f"`offbeat keys new` makes them; reading them failed: {problem}."
+            "`offbeat keys new` makes them; one of them is not."
         ) from problem
     if not Member(identity.name, identity.certificate_pem).signed(b"probe", probe):
         raise BadInput(

@@ -93,7 +93,8 @@ class Server:
             port: int = server.add_secure_port(self.address, credentials)
         except RuntimeError as problem:
             raise BadInput(
-                f"cannot listen at {self.address}: {problem}. Is another process using the port?"
+                f"cannot listen at {self.address}: another process uses this port, or the address is not this "
+                "machine's. Stop the other one, or change `listen` in party.toml (and the address in every roster)."
             ) from problem
         server.start()
         self._server = server
