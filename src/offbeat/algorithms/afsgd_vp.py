@@ -344,7 +344,7 @@ class RoundWorker:
         if self.sampler is None or body.round != self.round or self.member.pending.count("round"):
             return []
         start, stop = self.rows
-        expect_array(sender, f"the products of round {body.round}", body.products, stop - start)
+        expect_array(sender, "the products of round", body.products, stop - start, number=body.round)
         payload = [body.round, body.products, body.next_first]
         return [self.member.pending.add("round", payload, stop - start, self.member.block.nonzeros(start, stop))]
 

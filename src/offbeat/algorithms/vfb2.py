@@ -38,7 +38,7 @@ says. `label_dp_epsilon` answers the labels at random once, before training, and
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from math import ceil
+from math import ceil, isfinite
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ from offbeat.learning.blocks import Block
 from offbeat.learning.sampling import BlockSampler
 from offbeat.party import member
 from offbeat.party.contract import Broadcast, Effect, Message, Observe, Party, PartyName, Send, State
-from offbeat.party.expected import expect, expect_array
+from offbeat.party.expected import COUNTS, expect, expect_array
 from offbeat.party.masked_sum import CURRENT, ShareAsked, Sum
 from offbeat.party.member import LinearOptions, Member
 from offbeat.party.survey import Certified, Problem
@@ -233,7 +233,7 @@ class Party2:
             self.late += 1
             return self._ask()
         theta = self.stepper.derivatives(start, stop, words, own)
-        if not np.isfinite(theta).all():
+        if not isfinite(theta.dot(theta)):
             return self.member.alarm("diverged", "a product is no longer finite; use a smaller step")
         read = np.array([versions.get(name, -1) for name in self.member.conduct.everybody], dtype=np.int64)
         snapshot, now = self.member.survey.current, self.member.block.version
@@ -592,10 +592,11 @@ class RoundParty:
 
 
 def _check_backward(sender: PartyName, body: Backward, member: Member) -> None:
-    rows = 0 <= body.start < body.stop <= member.problem.rows
-    expect(rows, sender, f"derivatives of rows {body.start} to {body.stop}")
-    expect_array(sender, "derivatives", body.derivatives, body.stop - body.start)
-    expect_array(sender, "the versions it read", body.versions, len(member.conduct.everybody), np.int64)
+    start, stop = body.start, body.stop
+    if not 0 <= start < stop <= member.problem.rows:
+        expect(False, sender, f"derivatives of rows {start} to {stop}")
+    expect_array(sender, "derivatives", body.derivatives, stop - start)
+    expect_array(sender, "the versions it read", body.versions, len(member.conduct.everybody), COUNTS)
 
 
 def _half(block: Block, start: int, stop: int) -> tuple[int, int]:

@@ -8,12 +8,17 @@ import numpy as np
 from offbeat.errors import UnexpectedEvent
 from offbeat.party.contract import PartyName
 
+FLOATS, COUNTS, WORDS = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.uint64)
 
-def expect_array(sender: PartyName, what: str, values: np.ndarray, length: int, kind: type[Any] = np.float64) -> None:
+
+def expect_array(
+    sender: PartyName, what: str, values: np.ndarray, length: int, kind: np.dtype[Any] = FLOATS, number: int = -1
+) -> None:
+    """`number` follows `what` where it is given; the sentence is put together only when it is needed."""
     if values.shape != (length,) or values.dtype != kind:
         raise UnexpectedEvent(
-            f"{sender} sent {what} as an array of shape {values.shape} and {values.dtype}; {length} values of "
-            f"{np.dtype(kind)} were expected. Are both sides running the same job?"
+            f"{sender} sent {what}{f' {number}' if number >= 0 else ''} as an array of shape {values.shape} and "
+            f"{values.dtype}; {length} values of {kind} were expected. Are both sides running the same job?"
         )
 
 

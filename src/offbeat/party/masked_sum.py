@@ -21,7 +21,7 @@ import numpy as np
 
 from offbeat.errors import BadJob, MaskReuse, UnexpectedEvent
 from offbeat.party.contract import Broadcast, Effect, Message, PartyName, Send
-from offbeat.party.expected import expect, expect_array
+from offbeat.party.expected import COUNTS, WORDS, expect, expect_array
 from offbeat.privacy.masks import FRACTION_BITS, KeyStream, NetMask, PairKeys, range_limit, scale_of
 from offbeat.privacy.trees import Tree, children, one_tree, two_trees
 
@@ -271,16 +271,17 @@ class MaskedSum:
 
     def collect(self, sender: PartyName, given: ShareGiven) -> Sum | None:
         """Add one share; return the sum when it is complete."""
-        if given.version > self.seen.get(sender, -1):
-            self.seen[sender] = given.version
+        version, words = given.version, given.words
+        if version > self.seen.get(sender, -1):
+            self.seen[sender] = version
         wanted = self.open.get(given.first)
         if wanted is None or given.epoch != self.epoch or sender not in wanted.missing:
             return None  # late, repeated, or of another epoch
-        expect_array(sender, f"its answer to request {given.first}", given.words, len(wanted.words), np.uint64)
+        expect_array(sender, "its answer to request", words, len(wanted.words), WORDS, given.first)
         wanted.missing.discard(sender)
-        wanted.words += given.words
-        wanted.versions[sender] = given.version
-        return self._close(wanted)
+        wanted.words += words
+        wanted.versions[sender] = version
+        return None if wanted.missing else self._close(wanted)
 
     def _close(self, wanted: Sum) -> Sum | None:
         if wanted.missing:
@@ -332,24 +333,26 @@ class MaskedSum:
 
     def answer(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
         """One masked share, once; the same bytes again if the request is repeated."""
-        if ask.version > self.seen.get(asker, -1):
-            self.seen[asker] = ask.version
-        if ask.epoch != self.epoch or asker not in self.answers or not 0 <= ask.start < ask.stop or ask.first < 0:
+        first, version, done = ask.first, ask.version, ask.done
+        if version > self.seen.get(asker, -1):
+            self.seen[asker] = version
+        kept = self.answers.get(asker)
+        if kept is None or ask.epoch != self.epoch or not 0 <= ask.start < ask.stop or first < 0:
             self.refused += 1
             return []
         if not self.ready:
             self.early = [*self.early[-EARLY_KEPT:], (asker, ask)]
             return []
-        kept = self.answers[asker]
-        if ask.done > self.closed_below[asker]:
-            self.closed_below[asker] = ask.done
-            self._forget_answers(kept, ask.done)
-        if ask.first in kept:
-            return self._again(asker, ask, kept[ask.first])
-        if ask.first < self.closed_below[asker]:
+        closed = self.closed_below[asker]
+        if done > closed:
+            closed = self.closed_below[asker] = done
+            self._forget_answers(kept, done)
+        if first in kept:
+            return self._again(asker, ask, kept[first])
+        if first < closed:
             self.refused += 1
             return []
-        if not self.source.knows(ask.point):
+        if ask.point != CURRENT and not self.source.knows(ask.point):
             return []  # a snapshot this party has not taken yet: the asker will ask again
         try:
             sends = self._masked_answer(asker, ask) if self._pairwise else self._tree_answer(asker, ask)
@@ -358,7 +361,7 @@ class MaskedSum:
             return []
         except (IndexError, ValueError) as problem:
             raise UnexpectedEvent(f"{asker} asked for rows {ask.start} to {ask.stop}: {problem}") from problem
-        kept[ask.first] = (ask, sends)
+        kept[first] = (ask, sends)
         if len(kept) > ANSWERS_KEPT:
             del kept[next(iter(kept))]
         return list(sends)
@@ -391,12 +394,12 @@ class MaskedSum:
         net = self.nets.get(asker)
         if net is None:
             net = self.nets[asker] = self._net_for(asker)
-        count = ask.stop - ask.start
-        mask, at = net.take(ask.first, count)
-        words = self.source.words(ask.start, ask.stop, ask.point, mask, at, self.scale, self.limit)
-        given = ShareGiven(ask.first, words, self.source.version(), self.epoch)
-        nonzeros = self.source.nonzeros(ask.start, ask.stop, ask.point)
-        return [Send(asker, given, (count + 1) // 2, nonzeros // 2)]  # the product is half of a batch's work
+        first, start, stop, point, source = ask.first, ask.start, ask.stop, ask.point, self.source
+        mask, at = net.take(first, stop - start)
+        words = source.words(start, stop, point, mask, at, self.scale, self.limit)
+        given = ShareGiven(first, words, source.version(), self.epoch)
+        # The product is half of a batch's work.
+        return [Send(asker, given, (stop - start + 1) // 2, source.nonzeros(start, stop, point) // 2)]
 
     def _net_for(self, asker: PartyName) -> NetMask:
         others = [name for name in self.peers if name != asker]
@@ -449,14 +452,14 @@ class MaskedSum:
             if given.first < self.closed_below.get(given.asker, given.first + 1):
                 return [], None
             expect(not self._pairwise and 0 <= given.tree < len(self._trees(given.asker)), sender, "a sum for no tree")
-            expect_array(sender, "the versions of a sum", given.versions, len(self.roster), np.int64)
+            expect_array(sender, "the versions of a sum", given.versions, len(self.roster), COUNTS)
             sends = self._add_partial(given.asker, given.first, given.tree, sender, given.words, given.versions, 0)
             return list(sends), None
         wanted = self.open.get(given.first)
         if wanted is None or (given.tree, sender) not in wanted.missing:
             return [], None
-        expect_array(sender, f"a sum for request {given.first}", given.words, len(wanted.words), np.uint64)
-        expect_array(sender, "the versions of a sum", given.versions, len(self.roster), np.int64)
+        expect_array(sender, "a sum for request", given.words, len(wanted.words), WORDS, given.first)
+        expect_array(sender, "the versions of a sum", given.versions, len(self.roster), COUNTS)
         wanted.missing.discard((given.tree, sender))
         wanted.words += given.words if given.tree == 0 else -given.words
         for name, version in zip(self.roster, given.versions.tolist(), strict=True):
@@ -483,7 +486,7 @@ class MaskedSum:
             partial = self.partials[key] = _Partial(shape[self.me], {self.me, *children(shape, self.me)})
         if source not in partial.missing:
             return []
-        expect_array(source, f"a sum for request {first}", words, len(partial.words) or len(words), np.uint64)
+        expect_array(source, "a sum for request", words, len(partial.words) or len(words), WORDS, first)
         partial.add(source, words, versions)
         if partial.missing:
             return []

@@ -209,13 +209,14 @@ class Member:
         try:
             if type(event) is Received:
                 self.silence = 0
-                handler = self.handlers.get(type(event.body))
-                if handler is None or event.sender not in self.peers:
+                sender, body = event.sender, event.body
+                handler = self.handlers.get(type(body))
+                if handler is None or sender not in self.peers:
                     raise UnexpectedEvent(
-                        f"{self.name} got {type(event.body).__name__} from {event.sender}, which has "
-                        "no place in this protocol. Are both sides running the same job?"
+                        f"{self.name} got {type(body).__name__} from {sender}, which has no place in this protocol. "
+                        "Are both sides running the same job?"
                     )
-                return handler(event.sender, event.body)
+                return handler(sender, body)
             return self.other_events[type(event)](event)
         except OutOfRange as problem:
             return [Observe("range", str(problem)), *self._out_of_range(problem)]
@@ -368,9 +369,9 @@ class Member:
 
     def survey_if_due(self) -> list[Effect]:
         """The chair, after a step: is it time to look how good the model is, or to end?"""
-        passes = self.role.passes()
         if not self.conduct.presides or self.conduct.halt is not None or self.closing:
             return []
+        passes = self.role.passes()
         self.closing = passes >= self.options.passes
         due = self.closing or passes >= self.survey_due
         return self.begin_survey() if due and not self.survey.under_way else []

@@ -64,17 +64,20 @@ class BlockShares:
     def words(
         self, start: int, stop: int, point: int, mask: np.ndarray | None, at: int, scale: float, limit: float
     ) -> np.ndarray:
-        if point in self.scalars:
+        if point == CURRENT:
+            weights = None
+        elif point in self.scalars:
             return _scalar_words(self.scalars[point][start:stop], mask, at, scale, limit)
+        else:
+            weights = self.points[point]
         if self._held is not None:
             return _scalar_words(self._held[0], mask, at, scale, limit)
-        weights = self.points[point] if point != CURRENT else None
         if mask is None:
             return self.block.encoded_share(start, stop, weights, scale, limit)
         return self.block.masked_share(start, stop, weights, mask, at, scale, limit)
 
     def nonzeros(self, start: int, stop: int, point: int) -> int:
-        return self.block.nonzeros(start, stop) if point not in self.scalars else 0
+        return 0 if point in self.scalars else self.block.nonzeros(start, stop)
 
     def snapshot(self) -> dict[str, Any]:
         return {

@@ -104,7 +104,7 @@ class Sounding:
 
     def on_probe(self, sender: PartyName, body: Probe) -> list[Effect]:
         expect(0 <= body.number < ROUNDS, sender, f"probe {body.number}")
-        expect_array(sender, f"probe {body.number}", body.vector, self.rows)
+        expect_array(sender, "probe", body.vector, self.rows, number=body.number)
         block = self.shares.block
         into = np.zeros(block.width)
         block.add_gradient(0, self.rows, body.vector, into)

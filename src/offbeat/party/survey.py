@@ -310,7 +310,7 @@ class Survey:
         if body.snapshot != self.current or body.start in self.arrived or body.start not in self.chunks:
             return []
         stop = self._stop_of(body.start)
-        expect_array(sender, f"the table from row {body.start}", body.derivatives, stop - body.start)
+        expect_array(sender, "the table from row", body.derivatives, stop - body.start, number=body.start)
         self.arrived.add(body.start)
         self.table[body.start : stop] = body.derivatives
         self.loss_sums[body.start] = body.loss_sum

@@ -104,6 +104,7 @@ class _World:
         self.names = [party.name for party in parties]
         assert len(set(self.names)) == len(self.names), f"two parties share a name: {self.names}"
         self.index = {name: i for i, name in enumerate(self.names)}
+        self.index_tuples: dict[tuple[PartyName, ...], tuple[int, ...]] = {}
         count, costs = len(parties), setting.costs
         self.handles = [party.handle for party in self.parties]
         self.now, self.order, self.events = 0.0, 0, 0
@@ -152,6 +153,7 @@ class _World:
         if self.look is not None:
             self._at(0.0, -1, self._take_look)
         heap, until_s, events_max = self.heap, self.setting.until_s, self.setting.events_max
+        deliver = self._deliver
         while heap and self.unfinished > 0:
             time, _, to, event = heappop(heap)
             if time > until_s or self.events > events_max:
@@ -161,9 +163,9 @@ class _World:
             self.now = time
             if type(to) is tuple:
                 for index in to:
-                    self._deliver(index, event)
+                    deliver(index, event)
             elif to >= 0:
-                self._deliver(to, event)
+                deliver(to, event)
             else:
                 event()
         return self._outcome()
@@ -175,19 +177,22 @@ class _World:
             if event.incarnation != self.incarnations[index]:
                 return
             event = event.due()
-        kind = type(event.body) if type(event) is Received else type(event)
-        code = self.kinds.get(kind)
-        if code is None:
-            code = self.kinds[kind] = len(self.kinds)
-        self.trace_times.append(self.now)
-        self.trace_codes.append(index << 16 | code)
         self.events += 1
+        if self.setting.digest:
+            self._trace(index, event)
         effects = self.handles[index](event)
         if self.setting.checkers:
             self._check(index, event, effects)
-        act = self.act
-        for effect in effects:
-            act[type(effect)](index, effect)
+        if effects:
+            act = self.act
+            for effect in effects:
+                act[type(effect)](index, effect)
+
+    def _trace(self, index: int, event: Event) -> None:
+        kind = type(event.body) if type(event) is Received else type(event)
+        code = self.kinds.setdefault(kind, len(self.kinds))
+        self.trace_times.append(self.now)
+        self.trace_codes.append(index << 16 | code)
 
     def _at(self, time: float, to: Any, event: Any) -> None:
         self.order += 1
@@ -205,26 +210,35 @@ class _World:
             self.tallies[index].serve_s += cost
         size = self._count(index, body, 1)
         to = self.index[effect.to]
+        event = Received(self.names[index], body)
         if not self.one_delay_for_all:
-            self._carry(index, to, Received(self.names[index], body), size, depart)
+            self._carry(index, to, event, size, depart)
             return
         arrival = depart + self.latency_s + size * self.seconds_per_byte
         self._note_transit(index, to, depart, arrival, body)
         self.order += 1
-        heappush(self.heap, (arrival, self.order, to, Received(self.names[index], body)))
+        heappush(self.heap, (arrival, self.order, to, event))
 
     def _broadcast(self, index: int, effect: Broadcast) -> None:
-        size = self._count(index, effect.body, len(effect.to))
-        event = Received(self.names[index], effect.body)
-        receivers = tuple([self.index[name] for name in effect.to])
+        body = effect.body
+        size = self._count(index, body, len(effect.to))
+        event = Received(self.names[index], body)
+        receivers = self._indices(effect.to)
         if not self.one_delay_for_all:
             for to in receivers:
                 self._carry(index, to, event, size, self.now)
             return
         arrival = self.now + self.latency_s + size * self.seconds_per_byte
         for to in receivers:
-            self._note_transit(index, to, self.now, arrival, effect.body)
+            self._note_transit(index, to, self.now, arrival, body)
         self._at(arrival, receivers, event)
+
+    def _indices(self, names: tuple[PartyName, ...]) -> tuple[int, ...]:
+        """Parties broadcast to the same few sets of peers again and again."""
+        known = self.index_tuples.get(names)
+        if known is None:
+            known = self.index_tuples[names] = tuple([self.index[name] for name in names])
+        return known
 
     def _carry(self, sender: int, to: int, event: Received, size: int, depart: float) -> None:
         costs = self.setting.costs
@@ -249,15 +263,13 @@ class _World:
         return size
 
     def _note_transit(self, sender: int, to: int, depart: float, arrival: float, body: Message) -> None:
+        """Time in which something was under way from or to a party, each moment counted once."""
         until = self.transit_until
-        reached = until[sender]
-        if arrival > reached:
-            self.transit_s[sender] += arrival - (depart if depart > reached else reached)
-            until[sender] = arrival
-        reached = until[to]
-        if arrival > reached:
-            self.transit_s[to] += arrival - (depart if depart > reached else reached)
-            until[to] = arrival
+        for party in (sender, to):
+            reached = until[party]
+            if arrival > reached:
+                self.transit_s[party] += arrival - (depart if depart > reached else reached)
+                until[party] = arrival
         if self.timeline_left:
             self.timeline_left -= 1
             self.timeline.append((depart, arrival, self.names[sender], self.names[to], type(body).__name__))
