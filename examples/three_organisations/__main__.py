@@ -28,8 +28,10 @@ def main(folder: Path) -> None:
     title("2. Each makes its settings and its key, and pins the certificates of the others")
     set_up(folder)
     title("3. Each starts its daemon and checks that all is well")
-    daemons = [serve(folder / name) for name in NAMES]
+    daemons = {name: serve(folder / name) for name in NAMES}
     try:
+        for name in NAMES:
+            wait_for(folder / name, daemons[name])
         for name in NAMES:
             offbeat("party", "check", "--home", folder / name)
         title("4. The hospital proposes a job: private set intersection, then training, all by policy")
@@ -42,9 +44,9 @@ def main(folder: Path) -> None:
         title("6. Was anything lost against pooling all tables?")
         compare(folder, run, scores["rows"])
     finally:
-        for daemon in daemons:
+        for daemon in daemons.values():
             daemon.terminate()
-        for daemon in daemons:
+        for daemon in daemons.values():
             daemon.wait()
     for name in NAMES:
         say(f"report of {name}: {folder / name / 'runs' / run / 'report.html'}")
@@ -93,10 +95,15 @@ def set_up(folder: Path) -> None:
 
 def serve(place: Path) -> "subprocess.Popen[bytes]":
     log = (place / "daemon.log").open("ab")
-    daemon = subprocess.Popen([*OFFBEAT, "party", "serve", "--home", str(place)], stderr=log, stdout=log)
-    for _ in range(600):
+    return subprocess.Popen([*OFFBEAT, "party", "serve", "--home", str(place)], stderr=log, stdout=log)
+
+
+def wait_for(place: Path, daemon: "subprocess.Popen[bytes]") -> None:
+    for _ in range(1200):
         if (place / "private" / "control").exists():
-            return daemon
+            return
+        if daemon.poll() is not None:
+            break
         time.sleep(0.05)
     raise SystemExit(f"the daemon of {place.name} did not start; see {place / 'daemon.log'}")
 

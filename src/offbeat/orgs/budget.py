@@ -16,12 +16,10 @@ import numpy as np
 from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Floats
 from offbeat.errors import Refused
-from offbeat.orgs.job import Job
+from offbeat.orgs.job import LABELS
 from offbeat.orgs.keyed_noise import UniformByName
 from offbeat.privacy.label_response import private_targets
 from offbeat.runtime.grpc.identity import write_private
-
-LABELS, COLUMNS = "labels", "columns"
 
 
 class PrivacyLedger:
@@ -67,13 +65,6 @@ class PrivacyLedger:
 
 def overspent(who: str, what: str, after: float, budget: float) -> str:
     return f"'{who}' has a privacy budget of {budget:g} for its {what}; with this job {after:g} would be spent."
-
-
-def wanted_of(job: Job, me: str) -> tuple[str, float | None]:
-    """What of this party's leaves under an account in this job, and at which epsilon; None: without any noise."""
-    if me in job.labels_at:
-        return LABELS, job.method.label_dp_epsilon
-    return COLUMNS, job.embedding.epsilon if job.embeds else None
 
 
 def private_labels(y: Floats, ids: Sequence[object], epsilon: float, secret: bytes) -> Floats:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from offbeat.data.holdout import id_text
 from offbeat.errors import BadJob, PeerFailed
 from offbeat.orgs.control import Caller, Predict, Predicted, Request
-from offbeat.orgs.daemon import CONTROL_FILE
-from offbeat.orgs.party_config import read_home
+from offbeat.orgs.party_config import CONTROL_FILE, read_home
 
 PREDICT_WITHIN_S = 120.0
 

@@ -20,7 +20,7 @@ from offbeat.orgs import control
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
 from offbeat.orgs.job import Job, job_from_text
-from offbeat.orgs.party_config import Home
+from offbeat.orgs.party_config import CONTROL_FILE, Home
 from offbeat.orgs.policy import refuse_job
 from offbeat.orgs.post import Post
 from offbeat.orgs.predicting import Predictions
@@ -32,7 +32,6 @@ from offbeat.runtime.grpc.server import Server
 log = logging.getLogger("offbeat.party")
 
 RUNS_AT_ONCE = 8
-CONTROL_FILE = "control"
 PEER_REQUEST_BYTES = 2**20
 POLL_WITHIN_S = 10.0
 REFUSALS_LOGGED = 50

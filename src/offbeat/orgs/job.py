@@ -110,6 +110,16 @@ class Job(Settings, frozen=True):
         return settings_text(self)
 
 
+LABELS, COLUMNS = "labels", "columns"
+
+
+def wanted_of(job: Job, me: str) -> tuple[str, float | None]:
+    """What of this party's leaves under an account in this job, and at which epsilon; None: without any noise."""
+    if me in job.labels_at:
+        return LABELS, job.method.label_dp_epsilon
+    return COLUMNS, job.embedding.epsilon if job.embeds else None
+
+
 def read_job(path: Path) -> Job:
     if not path.is_file():
         raise BadJob(f"expected a job file at {path}, found nothing.")

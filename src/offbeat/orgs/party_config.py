@@ -10,6 +10,9 @@ from offbeat.orgs.policy import Policy
 from offbeat.orgs.structs import Settings, settings_from, toml_text
 from offbeat.runtime.grpc.identity import Identity, Roster, check_name, load_identity, read_roster
 
+CONTROL_FILE = "control"
+"""In the private folder: where the daemon that was started last listens."""
+
 
 class Data(Settings, frozen=True):
     """This party's table. No columns listed: all but id and label."""

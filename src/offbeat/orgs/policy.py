@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from offbeat.errors import Refused
-from offbeat.orgs.budget import LABELS, wanted_of
-from offbeat.orgs.job import Job
+from offbeat.orgs.job import LABELS, Job, wanted_of
 from offbeat.orgs.structs import Settings
 
 Names = tuple[str, ...]
