@@ -5,14 +5,18 @@ import pytest
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import VARIANTS, Vafl, one_hot
+from offbeat.algorithms.vafl_answers import LIFE
+from offbeat.algorithms.vafl_messages import Upload
 from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Sgd
-from offbeat.message.codec import Codec, encode_state
+from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Send
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.randomness import stream
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 from offbeat.runtime.simulator import PROFILES, CostModel, CrashAndRestore, Gone, Jitter, Simulator, profile
-from offbeat.runtime.simulator.checkers import EndsOrSaysWhy
+from offbeat.runtime.simulator.checkers import EndsOrSaysWhy, Violation
+from offbeat.testing.embedding_cases import ReleasedOnce
+from offbeat.testing.simulate import Case, run_case
 
 COSTS = CostModel(slow={"bo": 3.0}, jitter=Jitter("exponential"))
 NAMES = ("server", "ana", "bo", "cem")
@@ -39,23 +43,6 @@ def parties(seed=0, rows=60, **changes):
     return [server, *clients]
 
 
-class NothingLeavesTwice:
-    """A release number stands for the same bytes for ever, also across a restart."""
-
-    def __init__(self):
-        self.codec, self.sent = Codec(vafl.MESSAGES), {}
-
-    def handled(self, now_s, party, event, effects):
-        for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.body, vafl.Upload | vafl.Refreshed):
-                frame = self.codec.encode(effect.body)
-                kept = self.sent.setdefault((party.name, effect.body.release), frame)
-                assert kept == frame, f"{party.name} sent release {effect.body.release} twice, with different bytes"
-
-    def ended(self, outcome, parties):
-        pass
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", PROFILES)
 @pytest.mark.parametrize("seed", range(4))
@@ -63,7 +50,7 @@ def test_fault_profiles(variant, name, seed):
     everyone = parties(seed, variant=variant, delay_bound=1.0, in_flight=1 + seed % 2)
     faults = profile(name, NAMES, stream(seed, "test"), until_s=0.5)
     before = vafl.objective(everyone[0], everyone[1:])
-    checkers = [EndsOrSaysWhy(), NothingLeavesTwice()]
+    checkers = [EndsOrSaysWhy(), ReleasedOnce()]
     outcome = Simulator(seed=seed, costs=COSTS, faults=faults, checkers=checkers, detect_s=0.02).run(everyone)
     verdicts = {finish.verdict for finish in outcome.finished.values()}
     assert "passes" in verdicts and verdicts <= {"passes", "peer-lost"}
@@ -86,7 +73,7 @@ def test_a_seed_is_a_run(variant):
 @pytest.mark.parametrize("victim", ["server", "bo"])
 def test_killed_and_restored_from_its_snapshot(variant, victim):
     """A fresh object takes up the snapshot; releases made before are not made again."""
-    checker = NothingLeavesTwice()
+    checker = ReleasedOnce()
     built = {party.name: party for party in parties(variant=variant, delay_bound=0.5)}
     final = dict(built)
 
@@ -101,6 +88,62 @@ def test_killed_and_restored_from_its_snapshot(variant, victim):
     assert {finish.verdict for finish in outcome.finished.values()} == {"passes"}
     assert final[victim] is not built[victim]
     assert vafl.objective(final["server"], [final[name] for name in NAMES[1:]]) < 0.75
+
+
+class Forgetful:
+    """Writes itself down only now and then, as a process does that was killed between two checkpoints."""
+
+    def __init__(self, party, every=5):
+        self.party, self.name, self.every, self.events = party, party.name, every, 0
+        self.kept = encode_state(party.snapshot())
+
+    def handle(self, event):
+        effects = self.party.handle(event)
+        self.events += 1
+        if self.events % self.every == 0:
+            self.kept = encode_state(self.party.snapshot())
+        return effects
+
+    def snapshot(self):
+        return decode_state(self.kept)
+
+    def restore(self, state):
+        self.party.restore(state)
+        self.kept = encode_state(state)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_client_that_returns_from_an_old_snapshot_repeats_no_release(variant, seed):
+    changes = {"variant": variant, "delay_bound": 0.5, "noise": 0.3, "in_flight": 1 + seed % 3, "passes": 8}
+    everyone = parties(seed, **changes)
+    final = {}
+
+    def rebuild(name):
+        final[name] = Forgetful(next(party for party in parties(seed, **changes) if party.name == name))
+        return final[name]
+
+    faults = [CrashAndRestore("bo", at_s=at, down_s=0.02) for at in stream(seed, "crashes").uniform(0.005, 0.08, 4)]
+    checkers = [EndsOrSaysWhy(), ReleasedOnce()]
+    simulator = Simulator(seed=seed, costs=COSTS, faults=faults, checkers=checkers, rebuild=rebuild, detect_s=0.01)
+    outcome = simulator.run([Forgetful(party) if party.name == "bo" else party for party in everyone])
+    assert outcome.finished["server"].verdict == "passes"
+    assert final["bo"].party.outbox.releases > LIFE
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_drawn_cases(variant):
+    failures = [run_case(Case(seed, name, variant)) for seed in range(2) for name in PROFILES]
+    assert [result for result in failures if result.failure] == []
+
+
+def test_a_release_with_other_bytes_is_noticed():
+    ana, checker = parties()[1], ReleasedOnce()
+    rows = np.array([0])
+    checker.handled(0.0, ana, None, [Send("server", Upload(1, 0, -1, True, rows, np.zeros((1, 3))))])
+    checker.handled(0.0, ana, None, [Send("server", Upload(1, 0, -1, True, rows, np.zeros((1, 3))))])
+    with pytest.raises(Violation, match="release 1 a second time with other bytes"):
+        checker.handled(0.0, ana, None, [Send("server", Upload(1, 0, -1, True, rows, np.ones((1, 3))))])
 
 
 def test_a_crash_in_the_synchronous_variant_changes_no_number():

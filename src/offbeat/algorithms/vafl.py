@@ -212,6 +212,7 @@ class Client:
         return self._fill() if self.phase == "filling" else self._begin()
 
     def _ask_to_resume(self) -> list[Effect]:
+        """Until the answer is there nothing new is released: its number may have been used."""
         if not self.resuming:
             return []
         self.resume_tries += 1
@@ -252,6 +253,8 @@ class Client:
 
     def _fill(self) -> list[Effect]:
         """The initial upload, one chunk after another."""
+        if self.resuming:
+            return []
         self.filling_to = min(self.filled + self.options.chunk, self.rows)
         rows = np.arange(self.filled, self.filling_to)
         return self._compute(lambda: self._upload(rows, wanted=False, asked=-1), len(rows), 1)
@@ -271,6 +274,8 @@ class Client:
         if type(pending.body) is Resting:
             del self.outbox.pending[body.release]
             return []
+        if type(pending.body) is Upload and pending.body.wanted:
+            return self._give_up(body.release)
         self.filled = self.filling_to
         if self.filled == self.rows and not body.begin:
             pending.tries = 0
@@ -280,12 +285,25 @@ class Client:
             return self._fill()
         return self._begin() if self.phase == "filling" else []
 
+    def _give_up(self, release: int) -> list[Effect]:
+        """The server needs this upload no more: it was made again after a restart, or overtaken."""
+        if self.outbox.unanswered(release) is None:
+            return []
+        del self.outbox.pending[release]
+        self.passes.pop(release, None)
+        return self._next()
+
+    def _next(self) -> list[Effect]:
+        if self.options.variant == "vafl-sync":
+            return self._answer_ask()
+        return [] if self.name in self.options.rates else self._activate()
+
     # lines 4 to 6: choose rows, embed, upload
 
     def _activate(self, at_most: int | None = None) -> list[Effect]:
         """Fill the free places in flight; only one where a clock activates."""
         effects: list[Effect] = []
-        if self.phase != "training" or self.halt is not None:
+        if self.phase != "training" or self.halt is not None or self.resuming:
             return effects
         free = self.options.in_flight - len(self.outbox.pending) - self.forward_jobs
         for _ in range(free if at_most is None else min(free, at_most)):
@@ -339,7 +357,8 @@ class Client:
         self.weights = Weights(self.weights.trained, forward.kept)
         if wanted:
             self.passes[release] = forward
-        body = Upload(release, self.version, asked, wanted, rows, forward.embedding)
+        oldest = min([release, *self.outbox.pending])
+        body = Upload(release, self.version, asked, wanted, rows, forward.embedding, oldest)
         return self.outbox.keep(body, rows, disturbance)
 
     # line 7: update the local model
@@ -350,7 +369,7 @@ class Client:
             return []
         pending.derivative = np.array(body.derivative)
         if self.options.variant == "vafl-tsync":
-            for release in [n for n in self.outbox.pending if n < body.release and self.outbox.unanswered(n)]:
+            for release in self.outbox.open_uploads(before=body.release):
                 del self.outbox.pending[release]  # replaced by the newer upload before the server's update
                 self.passes.pop(release, None)
         return self._compute(lambda: self._step(body.release), len(pending.rows), 2)
@@ -367,9 +386,7 @@ class Client:
         self.version += 1
         if self.halt is not None:
             return self._close() if not self.outbox.pending else []
-        if self.options.variant == "vafl-sync":
-            return self._answer_ask()
-        return [] if self.name in self.options.rates else self._activate()
+        return self._next()
 
     def _same_pass(self, pending: Pending) -> Forward:
         """After a restart: the pass that made the upload, run again with the same noise (its result is not kept)."""
@@ -395,6 +412,8 @@ class Client:
         """Synchronous: embed only after the last gradient has been applied."""
         if self.asked is None or self.asked[0] in self.under_way or self.outbox.pending or self.phase != "training":
             return []
+        if self.resuming:
+            return []
         request, rows = self.asked
         if self.ledger is not None and len(self.ledger.open_rows(rows)) < len(rows):
             return self._rest()
@@ -403,7 +422,7 @@ class Client:
 
     def _on_refresh(self, body: Refresh) -> list[Effect]:
         before = self.outbox.answered_before(body.request)
-        if before or self.phase == "done" or body.request in self.under_way:
+        if before or self.phase == "done" or body.request in self.under_way or self.resuming:
             return before
         self.under_way.add(body.request)
         rows = np.array(body.rows)
@@ -421,6 +440,8 @@ class Client:
         before = self.outbox.answered_before(body.request)
         if before or self.phase == "done" or self.test_features is None or body.request in self.under_way:
             return before
+        if self.resuming:
+            return []
         self.under_way.add(body.request)
         return self._compute(lambda: self._predicted(body), body.stop - body.start, 1)
 
@@ -535,7 +556,7 @@ class Server:
         self.fills = [0] * len(self.clients)
         self.away: set[int] = set()
         self.resting: set[int] = set()
-        self.answers = Answers(len(self.clients), kept=4 * options.in_flight + 4)
+        self.answers = Answers(len(self.clients))
         self.refreshes = Refreshes(self.clients, options.retry_s)
         self.buffer: dict[int, Contribution] = {}
         self.batches: dict[int, list[Contribution]] = {}
@@ -614,29 +635,34 @@ class Server:
         if self.phase in ("predicting", "halting"):
             return [] if self.phase == "predicting" else [self._to(client, self.farewell.body)]
         self._check(client, body.rows, body.embedding)
+        self.answers.saw(client, body.release)
         if not body.wanted:
             return self._fill(client, body)
         if body.release in self.answers.given[client]:
             self.duplicates += 1
             return [self._to(client, self.answers.given[client][body.release])]
-        if self._is_old(client, body):
+        if self._under_way(client, body.release):
             self.duplicates += 1
             return []
-        self.answers.saw(client, body.release)
+        if self._is_void(client, body):
+            self.duplicates += 1
+            return [self._to(client, Noted(body.release, True))]
+        self.answers.settle(client, body.oldest)
         self.table.write(client, body.rows, body.embedding, self.iteration)
         contribution = Contribution(client, body.release, np.array(body.rows))
         return self._require_fresh(contribution)
 
-    def _is_old(self, client: int, body: Upload) -> bool:
-        """Seen before: under way, too long ago, or an answer to an ask that is over."""
-        if self.asking.request is not None and body.asked != self.asking.request:
-            return True
+    def _under_way(self, client: int, release: int) -> bool:
         under_way = [
             *self.refreshes.blocked,
             *self.buffer.values(),
             *(c for batch in self.batches.values() for c in batch),
         ]
-        if any(c.client == client and c.release == body.release for c in under_way):
+        return any(c.client == client and c.release == release for c in under_way)
+
+    def _is_void(self, client: int, body: Upload) -> bool:
+        """Nobody needs it any more: a newer one has overtaken it, or it answers an ask that is over."""
+        if self.asking.request is not None and body.asked != self.asking.request:
             return True
         if self.options.variant == "vafl-tsync" and body.release < self.answers.newest_given(client):
             return True
@@ -646,7 +672,6 @@ class Server:
         """The initial upload. An old copy must not overwrite newer rows."""
         if body.release > self.fills[client]:
             self.fills[client] = body.release
-            self.answers.saw(client, body.release)
             self.table.write(client, body.rows, body.embedding, self.iteration)
         if self.phase != "filling":
             return [self._to(client, Noted(body.release, True))]

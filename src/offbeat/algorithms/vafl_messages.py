@@ -6,7 +6,8 @@ from offbeat.party.contract import Message
 
 
 class Upload(Message, frozen=True, gc=False):
-    """A client's embeddings of some rows. `wanted`: a derivative is asked for; `asked`: the request it answers.
+    """A client's embeddings of some rows. `wanted`: a derivative is asked for; `asked`: the request it answers;
+    `oldest`: the client waits for no answer to an earlier release than this.
 
     Reveals: to the server, one embedding of each row: raw linear images or features of the client's columns, unless
     private mode clips them and adds counted noise; which rows the client is working on.
@@ -18,6 +19,7 @@ class Upload(Message, frozen=True, gc=False):
     wanted: bool
     rows: np.ndarray
     embedding: np.ndarray
+    oldest: int = 0
 
 
 class Gradient(Message, frozen=True, gc=False):
@@ -36,7 +38,8 @@ class Gradient(Message, frozen=True, gc=False):
 
 
 class Noted(Message, frozen=True, gc=False):
-    """The server has what needs no derivative. `begin`: every client's rows are there, training may start.
+    """The server has what needs no derivative, or needs it no more. `begin`: everyone's rows are there, training may
+    start.
 
     Reveals: nothing but that it arrived.
     """

@@ -68,6 +68,11 @@ class Outbox:
         pending = self.pending.get(release)
         return None if pending is None or pending.derivative is not None else pending
 
+    def open_uploads(self, before: int) -> list[int]:
+        """Uploads with a lower number that wait for a derivative."""
+        older = (n for n, p in self.pending.items() if n < before and isinstance(p.body, Upload) and p.body.wanted)
+        return [n for n in older if self.unanswered(n) is not None]
+
     def retry(self, pending: Pending, release: int) -> list[Effect]:
         pending.tries += 1
         self.retried += 1

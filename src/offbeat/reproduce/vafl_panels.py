@@ -139,11 +139,11 @@ def figure_of(panels: Sequence[Panel], path: Path, title: str) -> list[Path]:
     for panel in panels:
         plain = [name for name in panel.runs if "c = " not in name]
         noisy = [name for name in panel.runs if "c = " in name]
-        for column, word, names in (
-            (1, "training loss", plain),
-            (2, f"test {panel.problem.metric}", plain),
-            (1, f"training loss, with noise of {noisy[0].rpartition(', ')[2]}", [*noisy, *plain[: len(noisy) % 3]]),
-        ):
+        wanted = [(1, "training loss", plain), (2, f"test {panel.problem.metric}", plain)]
+        if noisy:
+            c = noisy[0].rpartition(", ")[2]
+            wanted.append((1, f"training loss, with noise of {c}", [*noisy, *plain[: len(noisy) % 3]]))
+        for column, word, names in wanted:
             level = panel.central_loss if column == 1 else panel.central_metric
             curves = [_curve(panel, name, column) for name in names]
             drawn.append(figures.Panel(panel.problem.name, "virtual time", word, curves, level=("centralised", level)))

@@ -4,7 +4,8 @@
     python -m offbeat.testing.simulate --seed 17 --profile loss --method afsvrg-vp      one run again
 
 A seed draws everything: the problem, the options, the costs and, unless named, the method. Faults last until a virtual
-time; then the run must reach its target. A failure prints the line that replays it.
+time; then the run must reach its target (VAFL: end after its passes or at its cap, and have learned). A failure prints
+the line that replays it.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
+from offbeat.algorithms.vafl import VARIANTS
 from offbeat.party.contract import Party
 from offbeat.party.member import LinearOptions
 from offbeat.party.survey import EPOCH_STRIDE
@@ -26,6 +28,7 @@ from offbeat.runtime.contract import Outcome
 from offbeat.runtime.simulator import PROFILES, CostModel, Jitter, Link, Simulator, profile
 from offbeat.runtime.simulator.checkers import Checker, Violation
 from offbeat.testing.algorithm_checks import LastParties
+from offbeat.testing.embedding_cases import run_embedding_case
 from offbeat.testing.linear_checkers import linear_checkers
 from offbeat.testing.small_problem import (
     METHODS,
@@ -74,7 +77,7 @@ class Result:
 def run_case(case: Case) -> Result:
     """Run it, and say what went wrong, if anything."""
     try:
-        return _run(case)
+        return _run_embedding(case) if case.method in VARIANTS else _run(case)
     except Exception as problem:
         where = traceback.extract_tb(problem.__traceback__)[-1]
         place = "" if isinstance(problem, Violation) else f" ({where.filename.rsplit('/', 1)[-1]}:{where.lineno})"
@@ -93,6 +96,11 @@ def _run(case: Case) -> Result:
     sums = [party.member.sums for party in parties]  # type: ignore[attr-defined]
     counts = [sum(getattr(s, name) for s in sums) for name in ("retried", "abandoned", "refused")]
     return Result(case, _judge(problem, parties, outcome), outcome.events, outcome.time_s, *counts)
+
+
+def _run_embedding(case: Case) -> Result:
+    outcome, failure, counts = run_embedding_case(case.seed, case.profile, case.method)
+    return Result(case, failure, outcome.events, outcome.time_s, *counts)
 
 
 def simulator_for(case: Case, problem: SmallProblem, options: LinearOptions, *others: Checker) -> Simulator:
@@ -162,7 +170,7 @@ def table(results: Sequence[Result], profiles: Sequence[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     profiles = [asked.profile] if asked.profile else list(PROFILES)
-    methods = [asked.method] if asked.method else list(METHODS)
+    methods = [asked.method] if asked.method else [*METHODS, *VARIANTS]
     seeds = [asked.seed] if asked.seed is not None else list(range(asked.seeds))
     if asked.seed is not None and not asked.method:
         wanted = [Case(asked.seed, name, method) for name in profiles for method in methods]
@@ -190,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from 0 up (200)")
     parser.add_argument("--seed", type=int, help="this seed alone")
     parser.add_argument("--profile", choices=PROFILES, help="this fault profile alone")
-    parser.add_argument("--method", choices=sorted(METHODS), help="this method alone")
+    parser.add_argument("--method", choices=[*sorted(METHODS), *VARIANTS], help="this method alone")
     return parser
 
 

@@ -218,7 +218,7 @@ def test_tsync_a_newer_upload_replaces_the_older_in_any_order():
     server.handle(Received("ana", old))
     (first, _) = bodies(run_jobs(server, server.handle(Received("bo", firsts["bo"][0]))), Gradient)
     assert first.release == new.release
-    assert server.handle(Received("ana", old)) == []
+    assert bodies(server.handle(Received("ana", old))) == [Noted(old.release, True)]
 
 
 def test_tsync_counts_only_who_is_there():
@@ -342,7 +342,7 @@ def test_an_upload_still_on_its_way_at_a_crash_shares_its_number_with_nothing():
 
 
 def test_lives_count_what_a_client_forgot():
-    answers = Answers(1, kept=8)
+    answers = Answers(1)
     for release in (1, 2, 3):
         answers.saw(0, release)
     assert answers.new_life(0, 2, True) == Resumed(LIFE, 1, True)
@@ -350,8 +350,9 @@ def test_lives_count_what_a_client_forgot():
     assert answers.new_life(0, LIFE + 1, True) == Resumed(2 * LIFE, 1, True)
     answers.saw(0, 2 * LIFE + 1)
     assert answers.new_life(0, 2, True) == Resumed(3 * LIFE, 1 + 2 + 1, True)  # from the oldest snapshot of all
-    assert not answers.too_late(0, 3 * LIFE + 1)
-    again = Answers(1, kept=8)
+    answers.settle(0, LIFE + 2)
+    assert answers.too_late(0, LIFE + 1) and not answers.too_late(0, LIFE + 2)
+    again = Answers(1)
     again.restore(decode_state(encode_state(answers.snapshot())))
     assert encode_state(again.snapshot()) == encode_state(answers.snapshot())
 
