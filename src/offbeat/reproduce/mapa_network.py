@@ -30,7 +30,7 @@ def figure_8(options: ReproduceOptions) -> ReproduceResult:
     shop = Workshop("mapa-fig8", options, QUICK_ROWS if options.quick else None)
     counts = (5, 20) if options.quick else (5, 10, 15, 20)
     updates = 2_500 if options.quick else 10_000
-    base = Setting("mnist", "CNN", "asgd", "none", updates=updates, delays="random", seed=options.seed)
+    base = Setting("mnist", "CNN", "asgd", "none", updates=updates, delays="random", seed=options.seed, looks=8)
     rows: list[Row] = []
     printed: Panels = []
     for edges in counts:
@@ -162,8 +162,10 @@ SOUND_SWEEPS: dict[str, tuple[tuple[str, float], ...]] = {
 def figure_9(options: ReproduceOptions) -> ReproduceResult:
     """MAPA's network, one parameter at a time around 0.1, 12, 30, 10, 1e-3, 1/2; then what is left of them soundly."""
     shop = Workshop("mapa-fig9", options, QUICK_ROWS if options.quick else None)
-    updates = 1_000 if options.quick else 10_000
-    base = Setting("mnist", "CNN", "mapa", "paper", updates=updates, delays="random", seed=options.seed, deviation=30.0)
+    updates = 600 if options.quick else 10_000
+    base = Setting(
+        "mnist", "CNN", "mapa", "paper", updates=updates, delays="random", seed=options.seed, deviation=30.0, looks=8
+    )
     printed = _swept(shop, base, SWEEPS, " (paper)", ends_only=options.quick)
     rows = [_sweep_row(name, found) for name, (_, found) in zip(SWEEPS, printed, strict=True)]
     linear = Setting(

@@ -280,12 +280,11 @@ def train(courses: Courses, setting: Setting) -> dict[str, Any]:
     _play(setting, parties, eyes.look)
     if eyes.reached is None:
         eyes.note()
-    accuracy = model.accuracy(cloud.parameters, test)
-    averaged = model.accuracy(cloud.averaged, test)
+    accuracy, loss = accuracy_and_loss(model, cloud.parameters, test)
     return {
         "accuracy": accuracy,
-        "accuracy_averaged": averaged,
-        "loss": model.loss(cloud.parameters, test),
+        "accuracy_averaged": model.accuracy(cloud.averaged, test),
+        "loss": loss,
         "curve": eyes.curve,
         "stage": cloud.rule.stage,
         "clip": cloud.rule.clip if math.isfinite(cloud.rule.clip) else None,
@@ -368,9 +367,19 @@ class _Eyes:
     def note(self) -> None:
         x = self.cloud.parameters
         clip = self.cloud.rule.clip
-        seen = [self.model.accuracy(x, self.test), self.model.loss(x, self.test)]
+        seen = accuracy_and_loss(self.model, x, self.test)
         norm = gradient_norm(self.model, x, self.test) if self.setting.norms else -1.0
         self.curve.append([float(self.cloud.version), *seen, clip if math.isfinite(clip) else -1.0, norm])
+
+
+def accuracy_and_loss(model: HorizontalModel, parameters: np.ndarray, rows: EdgeData) -> tuple[float, float]:
+    """Both from one pass over the rows where a pass is dear."""
+    if isinstance(model, LinearModel):
+        return model.accuracy(parameters, rows), model.loss(parameters, rows)
+    scores = np.asarray(model.scores(parameters, rows), dtype=np.float64)  # type: ignore[attr-defined]
+    right = scores[np.arange(rows.rows), rows.labels]
+    entropy = np.logaddexp.reduce(scores, axis=1) - right
+    return float((scores.argmax(axis=1) == rows.labels).mean()), float(entropy.mean())
 
 
 def gradient_norm(model: HorizontalModel, parameters: np.ndarray, rows: EdgeData) -> float:

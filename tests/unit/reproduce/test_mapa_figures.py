@@ -20,7 +20,15 @@ from offbeat.reproduce.mapa_pieces import (
     trained_enough,
     untrained,
 )
-from offbeat.reproduce.mapa_runs import Courses, Setting, constants_for, model_for, privacy_for, train
+from offbeat.reproduce.mapa_runs import (
+    Courses,
+    Setting,
+    accuracy_and_loss,
+    constants_for,
+    model_for,
+    privacy_for,
+    train,
+)
 from offbeat.reproduce.mapa_sound import choose
 
 COURSES = Courses(None, 600, 200)
@@ -65,6 +73,16 @@ def test_sound_rows_have_one_norm_and_halves_split_the_digits():
     assert np.allclose(rows["edge1"].norms, math.sqrt(17), atol=1e-4)
     parity, halves = COURSES.rows(BASE)[0]["edge1"], COURSES.rows(changed(split="halves"))[0]["edge1"]
     assert not np.array_equal(parity.labels, halves.labels)
+
+
+def test_one_pass_gives_accuracy_and_loss():
+    deep = pytest.importorskip("offbeat.learning.deep_horizontal", reason="the extra `deep` is not installed")
+    pytest.importorskip("torch", reason="the extra `deep` is not installed")
+    model, rng = deep.digits_model(16, 0, (2, 2)), np.random.default_rng(0)
+    rows = edge_data(rng.random((30, 256)).astype(np.float32), rng.integers(0, 10, 30))
+    accuracy, loss = accuracy_and_loss(model, model.start(), rows)
+    assert accuracy == model.accuracy(model.start(), rows)
+    assert loss == pytest.approx(model.loss(model.start(), rows), abs=1e-5)
 
 
 def test_a_threshold_ends_a_training_early():
