@@ -266,6 +266,7 @@ def _chosen(server: Server) -> dict[str, Any]:
         "delay_bound_updates": server.lag_max if isfinite(server.lag_max) else None,
         "refreshed_rows": server.refreshes.asked_rows,
         "cold_rows_used": int(server.table.cold_used.sum()),
+        "late_rows_used": int(server.table.late_used.sum()),
         "head_updates": server.iteration,
     }
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in plain.items()}
