@@ -140,7 +140,10 @@ class Inbox:
 
     def accept(self, number: int) -> bool:
         """Whether this number is new."""
-        if number >= self.next:
+        if number == self.next:
+            self.next = number + 1
+            return True
+        if number > self.next:
             for missed in range(max(self.next, number - BACKWARDS_KEPT), number):
                 self.gaps[missed] = 0
             self.next = number + 1
@@ -276,8 +279,9 @@ class Party2:
         if not inbox.accept(body.number):
             return []
         self.received += 1
-        if body.version > self.member.sums.seen.get(sender, -1):
-            self.member.sums.seen[sender] = body.version
+        seen, version = self.member.sums.seen, body.version
+        if version > seen.get(sender, -1):
+            seen[sender] = version
         self._queue([body.start, body.stop, body.derivatives, int(body.versions[self.place])])
         return self._take_queue()
 
@@ -299,7 +303,7 @@ class Party2:
         batches = list(self.queue)
         self.queue.clear()
         samples = nonzeros = 0
-        for start, stop, *_ in batches:
+        for start, stop, _, _ in batches:
             samples += (stop - start + 1) // 2
             nonzeros += self.member.block.nonzeros(start, stop) // 2
         return [pending.add("steps", batches, samples, nonzeros)]
@@ -311,12 +315,14 @@ class Party2:
             return self._answer_from_lane(payload, result)
         if kind == "gradient":
             return self._apply_from_lane(payload, result)
+        stepper = self.stepper
         for start, stop, theta, version in payload:
             self._note_lag(version)
-            self.stepper.step(start, stop, theta)
-            self.applied += 1
+            stepper.step(start, stop, theta)
+        self.applied += len(payload)
         self.work_done += 1
-        return [*self._ask(), *self._take_queue()]
+        effects = self._ask() if self.dominates else []
+        return effects + self._take_queue() if self.queue else effects
 
     def _note_lag(self, version_read: int) -> None:
         """Every update moves every block, so the steps of the own block since its share tell the whole lag."""

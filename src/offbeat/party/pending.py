@@ -21,7 +21,8 @@ class Pending:
         ticket = self._next
         self._next += 1
         self._open[ticket] = (kind, payload, samples, nonzeros)
-        self._counts[kind] = self._counts.get(kind, 0) + 1
+        counts = self._counts
+        counts[kind] = counts.get(kind, 0) + 1
         return Compute(ticket, samples, nonzeros, job)
 
     def take(self, ticket: int) -> tuple[str, Any] | None:
@@ -29,8 +30,9 @@ class Pending:
         entry = self._open.pop(ticket, None)
         if entry is None:
             return None
-        self._counts[entry[0]] -= 1
-        return entry[:2]
+        kind, payload, _, _ = entry
+        self._counts[kind] -= 1
+        return kind, payload
 
     def __len__(self) -> int:
         return len(self._open)

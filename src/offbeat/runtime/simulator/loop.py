@@ -82,17 +82,11 @@ class Simulator:
 
 
 class _Later(msgspec.Struct, frozen=True, gc=False):
-    """Something a party asked for that dies with it: a job, or a timer."""
+    """Something a party asked for that dies with it: a timer, or a job, which runs when its virtual time has come."""
 
     incarnation: int
-    event: Computed | Woken
+    event: Any
     job: Callable[[], Any] | None = None
-
-    def due(self) -> Event:
-        """The job runs when its virtual time has come."""
-        if self.job is None or isinstance(self.event, Woken):
-            return self.event
-        return Computed(self.event.ticket, self.job())
 
 
 class _World:
@@ -114,6 +108,7 @@ class _World:
         self.transit_s, self.transit_until = [0.0] * count, [0.0] * count
         self.timeline_left = setting.timeline_max
         self.latency_s, self.seconds_per_byte = costs.link.latency_s, 1 / costs.link.bandwidth_bytes_s
+        self.work_s = costs.work_s
         self.lanes = [[0.0] * max(costs.lanes, 1) for _ in parties]
         self.listener_free = [0.0] * count
         self.slow = [costs.slow.get(name, 1.0) for name in self.names]
@@ -176,7 +171,7 @@ class _World:
         if type(event) is _Later:
             if event.incarnation != self.incarnations[index]:
                 return
-            event = event.due()
+            event = event.event if event.job is None else Computed(event.event.ticket, event.job())
         self.events += 1
         if self.setting.digest:
             self._trace(index, event)
@@ -204,7 +199,7 @@ class _World:
         depart, body = self.now, effect.body
         factor = self.serve_factor[index]
         if factor and effect.samples:
-            cost = factor * self.setting.costs.work_s(effect.samples, effect.nonzeros)
+            cost = factor * self.work_s(effect.samples, effect.nonzeros)
             depart = max(depart, self.listener_free[index]) + cost
             self.listener_free[index] = depart
             self.tallies[index].serve_s += cost
@@ -275,16 +270,16 @@ class _World:
             self.timeline.append((depart, arrival, self.names[sender], self.names[to], type(body).__name__))
 
     def _compute(self, index: int, effect: Compute) -> None:
-        duration = self.slow[index] * self.setting.costs.work_s(effect.samples, effect.nonzeros)
+        duration = self.slow[index] * self.work_s(effect.samples, effect.nonzeros)
         jitter = self.compute_jitter[index]
         if jitter is not None:
             duration *= jitter()
         lanes = self.lanes[index]
         lane = lanes.index(min(lanes)) if len(lanes) > 1 else 0
-        start = lanes[lane] if lanes[lane] > self.now else self.now
-        lanes[lane] = start + duration
+        free = lanes[lane]
+        done = lanes[lane] = (free if free > self.now else self.now) + duration
         self.tallies[index].compute_s += duration
-        self._at(start + duration, index, _Later(self.incarnations[index], Computed(effect.ticket), effect.job))
+        self._at(done, index, _Later(self.incarnations[index], Computed(effect.ticket), effect.job))
 
     def _wake(self, index: int, effect: Wake) -> None:
         self._at(self.now + effect.after_s, index, _Later(self.incarnations[index], Woken(effect.token)))
