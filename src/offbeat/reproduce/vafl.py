@@ -74,8 +74,8 @@ LOGISTIC_NOTES = (
 
 
 FIRST_UPLOAD = (
-    "async and t-sync begin with one upload of all rows, a flat line at first: networks do not begin at zero. It weighs "
-    "on the short runs of --quick."
+    "async and t-sync begin with one upload of all rows, a flat line at first: networks do not begin at zero. That "
+    "weighs on the short runs of --quick."
 )
 
 
