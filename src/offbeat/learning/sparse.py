@@ -229,12 +229,14 @@ class SparseBlock:
         most = self.nonzeros(start, stop)
 
         def whole() -> tuple[Columns | None, Floats]:
-            gradient = self._idle.pop() if self._idle else np.empty(self.width)
+            gradient = _popped(self._idle)
+            gradient = np.empty(self.width) if gradient is None else gradient
             kernels.whole_gradient(*csr, residual, gradient)
             return None, gradient
 
         def touched() -> tuple[Columns | None, Floats]:
-            slots = self._slots.pop() if self._slots else np.zeros(self.width, np.int32)
+            slots = _popped(self._slots)
+            slots = np.zeros(self.width, np.int32) if slots is None else slots
             columns, values = np.empty(most, np.uint32), np.empty(most)
             count = kernels.compact_gradient(*csr, residual, slots, columns, values)
             self._slots.append(slots)
@@ -281,3 +283,11 @@ class SparseBlock:
         self._pairs[:] = pairs
         self._s, self._c, self._owed = float(state["s"]), float(state["c"]), float(state["owed"])
         self.version = int(state["version"])
+
+
+def _popped(idle: list[NDArray[Any]]) -> NDArray[Any] | None:
+    """One of them, or None: several jobs may ask at once, so it is not looked at first."""
+    try:
+        return idle.pop()
+    except IndexError:
+        return None
