@@ -262,6 +262,7 @@ def _chosen(server: Server) -> dict[str, Any]:
     plain = asdict(options) | {
         "optimiser": repr(options.optimiser),
         "head_optimiser": repr(options.head_optimiser),
+        "optimisers": {name: repr(rule) for name, rule in options.optimisers.items()},
         "noise_label": vafl.privacy_label(options),
         "delay_bound_updates": server.lag_max if isfinite(server.lag_max) else None,
         "refreshed_rows": server.refreshes.asked_rows,

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from offbeat.algorithms.vafl import VARIANTS, Vafl
 from offbeat.data.vertical import vertical_from_arrays
@@ -51,6 +52,8 @@ def test_private_mode_states_its_epsilon_and_what_it_follows_from():
     )
     assert said["mu"] == pytest.approx(mu)
     assert said["epsilon"] <= 10
+    delta = norm.cdf(mu / 2 - said["epsilon"] / mu) - np.exp(said["epsilon"]) * norm.cdf(-mu / 2 - said["epsilon"] / mu)
+    assert delta == pytest.approx(said["delta"], rel=1e-6)  # the exact curve, from what the record holds alone
     assert result.record.verdict == "budget"
     assert any("experiments only" in warning for warning in result.record.warnings)
     assert any("differentially private for replace-one" in warning for warning in result.record.warnings)
@@ -70,12 +73,13 @@ def test_networks_in_place_of_linear_embeddings():
     data = problem()
     embeddings = {name: TorchEmbedding(mlp(2, 4, seed=k), (2,)) for k, name in enumerate(data.names)}
     head = TorchHead(mlp(12, 1, seed=9), [4, 4, 4], 1, loss_name="logistic")
-    options = Vafl(batch=12, passes=6, optimiser=Adam(0.02), head_optimiser=Adam(0.02))
+    options = Vafl(batch=12, passes=6, optimiser=Adam(0.02), head_optimiser=Adam(0.02), optimisers={"shop": Adam(0.03)})
     result = run_embedding(
         data, Job(algorithm="vafl", passes=6.0, looks_per_pass=1.0), embeddings=embeddings, head=head, options=options
     )
     assert result.record.metrics["test_accuracy"] > 0.85
     assert result.predict().shape == (data.test_rows, 1)
+    assert result.record.options["chosen"]["optimisers"]["shop"].startswith("Adam(step=0.03")
 
 
 def test_linear_runs_need_no_torch():
