@@ -286,8 +286,11 @@ def test_the_others_go_on_without_a_lost_party_and_take_it_back(tmp_path: Path, 
 
     session = {"on_loss": "continue", "loss_s": 1.5, "greet_s": 60.0, "linger_s": 5.0}
     setting = {"session": session, "started": watcher.start(act), "restarts": int(returns)}
-    if returns:
-        outcome, parties = run(tmp_path, FOUR, **setting)
+    if returns:  # a longer wire keeps the run going until the utility is back, however long its process takes to start
+        listen = dict(zip(FOUR["names"], free_ports(4), strict=True))
+        proxy = LinkProxy(f"127.0.0.1:{listen['bank']}", round_trip_s=0.1)
+        outcome, parties = run(tmp_path, FOUR, listen=listen, addresses={("shop", "bank"): proxy.start()}, **setting)
+        proxy.stop()
         assert_certified(outcome, parties, FOUR)
     else:
         with pytest.raises(Exception, match=r"utility.*SIGKILL"):
