@@ -108,8 +108,9 @@ def _epsilon_notes(updates: int) -> list[str]:
         f"{updates // 5} uploads an edge, batches of 512, Poisson sampling; the cloud's averaged model.",
         "Epsilons are for replace-one at delta 1e-5; the rows also give those for add-remove.",
         "MAPA takes its step from L and the lag, 1/(2 P L (tau+1)). With worst-case bounds (L from the largest row, "
-        "the largest lag accepted) that is 0.004 where the best fixed step is near 0.9: it hardly moves, and at "
-        "3 never leaves its first stage. With L measured on public digits (USPS, enlarged) and the mean lag it is about 0.12.",
+        "the largest lag accepted) that is 0.004 where the best fixed step is near 0.9: it hardly moves, and at an "
+        "epsilon of 3 it never leaves its first stage. With L measured on public digits (USPS, enlarged) and the mean "
+        "lag it is about 0.12.",
         "What remains between MAPA and the fixed clip is the factor 2 (tau+1) of its theorem, which must hold for any "
         "objective; a step chosen on rows held out need not.",
         "The adaptive clip follows the median of the rows' norms, which falls as rows are learnt: what the gradient "
