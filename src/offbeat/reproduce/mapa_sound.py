@@ -175,7 +175,12 @@ def _aim_row(shop: Workshop, title: str, choice: Choice, wanted: float) -> Row:
 
 
 def _sound_notes(options: ReproduceOptions) -> list[str]:
-    notes = ["Poisson sampling, batches of 512, random delays; the cloud's averaged model.", NOT_COUNTED]
+    notes = [
+        "Poisson sampling, batches of 512, random delays; the cloud's averaged model.",
+        NOT_COUNTED,
+        "The grid of candidates, the batch and the number of updates were laid out by people who had seen earlier runs "
+        "judged on the test rows; within the grid the test rows had no say.",
+    ]
     if options.quick:
         notes.append("Quick: few candidates, one seed, and 250 updates of the network, whose settings are not chosen.")
     return notes
