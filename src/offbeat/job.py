@@ -153,6 +153,7 @@ LINEAR_ONLY = (
 """Keys that say nothing to VAFL."""
 PENALTIES_OF = {"linear": ("l2", "nonconvex", "none"), "embedding": ("none", "l1", "l2", "box", "ball")}
 RUNTIMES = ("simulator", "threads", "processes")
+JITTERS = ("none", "lognormal", "exponential", "poisson")
 PLAIN_CHOICES: dict[str, tuple[str, ...]] = {
     "task": ("auto", "classification", "multiclass", "regression"),
     "loss": ("auto", "logistic", "squared", "squared_hinge", "ls_svm"),
@@ -163,8 +164,8 @@ PLAIN_CHOICES: dict[str, tuple[str, ...]] = {
     "embedding.optimiser": ("sgd", "adam"),
     "runtime.kind": RUNTIMES,
     "runtime.serving": ("free", "full", "slow"),
-    "runtime.jitter": ("none", "lognormal", "exponential"),
-    "runtime.link_jitter": ("none", "lognormal", "exponential"),
+    "runtime.jitter": JITTERS,
+    "runtime.link_jitter": JITTERS,
     "runtime.faults": ("calm", "delay", "loss", "duplicate", "reorder", "partition", "crash", "clog", "swarm"),
     "data.standardise": ("auto", "none", "numeric", "all"),
     "data.missing": ("refuse", "median"),
