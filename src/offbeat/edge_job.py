@@ -60,6 +60,7 @@ from offbeat.privacy.clipping import AdaptiveClip
 __all__ = ["MESSAGES", "EdgeJob", "build_cloud", "build_edge", "read_edge_job", "rows_for"]
 
 ALGORITHMS = ("mapa", "audp", "asgd", "csgd", "steady", "fedasync", "fedbuff")
+ESTIMATED = ("smoothness", "deviation", "radius", "gap")
 LINEAR = ("logistic", "hinge", "squared-hinge", "softmax")
 MODELS = (*LINEAR, "digits-network")
 EDGE_RUNTIMES = ("simulator", "threads")
@@ -97,13 +98,14 @@ class RateEntry(JobPart, frozen=True, kw_only=True):
 
 class ConstantsEntry(JobPart, frozen=True, kw_only=True):
     """Public bounds. `norm_max` bounds |(row, 1)| and follows from `model.row_norm` for unit rows; each other one is
-    derived from it unless given."""
+    derived from it unless given. `lag`: what the steps allow for; later uploads get shorter ones."""
 
     norm_max: float | None = None
     smoothness: float | None = None
     deviation: float | None = None
     radius: float | None = None
     gap: float | None = None
+    lag: int | None = None
 
 
 class PrivacyEntry(JobPart, frozen=True, kw_only=True):
@@ -219,14 +221,28 @@ def rows_for(job: EdgeJob, features: Any, labels: Any) -> EdgeData:
 def constants_of(job: EdgeJob) -> Constants:
     """Public bounds only: derived from the model's form and `norm_max`, or given."""
     entry, model = job.constants, model_of(job)
-    derived = dict.fromkeys(("smoothness", "deviation", "radius", "gap"), 1.0)
+    strength = job.strength or 1e-4
     if isinstance(model, LinearModel):
         found = Constants.from_public(
-            model, norm_max=_norm_max(job), strength=job.strength or 1e-4, lag_max=job.lag_max, batch=job.batch
+            model, norm_max=_norm_max(job), strength=strength, lag_max=job.lag_max, batch=job.batch
         )
-        derived = {name: float(getattr(found, name)) for name in derived}
-    given = {name: getattr(entry, name) for name in derived if getattr(entry, name) is not None}
-    return Constants(**{**derived, **given}, lag_max=job.lag_max, batch=job.batch)
+        derived = {name: float(getattr(found, name)) for name in ESTIMATED}
+    else:
+        derived = _network_constants(job, strength)
+    given = {name: getattr(entry, name) for name in ESTIMATED if getattr(entry, name) is not None}
+    return Constants(**{**derived, **given}, lag_max=job.lag_max, batch=job.batch, lag=entry.lag)
+
+
+def _network_constants(job: EdgeJob, strength: float) -> dict[str, float]:
+    """A network starts near the loss of guessing; how smooth it is and how far gradients lie apart must be given."""
+    for name in ("smoothness", "deviation"):
+        if getattr(job.constants, name) is None:
+            raise BadJob(
+                f"{job.algorithm} needs constants.{name} for a network: no public bound follows from its form. Measure "
+                'it on public rows of a like kind, or use algorithm = "steady", which needs none.'
+            )
+    gap = math.log(job.model.classes)
+    return {"radius": math.sqrt(2 * gap / strength), "gap": gap}
 
 
 def _norm_max(job: EdgeJob) -> float:
@@ -257,7 +273,7 @@ def rule_of(job: EdgeJob) -> Rule:
         return Mixing(job.rate.mixing, job.rate.decay, job.lag_max)
     if job.algorithm == "fedbuff":
         return BufferedMean(job.rate.buffer, 1.0)
-    return GradientStep(_rate_of(job), job.strength)
+    return GradientStep(_rate_of(job), job.strength, job.constants.lag)
 
 
 def _rate_of(job: EdgeJob) -> Rate:

@@ -179,3 +179,13 @@ def test_edge_serve_explains_mistakes(tmp_path):
                        (tmp_path / "job.toml", "not an .npz")):  # fmt: skip
         done = CliRunner().invoke(edge_commands(), [*common, "--data", str(path)])
         assert isinstance(done.exception, BadData) and said in str(done.exception)
+
+
+def test_a_network_needs_constants_that_its_form_does_not_give():
+    network = {"kind": "digits-network", "side": 12}
+    with pytest.raises(BadJob, match=r"needs constants\.smoothness for a network"):
+        constants_of(changed(algorithm="mapa", model=network))
+    given = changed(algorithm="mapa", model=network, constants={"smoothness": 2.0, "deviation": 3.0, "lag": 4})
+    found = constants_of(given)
+    assert (found.smoothness, found.deviation, found.late) == (2.0, 3.0, 5)
+    assert found.gap == pytest.approx(math.log(given.model.classes))
