@@ -38,6 +38,7 @@ import numpy as np
 from offbeat.errors import BadJob
 from offbeat.learning.blocks import Block, finish_product
 from offbeat.learning.directions import Direction, Saga, Sgd, Svrg
+from offbeat.learning.losses import Loss
 from offbeat.learning.sampling import BlockSampler
 from offbeat.learning.steps import curvature_left, decayed, default_step
 from offbeat.party import member
@@ -72,7 +73,12 @@ class RoundWanted(Message, frozen=True):
 MESSAGES = (*member.MESSAGES, Product, RoundWanted)
 LAG_MEMORY = 32
 CAUTION = 2.0
-LAG_ALLOWANCE = 1.5  # lags vary, and only a constant one is as bad as the bound says
+LAG_ALLOWANCE = 1.5
+
+
+def lag_allowance(loss: Loss) -> float:
+    """Lags vary, and only a constant one is as bad as the bound says; a loss of constant curvature has no slack."""
+    return LAG_ALLOWANCE if loss.flattens else 1.0
 
 
 def direction_for(method: str, rows: int) -> Direction:
@@ -88,7 +94,7 @@ class Stepper:
     def __init__(self, member: Member) -> None:
         self.member, self.block = member, member.block
         self.direction = direction_for(member.options.method, member.problem.rows)
-        self.samples = 0
+        self.samples = self.lags_noted = 0
         self.lag_mean = 0.0  # a running mean of the lags of late
         self.factor = 1.0  # of the step that was chosen at the beginning
         self.left = (1.0, 1.0)  # of the loss's curvature, at the newest table: for L and for L_max
@@ -132,13 +138,16 @@ class Stepper:
     def note_lag(self, lag: int) -> None:
         """Products that are older than expected need a shorter step, or the iterates oscillate and never settle."""
         self.member.count_lag(lag)
-        self.lag_mean += (lag - self.lag_mean) / LAG_MEMORY
-        if self.block.version % LAG_MEMORY == 0:
+        self.lags_noted += 1
+        self.lag_mean += (lag - self.lag_mean) / min(self.lags_noted, LAG_MEMORY)
+        version = self.block.version
+        early = version < LAG_MEMORY and version & (version - 1) == 0  # a run can diverge within its first steps
+        if early or version % LAG_MEMORY == 0:
             self.factor = self._factor()
 
     def _factor(self) -> float:
         conduct, options, rows = self.member.conduct, self.member.options, self.member.problem.rows
-        lag = max(self.lag_mean / LAG_ALLOWANCE, options.lag or 0.0)
+        lag = max(self.lag_mean / lag_allowance(self.member.problem.loss), options.lag or 0.0)
         unchanged = lag == (options.lag or 0.0) and self.left == (1.0, 1.0)
         if conduct.smoothness == 0.0 or unchanged:
             return 1.0
@@ -153,7 +162,7 @@ class Stepper:
             return eta
         return decayed(eta, self.member.problem.strength, self.block.version)
 
-    _PLAIN = ("samples", "lag_mean", "factor", "caution")
+    _PLAIN = ("samples", "lags_noted", "lag_mean", "factor", "caution")
 
     def snapshot(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self._PLAIN}

@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.afsgd_vp import LAG_ALLOWANCE, Stepper
+from offbeat.algorithms.afsgd_vp import Stepper, lag_allowance
 from offbeat.errors import BadJob
 from offbeat.learning.blocks import Block
 from offbeat.learning.sampling import BlockSampler
@@ -632,7 +632,8 @@ def build(
     if not active:
         raise BadJob(f"Somebody must hold the labels: labels_at is {labels_at}, the parties are {', '.join(roster)}.")
     # With m products in flight, m - 1 other updates land between a product and its step.
-    options = options.expecting(0.0 if synchronous else (len(active) * options.in_flight - 1) / LAG_ALLOWANCE)
+    lag = (len(active) * options.in_flight - 1) / lag_allowance(problem.loss)
+    options = options.expecting(0.0 if synchronous else lag)
     make = RoundParty if synchronous else Party2
     return [
         make(

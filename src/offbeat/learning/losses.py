@@ -58,6 +58,8 @@ class Loss:
     """Whether labels must be -1 and +1."""
     second_from_derivative: Callable[[Floats], Floats] | None = None
     """The second derivative from the first, where that needs no label and changes slowly with z."""
+    flattens: bool = False
+    """Whether the curvature falls as z grows: then a step sized for the largest one has some slack."""
 
 
 def _sigmoid(t: Floats) -> Floats:
@@ -155,14 +157,15 @@ def _margin_dual(theta: Floats, y: Floats) -> Floats:
 
 LOGISTIC = Loss(
     "logistic", 0, 0.25, _logistic, _logistic_derivative, _logistic_second, _logistic_dual,
-    second_from_derivative=_logistic_second_from_derivative,
+    second_from_derivative=_logistic_second_from_derivative, flattens=True,
 )  # fmt: skip
 SQUARED = Loss("squared", 1, 2.0, _squared, _squared_derivative, _constant_second, _squared_dual, binary=False)
 SQUARED_HINGE = Loss("squared-hinge", 2, 2.0, _hinge, _hinge_derivative, _hinge_second, _hinge_dual)
 LS_SVM = Loss("ls-svm", 3, 2.0, _margin, _margin_derivative, _constant_second, _margin_dual)
 DEBIASED_LOGISTIC = Loss(
-    "debiased-logistic", 4, 0.25, _debiased, _debiased_derivative, _logistic_second, _debiased_dual, binary=False
-)
+    "debiased-logistic", 4, 0.25, _debiased, _debiased_derivative, _logistic_second, _debiased_dual, binary=False,
+    flattens=True,
+)  # fmt: skip
 
 LOSSES = (LOGISTIC, SQUARED, SQUARED_HINGE, LS_SVM)
 """What a user may name; the de-biased loss comes with `label_dp_epsilon` alone."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from offbeat.algorithms import vfb2
+from offbeat.algorithms.afsgd_vp import lag_allowance
 from offbeat.algorithms.vfb2 import (
     BACKWARDS_KEPT,
     QUEUE_MAX,
@@ -20,7 +21,7 @@ from offbeat.algorithms.vfb2 import (
     StepsWanted,
 )
 from offbeat.errors import BadJob, UnexpectedEvent
-from offbeat.learning.losses import LOGISTIC
+from offbeat.learning.losses import LOGISTIC, LS_SVM, SQUARED
 from offbeat.learning.sampling import BlockSampler
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Broadcast, Compute, Computed, Observe, Received, Send, Started, Woken
@@ -565,6 +566,18 @@ def test_old_products_shorten_an_automatic_step_and_leave_a_chosen_one_alone(ste
             cy.stepper.note_lag(0)
             cy.member.block.version += 1
     assert cy.stepper.eta() == pytest.approx(chosen, rel=1e-6)
+
+
+def test_the_first_lags_shorten_the_step_at_once():
+    stepper = Room().parties[CY].stepper
+    chosen = stepper.eta()
+    stepper.block.version = 1
+    stepper.note_lag(30)
+    assert 0 < stepper.eta() < chosen / 4
+
+
+def test_a_loss_of_constant_curvature_is_given_no_allowance():
+    assert (lag_allowance(LOGISTIC), lag_allowance(SQUARED), lag_allowance(LS_SVM)) == (1.5, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("step", [None, 0.5])

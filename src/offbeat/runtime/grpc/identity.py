@@ -135,9 +135,7 @@ def common_name(certificate_pem: bytes, where: Path) -> str:
         certificate = x509.load_pem_x509_certificate(certificate_pem)
         return check_name(str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value))
     except (ValueError, IndexError) as problem:
-        raise BadInput(
-            f"{where} is not a certificate in PEM, as `offbeat keys new` makes one (NAME.crt)."
-        ) from problem
+        raise BadInput(f"{where} is not a certificate in PEM, as `offbeat keys new` makes one (NAME.crt).") from problem
 
 
 def validity(certificate_pem: bytes) -> tuple[datetime, datetime]:
