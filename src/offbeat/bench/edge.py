@@ -9,6 +9,7 @@ Needs Mosquitto on this machine for the broker's lines; without it they say so.
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +30,8 @@ from offbeat.runtime.mqtt import Address, Mqtt
 from offbeat.runtime.simulator import Simulator
 
 EDGES, ROWS, SIDE, BATCH = 5, 600, 28, 12
+MakeModel = Callable[[], HorizontalModel]
+"""A model for each edge: they compute side by side on threads."""
 
 
 def edge(options: BenchOptions) -> BenchResult:
@@ -66,21 +69,24 @@ def _row(name: str, runtime: str, rate: float, simulated: float) -> dict[str, An
     }
 
 
-def _models(quick: bool) -> list[tuple[str, HorizontalModel, int]]:
-    found: list[tuple[str, HorizontalModel, int]] = [
-        ("LR", LinearModel("logistic", SIDE * SIDE), 300 if quick else 2_000)
+def _models(quick: bool) -> list[tuple[str, MakeModel, int]]:
+    found: list[tuple[str, MakeModel, int]] = [
+        ("LR", lambda: LinearModel("logistic", SIDE * SIDE), 300 if quick else 2_000)
     ]
-    try:
-        from offbeat.learning.deep_horizontal import digits_model
-
-        found.append(("CNN", digits_model(SIDE, 0, (8, 16)), 60 if quick else 300))
-    except ImportError:
-        return found
+    if find_spec("torch") is not None:
+        found.append(("CNN", _network, 60 if quick else 300))
     return found
 
 
-def _parties(model: HorizontalModel, updates: int) -> list[Party]:
+def _network() -> HorizontalModel:
+    from offbeat.learning.deep_horizontal import digits_model
+
+    return digits_model(SIDE, 0, (8, 16))
+
+
+def _parties(make: MakeModel, updates: int) -> list[Party]:
     rng = np.random.default_rng(0)
+    model = make()
     classes = 2 if isinstance(model, LinearModel) else 10
     noise = Gaussian(1.0, BATCH / ROWS, ROWS)
     recipe = EdgePrivacy(noise, Budget(1e6, 1e-5), ((noise.cost(), 10**9),))
@@ -91,7 +97,7 @@ def _parties(model: HorizontalModel, updates: int) -> list[Party]:
     edges = []
     for name in names:
         data = edge_data(rng.random((ROWS, SIDE * SIDE)).astype(np.float32), rng.integers(0, classes, ROWS))
-        edges.append(Edge(name, model, data, recipe, SystemNoise(), retry_s=10.0))
+        edges.append(Edge(name, make(), data, recipe, SystemNoise(), retry_s=10.0))
     return [cloud, *edges]
 
 
@@ -100,14 +106,14 @@ def _rate(run: Callable[[], float], repeats: int) -> float:
     return median(run() for _ in range(repeats))
 
 
-def _simulate(model: HorizontalModel, updates: int) -> float:
+def _simulate(model: MakeModel, updates: int) -> float:
     parties = _parties(model, updates)
     begin = time.perf_counter()
     Simulator(seed=0).run(parties)
     return updates / (time.perf_counter() - begin)
 
 
-def _over(broker: RunningBroker, model: HorizontalModel, updates: int, durable: bool) -> float:
+def _over(broker: RunningBroker, model: MakeModel, updates: int, durable: bool) -> float:
     """From the first update to the last, as the cloud sees it; connecting is not counted."""
     cloud, *edges = _parties(model, updates)
     assert isinstance(cloud, Cloud)

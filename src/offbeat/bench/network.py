@@ -37,7 +37,7 @@ TARGET = 1e-4
 MEGABITS_S = 100.0
 ROUND_TRIPS_S = (0.002, 0.02, 0.1)
 BATCHES = (128,)
-IN_FLIGHT = (1, 2)
+IN_FLIGHT = (2,)
 PARTIES = ("bank", "shop", "telecom")
 
 FATE_ROWS, FATE_GUEST, FATE_HOSTS = 100_000, 30, (150, 150)

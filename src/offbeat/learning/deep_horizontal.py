@@ -5,6 +5,7 @@ one another (batch normalisation) cannot have per-row gradients and is refused. 
 """
 
 from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,8 @@ class DeepModel:
 
     `row_shape` is the shape of one row as the module wants it, for instance (1, 28, 28). `row_loss` is a loss in the
     manner of torch.nn.functional, with a `reduction` of "sum" or "mean"; the default is the cross-entropy.
+    PyTorch puts the parameters of a call into the module while it lasts, so calls go one at a time; parties on threads
+    that are to compute side by side need a model each.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class DeepModel:
         self._sizes = [int(value.numel()) for _, value in module.named_parameters()]
         self._start = np.concatenate([value.detach().numpy().ravel() for value in module.parameters()])
         self._row_loss = row_loss or torch.nn.functional.cross_entropy
+        self._one_at_a_time = Lock()
         self._row_gradients = torch.func.vmap(torch.func.grad(self._loss_of_one), in_dims=(None, 0, 0))
 
     @property
@@ -72,14 +76,15 @@ class DeepModel:
         return self._start.astype(np.float64)
 
     def clipped_sum(self, parameters: Vector, data: EdgeData, rows: Rows, clip: float) -> tuple[Vector, int]:
-        if clip == np.inf:
-            return self._plain_sum(parameters, data, rows), int(rows.size)
-        total, below = np.zeros(self.dimension), 0
-        for first in range(0, rows.size, self.chunk_rows):
-            part, within = self._clipped_chunk(parameters, data, rows[first : first + self.chunk_rows], clip)
-            total += part
-            below += within
-        return total, below
+        with self._one_at_a_time:
+            if clip == np.inf:
+                return self._plain_sum(parameters, data, rows), int(rows.size)
+            total, below = np.zeros(self.dimension), 0
+            for first in range(0, rows.size, self.chunk_rows):
+                part, within = self._clipped_chunk(parameters, data, rows[first : first + self.chunk_rows], clip)
+                total += part
+                below += within
+            return total, below
 
     def _clipped_chunk(self, parameters: Vector, data: EdgeData, rows: Rows, clip: float) -> tuple[Vector, int]:
         torch = _torch()
@@ -129,7 +134,7 @@ class DeepModel:
     def scores(self, parameters: Vector, data: EdgeData) -> npt.NDArray[np.float32]:
         torch = _torch()
         named, parts = self._named(parameters), []
-        with torch.no_grad():
+        with self._one_at_a_time, torch.no_grad():
             for first in range(0, data.rows, 1000):
                 inputs = self._inputs(data, slice(first, first + 1000))
                 parts.append(torch.func.functional_call(self.module, named, (inputs,)).numpy())

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+MOST_TICKS = 8
 Points = Sequence[tuple[float, float]]
 
 _STYLE: dict[Any, Any] = {
@@ -180,10 +181,21 @@ def _draw_panel(place: "Axes", panel: Panel) -> None:
         place.axhline(value, color=QUIET.light, linewidth=0.9, linestyle=(0, (4, 3)))
         place.annotate(name, (0, value), (3, 2), xycoords=("axes fraction", "data"), textcoords="offset points",
                        color=QUIET.light, fontsize=8)  # fmt: skip
+    if panel.log_x:
+        _plain_ticks(place, [x for curve in panel.curves for x, _ in curve.points if x > 0])
     place.set_title(panel.title, pad=20)
     place.set_xlabel(panel.x_label, loc="right")
     _label_above(place, panel.y_label)
     _label_ends(place, panel)
+
+
+def _plain_ticks(place: "Axes", xs: Sequence[float]) -> None:
+    """On a logarithmic axis that spans little, the points themselves are the ticks, in plain numbers."""
+    points = sorted(set(xs))
+    if not points or len(points) > MOST_TICKS or points[-1] > 1000 * points[0]:
+        return
+    place.set_xticks(points, [f"{x:g}" for x in points])
+    place.set_xticks([], minor=True)
 
 
 def _draw_curve(place: "Axes", curve: Curve, panel: Panel) -> None:

@@ -60,7 +60,7 @@ def figure_4(options: ReproduceOptions) -> ReproduceResult:
     courses = Courses(options.data_dir, 10_000 if options.quick else None)
     for model in ("LR", "SVM"):
         pictures, likeness = inverted_digits(courses, model, iterations, options.seed, options.say)
-        captions = ["the digit", *(f"after {count:,} updates" for count in iterations)]
+        captions = ["the digit", *(f"{count:,} updates" for count in iterations)]
         title = f"{model}: digits recovered from uploads"
         figures += draw_pictures(pictures, options.out / "mapa-fig4" / f"inverted-{model.lower()}", captions, title)
         rows += [_likeness_row(model, name, values) for name, values in likeness.items()]

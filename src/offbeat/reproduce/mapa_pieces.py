@@ -17,7 +17,15 @@ ITERATIONS = {"LR": 15_000, "SVM": 10_000, "CNN": 6_000}  # the print has 25,000
 SOUND_BATCH = 128
 TRAINED = 0.7  # the accuracy from which ten digits count as learnt
 QUICK_ROWS, QUICK_TEST_ROWS = 12_000, 2_000
-TONES = {"mapa": 0, "audp": 1, "asgd": 2, "csgd": 3, "fixed clip": 1, "adaptive clip": 2}
+TONES = {
+    "mapa": 0,
+    "audp": 1,
+    "asgd": 2,
+    "csgd": 3,
+    "adaptive clip": 4,
+    "fixed clip": 5,
+    "mapa, worst-case bounds": 6,
+}
 
 Row = dict[str, Any]
 Lines = dict[str, list[tuple[float, float]]]

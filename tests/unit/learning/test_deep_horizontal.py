@@ -1,6 +1,7 @@
 """Per-row gradients of a network against one backward pass for each row."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -89,3 +90,14 @@ def test_power_iteration_finds_the_curvature_of_a_linear_model():
 def test_layers_that_mix_rows_are_refused():
     with pytest.raises(BadJob, match="mixes the rows"):
         DeepModel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)), (4,))
+
+
+@pytest.mark.parametrize("clip", [0.5, math.inf])
+def test_parties_on_threads_may_share_a_model(clip):
+    rows = np.arange(12)
+    starts = [SMALL.start() + k for k in range(8)]
+    alone = [SMALL.clipped_sum(start, DATA, rows, clip)[0] for start in starts]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda start: SMALL.clipped_sum(start, DATA, rows, clip)[0], starts * 3))
+    for k, found in enumerate(together):
+        np.testing.assert_allclose(found, alone[k % 8], rtol=1e-5, atol=1e-6)
