@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offbeat.errors import BadJob, NotInstalled
+from offbeat.learning.first_weights import first_weights
 from offbeat.learning.horizontal import EdgeData, Rows, Vector
 
 if TYPE_CHECKING:
@@ -158,8 +159,7 @@ def digits_network(side: int, seed: int, channels: tuple[int, int] = (16, 32)) -
     kernel = 5 if side >= 20 else 3
     left = (side - kernel + 1) // 2
     left = (left - kernel + 1) // 2
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with first_weights(seed):
         return nn.Sequential(
             nn.Conv2d(1, first, kernel),
             nn.Tanh(),

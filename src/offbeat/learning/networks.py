@@ -29,6 +29,7 @@ from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob, NotInstalled
 from offbeat.learning.embedding_table import HostShelf, Shelf
 from offbeat.learning.embeddings import LOSSES, Disturbance, Forward, HeadPass, Optimiser, Sgd, Tensors, Weights
+from offbeat.learning.first_weights import first_weights
 
 try:
     import torch
@@ -323,7 +324,7 @@ class TorchHead:
 
 def mlp(inputs: int, width: int, hidden: Sequence[int] = (64,), *, c: float = 0.0, seed: int = 0) -> Any:
     """Fully connected: linear, (uniform noise of deviation c,) ReLU, ..., linear."""
-    with _seeded(seed):
+    with first_weights(seed):
         layers: list[Any] = []
         for size in hidden:
             layers += [nn.Linear(inputs, size), Perturb(c), nn.ReLU()]
@@ -342,7 +343,7 @@ def cnn(
     seed: int = 0,
 ) -> Any:
     """Seven layers for images of `views` channels: three pairs of 3x3 convolutions, each pair halved, and a linear."""
-    with _seeded(seed):
+    with first_weights(seed):
         layers: list[Any] = []
         inputs = views
         for size in (channels, 2 * channels, 4 * channels):
@@ -384,23 +385,8 @@ class LastState(nn.Module):  # type: ignore[misc]
 
 
 def lstm(inputs: int, width: int, hidden: int = 32, *, c: float = 0.0, seed: int = 0) -> Any:
-    with _seeded(seed):
+    with first_weights(seed):
         return LastState(inputs, width, hidden, c)
-
-
-class _seeded:
-    """Initial weights from a seed, leaving torch's global generator as it was."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.fork = torch.random.fork_rng(devices=[])
-
-    def __enter__(self) -> None:
-        self.fork.__enter__()
-        torch.manual_seed(self.seed)
-
-    def __exit__(self, *problem: Any) -> None:
-        self.fork.__exit__(*problem)
 
 
 # -- weights to disk and back ---------------------------------------------------------------------------------------

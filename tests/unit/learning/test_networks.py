@@ -1,5 +1,7 @@
 """Networks as embeddings and heads: gradients against plain autograd, noise, buffers, weights on disk."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -250,3 +252,15 @@ def test_a_shelf_on_a_device_keeps_what_a_shelf_in_memory_keeps():
     np.testing.assert_array_equal(read[0], read[1])
     np.testing.assert_array_equal(shelves[0].to_array(), shelves[1].to_array())
     assert shelves[1].to_array().dtype == np.float32
+
+
+def test_networks_made_at_the_same_time_have_the_weights_of_their_seeds():
+    def made(seed):
+        return [value.detach().numpy() for value in mlp(20, 4, (30, 30), seed=seed).parameters()]
+
+    seeds = [k % 5 for k in range(200)]
+    alone = {seed: made(seed) for seed in set(seeds)}
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(made, seeds))
+    for seed, weights in zip(seeds, together, strict=True):
+        assert all((one == two).all() for one, two in zip(weights, alone[seed], strict=True))
