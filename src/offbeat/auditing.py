@@ -29,6 +29,7 @@ from offbeat.job_data import load_data
 from offbeat.job_party import messages_of_job, parties_of_edge_job, parties_of_job
 from offbeat.message.codec import Codec
 from offbeat.methods import EMBEDDING, method_named
+from offbeat.metrics.machine import computing_as_on
 from offbeat.metrics.record import RunRecord
 from offbeat.party.contract import Broadcast, Effect, Event, Party, Received, Send, State
 from offbeat.party.masked_sum import CURRENT, ShareAsked, ShareGiven
@@ -130,7 +131,13 @@ class _Watched:
 
 def audit_run(folder: Path) -> dict[str, Any]:
     """The audit of a run folder, as plain values."""
-    record, job = RunRecord.read(folder), any_job_of(folder)
+    record = RunRecord.read(folder)
+    with computing_as_on(record.machine):
+        return _audit(folder, record)
+
+
+def _audit(folder: Path, record: RunRecord) -> dict[str, Any]:
+    job = any_job_of(folder)
     if isinstance(job, EdgeJob) or job.algorithm in EMBEDDING:
         return _audit_releases(folder, record, job)
     data = load_data(job)

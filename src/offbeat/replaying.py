@@ -15,6 +15,7 @@ from offbeat.job_data import load_data
 from offbeat.job_party import messages_of_job, parties_of_edge_job, parties_of_job
 from offbeat.message.codec import Codec
 from offbeat.methods import EMBEDDING
+from offbeat.metrics.machine import computing_as_on
 from offbeat.metrics.record import RunRecord
 from offbeat.run_folder import any_job_of
 from offbeat.runtime.recovery import log_path, recover
@@ -27,6 +28,11 @@ def replay_run(folder: Path, *, verify: bool = False) -> dict[str, Any]:
     `verify`: of a real run, every log must also lead to its party's end; of an organisation's run, its alignment and
     its test are replayed beside the training."""
     record = RunRecord.read(folder)
+    with computing_as_on(record.machine):
+        return _replay(folder, record, verify)
+
+
+def _replay(folder: Path, record: RunRecord, verify: bool) -> dict[str, Any]:
     if record.runtime == "grpc":  # an organisation's own side of a run, in its daemon's folder
         from offbeat.orgs.replay import replay_folder
 

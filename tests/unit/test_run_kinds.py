@@ -134,6 +134,21 @@ def test_networks_by_name(tmp_path, kind, shape):
     assert record["verdict"] == "passes" and "test_accuracy" in record["metrics"]
 
 
+def test_networks_replay_with_the_threads_that_the_run_had(tmp_path):
+    torch = pytest.importorskip("torch", reason="the extra `deep` is not installed")
+    text = 'algorithm = "vafl"\npasses = 1\n[data]\nset = "digits-like"\nparties = 2\nlimit_rows = 400\n'
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        record = told(run(tmp_path, text, "embedding.kind=mlp", "embedding.optimiser=adam", "embedding.hidden=[256]"))
+        assert record["machine"]["torch_threads"] == 1
+        torch.set_num_threads(2)
+        assert json.loads(call("replay", tmp_path / "run", "--json").stdout)["same"] is True
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_vafl_run_on_threads_replays_from_its_logs(tmp_path):
     told(run(tmp_path, VAFL, "runtime.kind=threads", "passes=1"))
     replayed = json.loads(call("replay", tmp_path / "run", "--json").stdout)

@@ -2,6 +2,9 @@
 
 import os
 import platform
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -19,8 +22,32 @@ def library_versions() -> dict[str, str]:
 
 
 def this_machine() -> dict[str, str | int]:
-    """The processor's name and the cores this process may use."""
-    return {"cpu": _cpu_name(), "cores": usable_cores(), "system": f"{platform.system()} {platform.release()}"}
+    """The processor's name and the cores this process may use; the threads of PyTorch, where it computed."""
+    torch = sys.modules.get("torch")
+    threads = {} if torch is None else {"torch_threads": int(torch.get_num_threads())}
+    return {
+        "cpu": _cpu_name(),
+        "cores": usable_cores(),
+        "system": f"{platform.system()} {platform.release()}",
+        **threads,
+    }
+
+
+@contextmanager
+def computing_as_on(machine: Mapping[str, str | int]) -> Iterator[None]:
+    """With as many threads of PyTorch as a record's machine had: the last bits of a product depend on their number."""
+    wanted = machine.get("torch_threads")
+    if wanted is None:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(int(wanted))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def usable_cores() -> int:

@@ -135,9 +135,7 @@ def _judge(problem: SmallProblem, parties: Sequence[Party], outcome: Outcome) ->
     if not ended or set(members) != set(next(iter(members.values())).conduct.roster):
         return f"ended with {sorted(verdicts)}: {next(iter(outcome.finished.values())).reason}"
     looks = [value for _, _, name, value in outcome.observations if name == "certificate"]
-    epoch = next(
-        iter(members.values())
-    ).conduct.epoch  # who was thought lost may certify an older one later
+    epoch = next(iter(members.values())).conduct.epoch  # who was thought lost may certify an older one later
     best = min(value["objective"] for value in looks if value["snapshot"] // EPOCH_STRIDE == epoch)
     nothing = {name: np.zeros(len(columns)) for name, columns in problem.columns.items()}
     kept = problem.objective(problem.pooled(nothing | weights_of(ended)))
