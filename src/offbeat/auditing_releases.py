@@ -79,9 +79,12 @@ def release_findings(record: RunRecord, watch: ReleaseWatch) -> dict[str, Any]:
     """Whether numbers were used once, and whether the ledgers cover what was sent."""
     violations = list(watch.violations)
     for name, stated in record.privacy.items():
-        charged, sent = int(stated.get("releases", 0)), len(watch.sent.get(name, {}))
-        if name not in watch.seen and charged < sent:  # an edge: one release is one entry of its ledger
-            violations.append(f"{name} sent {sent} releases and its ledger charged {charged}")
+        by_row = watch.seen.get(name)  # a client charges every row by itself, an edge every release
+        charged = int(stated["releases_max" if by_row else "releases"])
+        sent = max(by_row.values()) if by_row else len(watch.sent.get(name, {}))
+        if charged < sent:
+            what = "releases of one row" if by_row else "releases"
+            violations.append(f"{name} sent {sent} {what} and its ledger charged {charged}")
     return {
         "by_party": {name: len(numbers) for name, numbers in sorted(watch.sent.items())},
         "repeated_with_the_same_bytes": watch.repeated,

@@ -54,12 +54,12 @@ from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
 from offbeat.job import PLAIN_CHOICES, JobPart, RuntimeEntry, check_keys, read_tree, readable, value_of
 from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data
+from offbeat.methods import HORIZONTAL
 from offbeat.privacy.accountant import Adjacency
 from offbeat.privacy.clipping import AdaptiveClip
 
 __all__ = ["MESSAGES", "EdgeJob", "build_cloud", "build_edge", "read_edge_job", "rows_for"]
 
-ALGORITHMS = ("mapa", "audp", "asgd", "csgd", "steady", "fedasync", "fedbuff")
 ESTIMATED = ("smoothness", "deviation", "radius", "gap")
 LINEAR = ("logistic", "hinge", "squared-hinge", "softmax")
 MODELS = (*LINEAR, "digits-network")
@@ -171,7 +171,7 @@ def edge_job_from(tree: Mapping[str, Any], where: str = "the job", folder: Path 
 
 def _check_values(job: EdgeJob, where: str) -> None:
     chosen = {
-        "algorithm": (job.algorithm, ALGORITHMS),
+        "algorithm": (job.algorithm, HORIZONTAL),
         "model.kind": (job.model.kind, MODELS),
         "model.rows": (job.model.rows, ("unit", "plain")),
         "privacy.mode": (job.privacy.mode, MODES),

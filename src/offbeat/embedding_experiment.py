@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import MESSAGES, Client, Server, Vafl
 from offbeat.data.assemble import VerticalData
+from offbeat.embedding_job import additive_head, networks_of, options_of, vafl_options
 from offbeat.errors import BadJob
 from offbeat.job import SERVER, Job
-from offbeat.learning.embeddings import AdditiveHead, Embedding, Head, LinearEmbedding, Penalty, Sgd
+from offbeat.learning.embeddings import Embedding, Head, LinearEmbedding
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, PartyRecord, RunRecord
@@ -36,7 +37,6 @@ Array = NDArray[Any]
 Watch = Callable[[CurveRow], bool | None]
 """Called at every look; False ends the run there."""
 WALL_LOOK_S = 0.5
-CURVATURE = {"softmax": 0.5, "logistic": 0.25, "squared": 1.0}
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def run_embedding(
     secret_noise: bool = False,
 ) -> EmbeddingResult:
     """Train once. What `options` leaves at its default is taken from the job."""
-    head = head if head is not None else additive_head(data, job)
     server, clients = embedding_parties(data, job, embeddings, head, options, secret_noise=secret_noise)
+    head = server.head
     test_targets = targets_of(data.y_test, head) if data.test_rows else None
     parties: list[Party] = [server, *clients]
     chosen = runtime if runtime is not None else runtime_for(job, MESSAGES, parties, folder)
@@ -80,15 +80,19 @@ def run_embedding(
 def embedding_parties(
     data: VerticalData,
     job: Job,
-    embeddings: Mapping[str, Embedding] | None,
-    head: Head,
-    options: Vafl | None,
+    embeddings: Mapping[str, Embedding] | None = None,
+    head: Head | None = None,
+    options: Vafl | None = None,
     *,
     secret_noise: bool = False,
 ) -> tuple[Server, list[Client]]:
-    """The server and its clients, before anything has happened."""
+    """The server and its clients, before anything has happened; what is not given is as the job says."""
     if SERVER in data.names:
         raise BadJob(f"A client is called {SERVER!r}, which is VAFL's own name for who holds the labels; rename it.")
+    if embeddings is None and head is None:
+        embeddings, head = networks_of(job, data)
+        options = vafl_options(job, data, head) if options is None else options
+    head = additive_head(data, job) if head is None else head
     if embeddings is None:
         embeddings = {name: LinearEmbedding(data.widths[name], head.outputs) for name in data.names}
     options = options_of(job, data, head) if options is None else replace(options, variant=job.algorithm)
@@ -106,17 +110,6 @@ def embedding_parties(
     )
 
 
-# -- from a job to options ------------------------------------------------------------------------------------------
-
-
-def additive_head(data: VerticalData, job: Job) -> AdditiveHead:
-    if data.task == "regression":
-        return AdditiveHead(1, "squared", bias=job.intercept)
-    if data.task == "classification":
-        return AdditiveHead(1, "logistic", bias=job.intercept)
-    return AdditiveHead(len(data.classes or ()), "softmax", bias=job.intercept)
-
-
 def targets_of(y: Array, head: Head) -> Array:
     """Labels as the head wants them: 0/1, one-hot, or the value."""
     if head.loss_name == "squared":
@@ -124,36 +117,6 @@ def targets_of(y: Array, head: Head) -> Array:
     if head.outputs == 1:
         return (np.asarray(y) > 0).astype(np.float64)[:, None]
     return vafl.one_hot(y, head.outputs)
-
-
-def options_of(job: Job, data: VerticalData, head: Head) -> Vafl:
-    """The job's keys that VAFL knows; automatic ones are chosen from the rows."""
-    if job.penalty_kind not in ("l2", "none"):
-        raise BadJob(f"VAFL takes penalty_kind 'l2' or 'none' from a job; got {job.penalty_kind!r}.")
-    batch = job.batch if isinstance(job.batch, int) else max(min(job.batch_least, data.rows), data.rows // 100)
-    step = float(job.step) if isinstance(job.step, int | float) else automatic_step(data, head)
-    penalty = Penalty("l2", job.penalty) if job.penalty_kind == "l2" and job.penalty > 0 else Penalty()
-    return Vafl(
-        variant=job.algorithm,
-        batch=batch,
-        passes=job.passes,
-        in_flight=job.in_flight,
-        optimiser=Sgd(step),
-        head_optimiser=Sgd(step),
-        penalty=penalty,
-        label_dp_epsilon=job.label_dp_epsilon,
-    )
-
-
-def automatic_step(data: VerticalData, head: Head) -> float:
-    """1 / (curvature of the loss * mean squared norm of a row): one number from each client, summed."""
-    squares = sum(_mean_square(data.train[name]) for name in data.names)
-    return float(1.0 / (CURVATURE[head.loss_name] * (squares + 1.0)))
-
-
-def _mean_square(block: Any) -> float:
-    total = block.multiply(block).sum() if hasattr(block, "multiply") else np.square(block).sum()
-    return float(total) / int(block.shape[0])
 
 
 # -- looking on -----------------------------------------------------------------------------------------------------

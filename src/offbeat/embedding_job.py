@@ -10,17 +10,19 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from offbeat.algorithms.vafl import Vafl
 from offbeat.data.assemble import VerticalData
 from offbeat.data.names import did_you_mean
-from offbeat.embedding_experiment import additive_head, options_of
 from offbeat.errors import BadJob
 from offbeat.job import SERVER, Job
-from offbeat.learning.embeddings import Adam, Embedding, Head, LinearEmbedding, Optimiser, Penalty, Sgd
+from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, Head, LinearEmbedding, Optimiser, Penalty, Sgd
 from offbeat.privacy.embedding import PrivateEmbedding, calibrate
 
 KINDS = ("linear", "mlp", "cnn", "lstm")
 ADAM_STEP = 2e-3
+CURVATURE = {"softmax": 0.5, "logistic": 0.25, "squared": 1.0}
 
 
 def networks_of(job: Job, data: VerticalData) -> tuple[dict[str, Embedding], Head]:
@@ -32,6 +34,14 @@ def networks_of(job: Job, data: VerticalData) -> tuple[dict[str, Embedding], Hea
     width = simple.outputs if additive else job.embedding.width
     embeddings = {name: _embedding(job, data, name, kinds[name], width, at) for at, name in enumerate(data.names)}
     return embeddings, simple if additive else _deep_head(job, simple, width, len(data.names))
+
+
+def additive_head(data: VerticalData, job: Job) -> AdditiveHead:
+    if data.task == "regression":
+        return AdditiveHead(1, "squared", bias=job.intercept)
+    if data.task == "classification":
+        return AdditiveHead(1, "logistic", bias=job.intercept)
+    return AdditiveHead(len(data.classes or ()), "softmax", bias=job.intercept)
 
 
 def _check_names(job: Job, data: VerticalData) -> None:
@@ -140,7 +150,7 @@ def _optimiser(job: Job, data: VerticalData, head: Head) -> Any:
         raise BadJob(f'{job.algorithm} knows no step = "grid"; give a number, or "auto".')
     if rule is Adam:
         return Adam(ADAM_STEP)
-    if not isinstance(head, type(additive_head(data, job))) or _kinds(job) != {"linear"}:
+    if not isinstance(head, AdditiveHead) or _kinds(job) != {"linear"}:
         raise BadJob(
             "An automatic step is known for linear embeddings under an additive head, and for Adam. For these networks "
             'give `step` a number, or set embedding.optimiser = "adam".'
@@ -167,3 +177,33 @@ def _private(job: Job) -> PrivateEmbedding | None:
             "upload costs, so a small number (5 to 50) leaves less noise in each."
         )
     return calibrate(entry.epsilon, entry.delta, entry.uploads_max, clip=entry.clip, gradient_clip=entry.gradient_clip)
+
+
+def options_of(job: Job, data: VerticalData, head: Head) -> Vafl:
+    """The job's keys that VAFL knows; automatic ones are chosen from the rows."""
+    if job.penalty_kind not in ("l2", "none"):
+        raise BadJob(f"VAFL takes penalty_kind 'l2' or 'none' from a job; got {job.penalty_kind!r}.")
+    batch = job.batch if isinstance(job.batch, int) else max(min(job.batch_least, data.rows), data.rows // 100)
+    step = float(job.step) if isinstance(job.step, int | float) else automatic_step(data, head)
+    penalty = Penalty("l2", job.penalty) if job.penalty_kind == "l2" and job.penalty > 0 else Penalty()
+    return Vafl(
+        variant=job.algorithm,
+        batch=batch,
+        passes=job.passes,
+        in_flight=job.in_flight,
+        optimiser=Sgd(step),
+        head_optimiser=Sgd(step),
+        penalty=penalty,
+        label_dp_epsilon=job.label_dp_epsilon,
+    )
+
+
+def automatic_step(data: VerticalData, head: Head) -> float:
+    """1 / (curvature of the loss * mean squared norm of a row): one number from each client, summed."""
+    squares = sum(_mean_square(data.train[name]) for name in data.names)
+    return float(1.0 / (CURVATURE[head.loss_name] * (squares + 1.0)))
+
+
+def _mean_square(block: Any) -> float:
+    total = block.multiply(block).sum() if hasattr(block, "multiply") else np.square(block).sum()
+    return float(total) / int(block.shape[0])

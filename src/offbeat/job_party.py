@@ -9,7 +9,6 @@ from offbeat.edge_experiment import edge_parties, load_edges, rows_of_edges
 from offbeat.edge_job import MESSAGES as EDGE_MESSAGES
 from offbeat.edge_job import EdgeJob
 from offbeat.embedding_experiment import embedding_parties
-from offbeat.embedding_job import networks_of, vafl_options
 from offbeat.experiment import build_parties, setting_for
 from offbeat.job import Job, job_from
 from offbeat.job_data import load_data
@@ -28,8 +27,7 @@ def parties_of_job(job: Job, data: VerticalData, only: str | None = None) -> Seq
     """All parties of a vertical job; `only`: that one alone."""
     if job.algorithm not in EMBEDDING:
         return build_parties(setting_for(data, job), data, job, only=only)
-    embeddings, head = networks_of(job, data)
-    server, clients = embedding_parties(data, job, embeddings, head, vafl_options(job, data, head))
+    server, clients = embedding_parties(data, job)
     everyone: list[Party] = [server, *clients]
     return [party for party in everyone if only in (None, party.name)]
 

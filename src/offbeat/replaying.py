@@ -7,7 +7,6 @@ from typing import Any
 from offbeat.edge_experiment import load_edges, run_edges
 from offbeat.edge_job import EdgeJob
 from offbeat.embedding_experiment import run_embedding
-from offbeat.embedding_job import networks_of, vafl_options
 from offbeat.errors import BadInput, PeerFailed
 from offbeat.experiment import run_experiment
 from offbeat.job import Job
@@ -76,9 +75,7 @@ def _again(job: Job | EdgeJob, watch: Callable[[object], bool]) -> RunRecord:
     data = load_data(job)
     if job.algorithm not in EMBEDDING:
         return run_experiment(data, job, optimum=0.0, watch=watch).record
-    embeddings, head = networks_of(job, data)
-    options = vafl_options(job, data, head)
-    return run_embedding(data, job, embeddings=embeddings, head=head, options=options, watch=watch).record
+    return run_embedding(data, job, watch=watch).record
 
 
 def _from_logs(folder: Path, record: RunRecord, job: Job | EdgeJob, verify: bool) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from scipy.stats import norm
 
 from offbeat.algorithms.vafl import VARIANTS, Vafl
 from offbeat.data.vertical import vertical_from_arrays
-from offbeat.embedding_experiment import automatic_step, run_embedding
+from offbeat.embedding_experiment import run_embedding
+from offbeat.embedding_job import automatic_step
 from offbeat.errors import BadJob
 from offbeat.job import Job, RuntimeEntry
 from offbeat.learning.embeddings import Adam, AdditiveHead

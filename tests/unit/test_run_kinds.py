@@ -1,6 +1,7 @@
 """`offbeat run` with VAFL and with horizontal jobs: run folder, report, replay, every runtime, wrong keys."""
 
 import json
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,12 +10,13 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from offbeat.algorithms import vafl
-from offbeat.auditing_releases import ReleaseWatch
+from offbeat.auditing_releases import ReleaseWatch, release_findings
 from offbeat.cli import app
 from offbeat.edge_job import edge_job_from
 from offbeat.errors import BadJob
 from offbeat.job import job_from
 from offbeat.message.codec import Codec
+from offbeat.methods import EMBEDDING
 from offbeat.party.contract import Send, Started
 from offbeat.run_folder import any_job_of
 
@@ -121,6 +123,21 @@ def test_private_embeddings_state_what_they_spent(tmp_path):
     record = told(run(tmp_path, VAFL, *settings))
     assert set(record["privacy"]) == {"bank", "shop", "telecom"}
     assert all(0 < stated["epsilon"] <= 8.0 + 1e-9 for stated in record["privacy"].values())
+    assert audit_of(tmp_path / "run")["releases"]["used_once"] is True
+
+
+def test_an_audit_notices_a_row_that_left_more_often_than_its_ledger_says():
+    watch = ReleaseWatch(Codec(vafl.MESSAGES))
+    watch.seen["bank"] = Counter({4: 3, 5: 1})
+    record = SimpleNamespace(privacy={"bank": {"releases": 2, "releases_max": 2}})
+    found = release_findings(record, watch)
+    assert found["violations"] == ["bank sent 3 releases of one row and its ledger charged 2"]
+    record.privacy["bank"]["releases_max"] = 3
+    assert release_findings(record, watch)["used_once"] is True
+
+
+def test_the_names_of_vafl_are_those_of_its_variants():
+    assert EMBEDDING == vafl.VARIANTS
 
 
 @pytest.mark.parametrize(
