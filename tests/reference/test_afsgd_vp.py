@@ -1,74 +1,23 @@
 """AFSGD-VP and its synchronous counterparts against the centralised method and a loop transcribed from the paper."""
 
 from collections import deque
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.sparse
+from centralised_rounds import check_rounds
 
 from offbeat.data import load_dataset, vertical_from_dataset
 from offbeat.data.places import find_set
 from offbeat.data.synthetic import credit_like
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC, SQUARED
-from offbeat.learning.penalties import L2, NONCONVEX
-from offbeat.learning.sampling import BlockSampler
-from offbeat.learning.steps import decayed
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send, Started
 from offbeat.party.masked_sum import ShareAsked, SumOptions
 from offbeat.party.member import LinearOptions
 from offbeat.party.survey import Mark
-from offbeat.randomness import stream
 from offbeat.runtime.simulator import CostModel, Simulator
-from offbeat.testing.linear_checkers import linear_checkers
 from offbeat.testing.small_problem import SmallProblem, build_parties, draw_problem, method_named, weights_of
-
-
-class Trajectory:
-    """Every block's weights after each of its steps."""
-
-    def __init__(self):
-        self.blocks = {}
-
-    def handled(self, now_s, party, event, effects):
-        block = party.member.block
-        steps = self.blocks.setdefault(party.name, [])
-        if block.version > len(steps):
-            steps.append(block.weights())
-
-    def ended(self, outcome, parties):
-        pass
-
-    def after(self, problem, steps):
-        return problem.pooled({name: blocks[steps - 1] for name, blocks in self.blocks.items()})
-
-
-def run_rounds(method, problem, *, passes=4.0, scheme="pairwise", seed=5):
-    options = LinearOptions(
-        method=method_named(method).direction, passes=passes, batch=16, sums=SumOptions(scheme=scheme)
-    )
-    seen = Trajectory()
-    parties = build_parties(method, problem, options, seed)
-    slow = {problem.names[1]: 7.0, problem.names[0]: 2.0}
-    checkers = [seen, *linear_checkers(method, problem, options)]
-    outcome = Simulator(seed=seed, costs=CostModel(slow=slow), checkers=checkers).run(parties)
-    return seen, parties[0].member.conduct.eta, outcome
-
-
-def order_of_play(problem, outcome, seed=5, batch=16):
-    """The batches of all rounds, and a None before the batch at which a survey was taken (but the first, at zero)."""
-    rows = problem.X.shape[0]
-    sampler = BlockSampler(rows, batch, stream(seed, "rounds"))
-    looks = [round(v["passes"] * rows) for _, _, name, v in outcome.observations if name == "certificate"]
-    plan, done = [], 0
-    while done < looks[-1]:
-        if done and done in looks:
-            plan.append(None)
-        start, stop = sampler.next()
-        plan.append((start, stop))
-        done += stop - start
-    return plan
 
 
 @pytest.mark.parametrize("method", ["fsgd-vp", "fsvrg-vp", "fsaga-vp"])
@@ -77,42 +26,14 @@ def order_of_play(problem, outcome, seed=5, batch=16):
 @pytest.mark.parametrize("parties", [3, 4, 8])
 def test_rounds_follow_the_centralised_method_step_by_step(method, loss, sparse, parties):
     problem = draw_problem(11, parties=parties, rows=150, sparse=sparse, loss=loss)
-    check_rounds(method, problem, *run_rounds(method, problem))
+    check_rounds(method, problem)
 
 
 @pytest.mark.parametrize("scheme", ["two-tree", "tree"])
 @pytest.mark.parametrize("method", ["fsgd-vp", "fsvrg-vp", "fsaga-vp"])
 def test_rounds_do_not_depend_on_how_sums_are_hidden(method, scheme):
     problem = draw_problem(12, parties=5, rows=120, sparse=False, loss=LOGISTIC)
-    check_rounds(method, problem, *run_rounds(method, problem, scheme=scheme))
-
-
-@pytest.mark.parametrize("method", ["vfb-sgd", "vfb-svrg", "vfb-saga"])
-@pytest.mark.parametrize(("parties", "holders"), [(3, 1), (3, 3), (8, 1), (8, 3)])
-@pytest.mark.parametrize("penalty", [L2, NONCONVEX], ids=lambda penalty: penalty.name)
-def test_rounds_with_labels_at_some_follow_the_centralised_method_too(method, parties, holders, penalty):
-    problem = draw_problem(13, parties=parties, rows=150, sparse=False, loss=LOGISTIC)
-    problem = replace(problem, labels_at=problem.names[:holders], penalty=penalty)
-    check_rounds(method, problem, *run_rounds(method, problem))
-
-
-def check_rounds(method, problem, seen, eta, outcome):
-    direction = method_named(method).direction
-    plan = order_of_play(problem, outcome)
-    steps = sum(batch is not None for batch in plan)
-    assert steps == len(seen.blocks[problem.names[0]]) >= 4 * problem.X.shape[0] // 16
-    assert direction != "svrg" or plan.count(None) == 3
-    plan = plan if direction == "svrg" else [batch for batch in plan if batch is not None]
-    sizes = (lambda t: decayed(eta, problem.strength, t)) if direction == "sgd" else eta
-    for upto in {1, 2, steps // 3, steps}:
-        done, cut = 0, 0
-        while done < upto:
-            done += plan[cut] is not None
-            cut += 1
-        expected = central.run(
-            problem.X, problem.y, problem.loss, problem.penalty, problem.strength, direction, sizes, plan[:cut]
-        )
-        assert np.abs(seen.after(problem, upto) - expected).max() < 1e-9
+    check_rounds(method, problem, scheme=scheme)
 
 
 # -- the paper's loop ------------------------------------------------------------------------------------------------

@@ -16,22 +16,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from centralised_rounds import BATCH, SEED, Trajectory, check_rounds, order_of_play, run_rounds
 
 from offbeat.algorithms import vfb2
 from offbeat.algorithms.vfb2 import Backward
 from offbeat.learning import central
 from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, SQUARED
 from offbeat.learning.penalties import L2, NONCONVEX
-from offbeat.learning.sampling import BlockSampler
 from offbeat.learning.steps import decayed
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send, Started, Woken
 from offbeat.party.masked_sum import CURRENT, ShareAsked
 from offbeat.party.member import LinearOptions
 from offbeat.privacy.label_response import private_targets, response_probabilities
 from offbeat.privacy.noise import SeededNoise
-from offbeat.randomness import stream
 from offbeat.runtime.simulator import CostModel, Jitter, Link, Simulator
-from offbeat.testing.linear_checkers import linear_checkers
 from offbeat.testing.small_problem import build_parties, draw_problem, method_named, weights_of
 
 ROUNDS = ("vfb-sgd", "vfb-svrg", "vfb-saga")
@@ -44,75 +42,6 @@ def problem_with(parties, holders, *, penalty=L2, sparse=False, loss=LOGISTIC, s
 
 
 # -- rounds ----------------------------------------------------------------------------------------------------------
-
-
-class Trajectory:
-    """Every block's weights after each of its steps, and every derivative that was sent."""
-
-    def __init__(self):
-        self.blocks, self.derivatives = {}, []
-
-    def handled(self, now_s, party, event, effects):
-        block = party.member.block
-        steps = self.blocks.setdefault(party.name, [])
-        if block.version > len(steps):
-            steps.append(block.weights())
-        for effect in effects:
-            if isinstance(effect, Broadcast) and isinstance(effect.body, Backward):
-                self.derivatives.append(effect.body)
-
-    def ended(self, outcome, parties):
-        pass
-
-    def after(self, problem, steps):
-        if not steps:
-            return np.zeros(problem.X.shape[1])
-        return problem.pooled({name: blocks[steps - 1] for name, blocks in self.blocks.items()})
-
-
-def run_rounds(method, problem, *, passes=4.0, seed=5):
-    options = LinearOptions(method=method_named(method).direction, passes=passes, batch=16)
-    seen, parties = Trajectory(), build_parties(method, problem, options, seed)
-    slow = {problem.names[1]: 7.0, problem.names[0]: 2.0}
-    checkers = [seen, *linear_checkers(method, problem, options)]
-    outcome = Simulator(seed=seed, costs=CostModel(slow=slow), checkers=checkers).run(parties)
-    return seen, parties[0].member.conduct.eta, outcome
-
-
-def order_of_play(problem, outcome, seed=5, batch=16):
-    """The batches of all rounds, and a None before the batch at which a survey was taken (but the first, at zero)."""
-    rows = problem.X.shape[0]
-    sampler = BlockSampler(rows, batch, stream(seed, "rounds"))
-    looks = [round(v["passes"] * rows) for _, _, name, v in outcome.observations if name == "certificate"]
-    plan, done = [], 0
-    while done < looks[-1]:
-        if done and done in looks:
-            plan.append(None)
-        start, stop = sampler.next()
-        plan.append((start, stop))
-        done += stop - start
-    return plan
-
-
-def check_rounds(method, problem, within=1e-9):
-    seen, eta, outcome = run_rounds(method, problem)
-    direction = method_named(method).direction
-    plan = order_of_play(problem, outcome)
-    steps = sum(batch is not None for batch in plan)
-    assert steps == len(seen.blocks[problem.names[0]]) >= 4 * problem.X.shape[0] // 16
-    assert direction != "svrg" or plan.count(None) == 3
-    plan = plan if direction == "svrg" else [batch for batch in plan if batch is not None]
-    sizes = (lambda t: decayed(eta, problem.strength, t)) if direction == "sgd" else eta
-    for upto in {1, 2, steps // 3, steps}:
-        done, cut = 0, 0
-        while done < upto:
-            done += plan[cut] is not None
-            cut += 1
-        expected = central.run(
-            problem.X, problem.y, problem.loss, problem.penalty, problem.strength, direction, sizes, plan[:cut]
-        )
-        assert np.abs(seen.after(problem, upto) - expected).max() < within
-    return eta
 
 
 @pytest.mark.parametrize("method", ROUNDS)
@@ -482,18 +411,18 @@ def only_columns_of(problem, holders):
 def half_labelled(problem, holders, *, synchronous, passes):
     from offbeat.algorithms import afsgd_vp
 
-    options = LinearOptions(method="svrg", passes=passes, batch=16)
+    options = LinearOptions(method="svrg", passes=passes, batch=BATCH)
     parties = afsgd_vp.build(
         problem.blocks(),
         problem.problem(),
         options,
         synchronous=synchronous,
         labels_at=holders,
-        seed=5,
-        secrets_seed=5,
+        seed=SEED,
+        secrets_seed=SEED,
     )
     seen = Trajectory()
-    outcome = Simulator(seed=5, checkers=[seen]).run(parties)
+    outcome = Simulator(seed=SEED, checkers=[seen]).run(parties)
     return parties, outcome, seen
 
 
