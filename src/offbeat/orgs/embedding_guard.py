@@ -4,26 +4,11 @@ Every message that names rows is preceded by a digest of those rows' tokens. Str
 belongs to the next such message of the same sender: a table that was joined wrongly fails at the first batch.
 """
 
-import hashlib
-from collections.abc import Sequence
-
 import numpy as np
 
 from offbeat.algorithms.vafl_messages import Ask, Refresh, Refreshed, Upload
-from offbeat.orgs.row_ledger import Counts
-from offbeat.party.contract import (
-    Broadcast,
-    Effect,
-    Event,
-    Finish,
-    Message,
-    Observe,
-    Party,
-    PartyName,
-    Received,
-    Send,
-    State,
-)
+from offbeat.orgs.watched_rows import WatchedRows
+from offbeat.party.contract import Broadcast, Effect, Event, Message, Party, PartyName, Received, Send, State
 
 WITH_ROWS = (Upload, Refresh, Refreshed, Ask)
 LEAVING = (Upload, Refreshed)
@@ -42,13 +27,11 @@ MESSAGES = (BatchNamed,)
 
 
 class GuardedEmbedding:
-    """`inner` with its rows watched. `before` counts how often each row was used in earlier runs."""
+    """`inner` with its rows watched: a row is used when something made of it leaves."""
 
-    def __init__(self, inner: Party, tokens: Sequence[bytes], *, cap: int, before: Counts) -> None:
+    def __init__(self, inner: Party, rows: WatchedRows) -> None:
         self.name: PartyName = inner.name
-        self.inner, self.cap, self.before = inner, cap, before
-        self.asked = np.zeros(len(tokens), np.int64)
-        self._tokens = np.frombuffer(b"".join(tokens), np.uint8).reshape(len(tokens), -1)
+        self.inner, self.rows = inner, rows
         self._named: dict[PartyName, bytes] = {}
         self._counted = 0  # the newest release that was counted
 
@@ -71,43 +54,32 @@ class GuardedEmbedding:
                 if refusal:
                     return [*watched, *refusal]
                 to = (effect.to,) if isinstance(effect, Send) else effect.to
-                watched.append(Broadcast(to, BatchNamed(self._digest(effect.body.rows))))
+                watched.append(Broadcast(to, BatchNamed(self.rows.digest(effect.body.rows))))
             watched.append(effect)
         return watched
 
-    def _digest(self, rows: np.ndarray) -> bytes:
-        return hashlib.blake2b(self._tokens[rows].tobytes(), digest_size=16).digest()
-
     def _compare(self, sender: PartyName, rows: np.ndarray) -> list[Effect]:
-        inside = rows.size == 0 or (int(rows.min()) >= 0 and int(rows.max()) < len(self._tokens))
-        if inside and self._named.pop(sender, b"") == self._digest(rows):
+        inside = rows.size == 0 or (int(rows.min()) >= 0 and int(rows.max()) < len(self.rows))
+        if inside and self._named.pop(sender, b"") == self.rows.digest(rows):
             return []
-        reason = (
-            f"{rows.size} rows of '{sender}' are not the rows of '{self.name}': tables were joined differently. Align "
-            "them again; nothing was learned from these rows."
-        )
-        return [Observe("misaligned", reason), Finish("misaligned", reason)]
+        return self.rows.misaligned(f"{rows.size} rows of '{sender}'")
 
     def _count(self, body: Upload | Refreshed) -> list[Effect]:
         """What is sent again byte for byte tells nothing new: it is counted once."""
         if body.release <= self._counted:
             return []
         self._counted = body.release
-        np.add.at(self.asked, body.rows, 1)
-        if not self.cap or int((self.before + self.asked)[body.rows].max(initial=0)) <= self.cap:
-            return []
-        reason = f"'{self.name}' lets a row leave at most {self.cap} times (row_cap), and that is reached"
-        return [Observe("row_cap", reason), Finish("budget", reason)]
+        return self.rows.count(body.rows, f"leave at most {self.rows.cap} times (row_cap), and that is reached")
 
     def snapshot(self) -> State:
         return {
             "inner": self.inner.snapshot(),
-            "asked": self.asked.copy(),
+            "asked": self.rows.asked.copy(),
             "named": dict(self._named),
             "counted": self._counted,
         }
 
     def restore(self, state: State) -> None:
         self.inner.restore(state["inner"])
-        self.asked = np.array(state["asked"])
+        self.rows.asked = np.array(state["asked"])
         self._named, self._counted = dict(state["named"]), state["counted"]

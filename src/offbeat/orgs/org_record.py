@@ -64,7 +64,7 @@ def write_record(
             "run": run,
             "party": name,
             "parties": list(job.parties),
-            "row_most_asked": int(party.asked.max(initial=0)),
+            "row_most_asked": int(party.rows.asked.max(initial=0)),
         },
         data=DataRecord(
             source=f"'{name}', its own table, aligned with {len(job.parties) - 1} others",

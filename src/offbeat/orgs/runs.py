@@ -223,7 +223,7 @@ class Run:
         )
         outcome = self.session("train", party, messages, self.folder, self._training_digest(own))
         finish = outcome.finished[self.home.name]
-        self.ledger.add(ids, party.asked, what=self.run, asker=self.initiator)
+        self.ledger.add(ids, party.rows.asked, what=self.run, asker=self.initiator)
         write_model(self.private, "model", trained_model(party, self.job, own))
         return finish, {"events": outcome.events, "seconds": outcome.time_s}, party, outcome
 

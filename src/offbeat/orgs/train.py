@@ -13,6 +13,7 @@ from offbeat.orgs.job import Job
 from offbeat.orgs.row_ledger import Counts
 from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept
 from offbeat.orgs.train_embedding import build_embedding_party, trained_part
+from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Message
 from offbeat.party.masked_sum import SumOptions
 from offbeat.party.member import LinearOptions
@@ -88,4 +89,5 @@ def _build_linear(
         secrets_seed=int.from_bytes(secret, "big"),
         only=name,
     )
-    return Guarded(inner, rows.tokens_train, cap=cap, before=before), (*family.messages, *guard.MESSAGES)
+    watched = WatchedRows(name, rows.tokens_train, cap=cap, before=before)
+    return Guarded(inner, watched), (*family.messages, *guard.MESSAGES)

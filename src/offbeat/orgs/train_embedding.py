@@ -21,6 +21,7 @@ from offbeat.orgs.job import Job
 from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.orgs.row_ledger import Counts
 from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept
+from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Message
 from offbeat.privacy.embedding import calibrate
 from offbeat.randomness import stream
@@ -51,7 +52,7 @@ def build_embedding_party(
         KeyedNoise(secret, "gradient"),
     )
     inner = Housemates([_server(job, rows, options), client]) if name == server else client
-    return GuardedEmbedding(inner, rows.tokens_train, cap=cap, before=before), MESSAGES
+    return GuardedEmbedding(inner, WatchedRows(name, rows.tokens_train, cap=cap, before=before)), MESSAGES
 
 
 def columns_of(job: Job, name: str, block: Matrix) -> Any:

@@ -7,6 +7,7 @@ from offbeat.algorithms.vafl_messages import Ask, Refresh, Upload
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.orgs.embedding_guard import BatchNamed, GuardedEmbedding
 from offbeat.orgs.housemates import Housemates
+from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import (
     Broadcast,
     Compute,
@@ -95,7 +96,8 @@ def upload(release):
 
 
 def guarded(cap=0, tokens=TOKENS, **effects):
-    return GuardedEmbedding(Script("shop", **effects), tokens, cap=cap, before=np.zeros(4, np.int64))
+    rows = WatchedRows("shop", tokens, cap=cap, before=np.zeros(4, np.int64))
+    return GuardedEmbedding(Script("shop", **effects), rows)
 
 
 def test_rows_are_named_before_they_travel_and_compared_when_they_arrive():
@@ -118,10 +120,10 @@ def test_a_row_leaves_no_oftener_than_its_owner_allows_and_repeats_do_not_count(
     party = guarded(cap=2, Woken=[Send("bank", upload(7))])
     for _ in range(5):
         assert len(party.handle(Woken())) == 2
-    assert party.asked.tolist() == [1, 0, 1, 0]
+    assert party.rows.asked.tolist() == [1, 0, 1, 0]
     party.inner.effects["Woken"] = [Send("bank", upload(8)), Send("bank", upload(9))]
     *_, noted, finish = party.handle(Woken())
     assert isinstance(noted, Observe) and finish.verdict == "budget" and "row_cap" in finish.reason
     again = guarded(cap=2)
     again.restore(decode_state(encode_state(party.snapshot())))
-    assert again.asked.tolist() == party.asked.tolist()
+    assert again.rows.asked.tolist() == party.rows.asked.tolist()

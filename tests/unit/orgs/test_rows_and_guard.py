@@ -12,6 +12,7 @@ from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
 from offbeat.orgs.rows import OwnModel, load_table, own_rows, read_model, write_model
 from offbeat.orgs.tokens import id_column
+from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Broadcast, Effect, Event, Finish, Received, Started
 from offbeat.party.masked_sum import ShareAsked
 
@@ -100,7 +101,8 @@ class Asking:
 
 
 def guarded(tokens: list[bytes], cap: int = 0) -> Guarded:
-    return Guarded(Asking(), tokens, cap=cap, before=np.zeros(len(tokens), np.int64))  # type: ignore[arg-type]
+    rows = WatchedRows("bank", tokens, cap=cap, before=np.zeros(len(tokens), np.int64))
+    return Guarded(Asking(), rows)  # type: ignore[arg-type]
 
 
 def test_a_range_is_named_once_before_it_is_asked_for() -> None:
