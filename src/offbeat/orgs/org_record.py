@@ -1,6 +1,7 @@
 """The run record as one party may write it: its own counters, what it was told, and nobody else's data."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -18,30 +19,50 @@ from offbeat.orgs.structs import settings_text
 from offbeat.orgs.train import AnyGuarded
 from offbeat.orgs.train_embedding import MESSAGES as EMBEDDING_MESSAGES
 from offbeat.orgs.train_embedding import client_of, server_of
-from offbeat.party.contract import Message
+from offbeat.party.contract import Message, PartyName
 from offbeat.recording import label_ledger, party_record, reveals
 from offbeat.report.page import write_report
 from offbeat.runtime.contract import Outcome, Tally
 
 
-def write_record(
-    folder: Path,
-    job: Job,
-    run: str,
-    name: str,
-    party: AnyGuarded,
-    outcome: Outcome,
-    rows: OwnRows,
-    notes: tuple[str, ...],
-    metrics: dict[str, float],
-    sent: Mapping[str, dict[str, list[int]]],
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class OwnRun:
+    """A run as one party saw it: all that its record is made of."""
+
+    job: Job
+    run: str
+    party: AnyGuarded
+    outcome: Outcome
+    rows: OwnRows
+    notes: tuple[str, ...]
+    metrics: Mapping[str, float]
+    sent: Mapping[str, dict[str, list[int]]]  # by phase, as a tally counts it
+
+    @property
+    def name(self) -> PartyName:
+        return self.party.name
+
+
+def write_record(folder: Path, own: OwnRun) -> dict[str, Any]:
     """Write record.json and report.html; returns what the initiator is entitled to: counters, no block and no score."""
-    finish, tally = outcome.finished[name], outcome.tallies[name]
-    counters = _counters(party, tally, outcome.time_s)
+    record = _record(own)
+    record.write(folder)
+    write_report(record, folder)
+    return {
+        "updates": record.updates,
+        "bytes_sent": record.bytes_sent,
+        "rows": record.data.rows,
+        "digest": record.digest,
+    }
+
+
+def _record(own: OwnRun) -> RunRecord:
+    job, name, outcome = own.job, own.name, own.outcome
+    finish = outcome.finished[name]
+    counters = _counters(own.party, outcome.tallies[name], outcome.time_s)
     certified = [(at_s, value) for at_s, _, what, value in outcome.observations if what == "certificate"]
     last = min((value for _, value in certified), key=lambda v: v["gradient_norm"], default=None)
-    record = RunRecord(
+    return RunRecord(
         offbeat=offbeat_version(),
         algorithm=job.method.algorithm,
         runtime="grpc",
@@ -52,39 +73,39 @@ def write_record(
         reason=finish.reason,
         objective=last["objective"] if last else None,
         certificate=_certificate(last),
-        passes=float(last["passes"]) if last else _passes(party),
+        passes=float(last["passes"]) if last else _passes(own.party),
         seconds=outcome.time_s,
-        metrics=dict(metrics),
+        metrics=dict(own.metrics),
         parties={name: counters},
-        reveals=reveals({what: Tally(sent=rows) for what, rows in sent.items()}, _kinds(job)),
-        privacy=_privacy(job, name, party),
+        reveals=reveals({phase: Tally(sent=rows) for phase, rows in own.sent.items()}, _kinds(job)),
+        privacy=_privacy(job, name, own.party),
         warnings=_warnings(job, name, outcome),
-        options={
-            "job": settings_text(job),
-            "run": run,
-            "party": name,
-            "parties": list(job.parties),
-            "row_most_asked": int(party.rows.asked.max(initial=0)),
-        },
-        data=DataRecord(
-            source=f"'{name}', its own table, aligned with {len(job.parties) - 1} others",
-            rows=len(rows.tokens_train),
-            test_rows=len(rows.tokens_test),
-            columns={name: int(rows.train.shape[1])},
-            notes=notes,
-        ),
+        options=_options(own),
+        data=_data(own),
         versions=library_versions(),
         machine=this_machine(),
         curve=tuple(_look(at_s, value, counters.bytes_sent) for at_s, value in certified),
     )
-    record.write(folder)
-    write_report(record, folder)
+
+
+def _options(own: OwnRun) -> dict[str, Any]:
     return {
-        "updates": counters.updates,
-        "bytes_sent": counters.bytes_sent,
-        "rows": len(rows.tokens_train),
-        "digest": outcome.digest,
+        "job": settings_text(own.job),
+        "run": own.run,
+        "party": own.name,
+        "parties": list(own.job.parties),
+        "row_most_asked": int(own.party.rows.asked.max(initial=0)),
     }
+
+
+def _data(own: OwnRun) -> DataRecord:
+    return DataRecord(
+        source=f"'{own.name}', its own table, aligned with {len(own.job.parties) - 1} others",
+        rows=len(own.rows.tokens_train),
+        test_rows=len(own.rows.tokens_test),
+        columns={own.name: int(own.rows.train.shape[1])},
+        notes=own.notes,
+    )
 
 
 def _kinds(job: Job) -> tuple[type[Message], ...]:

@@ -28,7 +28,7 @@ from offbeat.orgs.align_psi import Aligner
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import ENDED_PHASES, RunStatus, error_named
 from offbeat.orgs.job import Job, wanted_of
-from offbeat.orgs.org_record import write_record
+from offbeat.orgs.org_record import OwnRun, write_record
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_rows
 from offbeat.orgs.predict import Predictor
@@ -155,10 +155,8 @@ class Run:
             self.update(metrics=metrics)
             facts["metrics"] = metrics
         notes = (*self._alignment_notes(len(table), len(rows)), *own.notes)
-        record = write_record(
-            self.folder, self.job, self.run, self.home.name, party, outcome, own, notes, self.status.metrics, self._sent
-        )
-        facts |= record
+        ended = OwnRun(self.job, self.run, party, outcome, own, notes, self.status.metrics, self._sent)
+        facts |= write_record(self.folder, ended)
         return finish.verdict, finish.reason, facts
 
     def _spend(self) -> None:
