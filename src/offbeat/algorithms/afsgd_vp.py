@@ -40,7 +40,7 @@ from offbeat.learning.blocks import Block, finish_product
 from offbeat.learning.directions import Direction, Saga, Sgd, Svrg
 from offbeat.learning.losses import Loss
 from offbeat.learning.sampling import BlockSampler
-from offbeat.learning.steps import curvature_left, decayed, default_step
+from offbeat.learning.steps import decayed, default_step
 from offbeat.party import member
 from offbeat.party.contract import Broadcast, Effect, Message, Party, PartyName, Send, State
 from offbeat.party.expected import expect_array
@@ -97,25 +97,23 @@ class Stepper:
         self.samples = self.lags_noted = 0
         self.lag_mean = 0.0  # a running mean of the lags of late
         self.factor = 1.0  # of the step that was chosen at the beginning
-        self.left = (1.0, 1.0)  # of the loss's curvature, at the newest table: for L and for L_max
-        self.caution = 1.0
+        self.caution = 1.0  # what steps by the curvature are divided by, for they have been too long
 
     def adopt_survey(self) -> None:
         """SVRG: correct against the new table and the gradient taken at the same point; step by the curvature there."""
         if isinstance(self.direction, Svrg):
             self.direction.adopt(self.member.survey.table)
-            self.block.set_mean_gradient(self.member.survey.gradient)
-            if self.member.options.follow_curvature:
+            if self.member.options.by_curvature:
                 self._follow_curvature(self.direction.table)
+            self.block.set_mean_gradient(self.member.survey.gradient)
 
     def _follow_curvature(self, table: np.ndarray) -> None:
-        """A loss that has become flat allows longer steps. Every party has the same table, so all lengthen alike; each
-        rise of the objective takes half of the lengthening back."""
-        before = [news.objective for news in self.member.survey.history[-2:]]
+        """The metric is taken anew where derivatives tell the curvature; a rise of the objective halves the step."""
+        loss, before = self.member.problem.loss, [news.objective for news in self.member.survey.history[-2:]]
         if len(before) == 2 and before[1] > before[0]:
             self.caution *= CAUTION
-        common, largest = curvature_left(self.member.problem.loss, table)
-        self.left = min(1.0, self.caution * common), min(1.0, self.caution * largest)
+        if loss.second_from_derivative is not None:
+            self.block.step_by_curvature(loss.second_from_derivative(table))
         self.factor = self._factor()
 
     def derivatives(self, start: int, stop: int, others: np.ndarray, own: np.ndarray | None = None) -> np.ndarray:
@@ -148,13 +146,10 @@ class Stepper:
     def _factor(self) -> float:
         conduct, options, rows = self.member.conduct, self.member.options, self.member.problem.rows
         lag = max(self.lag_mean / lag_allowance(self.member.problem.loss), options.lag or 0.0)
-        unchanged = lag == (options.lag or 0.0) and self.left == (1.0, 1.0)
-        if conduct.smoothness == 0.0 or unchanged:
+        if conduct.smoothness == 0.0 or (lag == (options.lag or 0.0) and self.caution == 1.0):
             return 1.0
-        strength = self.member.problem.strength
-        smoothness = self.left[0] * (conduct.smoothness - strength) + strength
-        constants = (smoothness, self.left[1] * conduct.row_smoothness, conduct.batch, rows)
-        return default_step(options.method, *constants, lag) / conduct.eta
+        constants = (conduct.smoothness, conduct.row_smoothness, conduct.batch, rows)
+        return default_step(options.method, *constants, lag) / conduct.eta / self.caution
 
     def eta(self) -> float:
         eta = self.member.conduct.eta * self.factor
@@ -166,13 +161,12 @@ class Stepper:
 
     def snapshot(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self._PLAIN}
-        return {**plain, "left": list(self.left), "direction": self.direction.snapshot()}
+        return {**plain, "direction": self.direction.snapshot()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.direction.restore(state["direction"])
         for name in self._PLAIN:
             setattr(self, name, state[name])
-        self.left = (state["left"][0], state["left"][1])
 
 
 class Worker:

@@ -55,7 +55,8 @@ class Block(Protocol):
         ...
 
     def step(self, start: int, stop: int, residual: Floats, eta: float, accumulate: float = 0.0) -> None:
-        """With g = rows^T residual: w -= eta (g / b + mu + strength penalty'(w)); then mu += accumulate g."""
+        """With g = rows^T residual: w -= eta M (g / b + mu + strength penalty'(w)); then mu += accumulate g. M is 1
+        unless steps are divided by the curvature."""
         ...
 
     def corrected_step(
@@ -80,8 +81,13 @@ class Block(Protocol):
         """into += rows^T theta / (number of all rows): pass by pass this gives the full gradient."""
         ...
 
+    def step_by_curvature(self, second: Floats) -> None:
+        """Divide each coordinate's steps by its curvature from now on, with this second derivative of the loss in each
+        row: see `metric`. The weights and the mean gradient stay."""
+        ...
+
     def in_step_metric(self, gradient: Floats) -> Floats:
-        """The gradient as a step would follow it: shortened where a coordinate has a metric of its own."""
+        """The gradient as a step would follow it, where coordinates have a metric of their own."""
         ...
 
     def smoothness(
@@ -91,7 +97,7 @@ class Block(Protocol):
         ...
 
     def row_norms_squared(self, start: int, stop: int) -> Floats:
-        """The squared norm of each of these rows within the block."""
+        """The squared norm of each of these rows within the block, in the metric of the steps."""
         ...
 
     def gather(self, start: int, stop: int) -> Gathered:

@@ -206,7 +206,7 @@ def fit(
     strength: float,
     *,
     method: str,
-    eta: float | Callable[[Floats], float],
+    eta: float,
     passes: int,
     batch: int = 1,
     seed: int = 0,
@@ -214,9 +214,8 @@ def fit(
 ) -> Fit:
     """Solve with compiled loops, until the objective is at most `target` or for so many passes over the data.
 
-    `eta` may be a function of the table of derivatives that the method holds when a pass begins. At batch 1 one
-    fused loop goes over freshly shuffled rows; a larger batch goes through the same blocks that parties use. SVRG
-    takes a snapshot before every pass, and its snapshots count as passes.
+    At batch 1 one fused loop goes over freshly shuffled rows; a larger batch goes through the same blocks that parties
+    use. SVRG takes a snapshot before every pass, and its snapshots count as passes.
     """
     check_method(method)
     from offbeat.learning.central_loops import solver
@@ -226,8 +225,7 @@ def fit(
     curve: list[tuple[float, float, float]] = []
     done, cpu_s = 0.0, 0.0
     while done < passes:
-        spent = work.one_pass(eta(work.table) if callable(eta) else eta)
-        cpu_s += spent
+        cpu_s += work.one_pass(eta)
         done += 2.0 if method == "svrg" else 1.0
         last = done >= passes
         if target is None and not last:
@@ -237,3 +235,36 @@ def fit(
         if (target is not None and value <= target) or not np.isfinite(value):
             break
     return Fit(work.weights(), curve[-1][2], done, cpu_s, tuple(curve))
+
+
+def fit_by_curvature(
+    X: Any,
+    y: Floats,
+    start: Floats,
+    loss: Loss,
+    penalty: Penalty,
+    strength: float,
+    *,
+    eta: float,
+    batch: int,
+    passes: float,
+    norm_most: float,
+    snapshot_passes: int = 1,
+    seed: int = 0,
+) -> Fit:
+    """SVRG from this start, each coordinate's steps divided by its curvature at the last snapshot, until the gradient
+    norm is at most `norm_most` at a snapshot or for so many passes."""
+    from offbeat.learning.central_loops import BatchSolver
+
+    work = BatchSolver(X, y, loss, penalty, strength, "svrg", batch, np.random.default_rng(seed))
+    work.begin_at(start)
+    done, cpu_s = 0.0, 0.0
+    while True:
+        weights = work.weights()
+        norm = float(np.linalg.norm(gradient(X, y, weights, loss, penalty, strength)))
+        if norm <= norm_most or done >= passes or not np.isfinite(norm):
+            value = objective(X, y, weights, loss, penalty, strength)
+            return Fit(weights, value, done, cpu_s, ((done, cpu_s, value),))
+        for number in range(snapshot_passes):
+            cpu_s += work.one_pass(eta, snapshot=number == 0, by_curvature=True)
+        done += 1.0 + snapshot_passes

@@ -12,7 +12,7 @@ from offbeat.learning.blocks import make_block
 from offbeat.learning.directions import Direction, Saga, Sgd, Svrg
 from offbeat.learning.kernels import BLOCK, INT, READ, REAL, WRITE, compiled, given
 from offbeat.learning.losses import Loss, derivative_of
-from offbeat.learning.penalties import L2, NONCONVEX, Penalty, after_nonconvex, penalty_slope
+from offbeat.learning.penalties import L2, NONCONVEX, Penalty, after_penalty, penalty_slope
 from offbeat.learning.sampling import BlockSampler
 from offbeat.learning.sparse import PENALTY_OWED_MOST, SCALE_LEAST, SHIFT_MOST
 from offbeat.learning.sparse_kernels import COLUMNS, OFFSETS, PAIRS_OUT, fold, unfold
@@ -22,6 +22,8 @@ Floats = NDArray[np.float64]
 SVRG, SAGA, SGD = 0, 1, 2
 CODES = {"svrg": SVRG, "saga": SAGA, "sgd": SGD}
 ORDER = given(types.int64)
+NONCONVEX_CODE = NONCONVEX.code
+NO_METRIC = np.empty(0)
 
 
 class Solver(Protocol):
@@ -30,11 +32,6 @@ class Solver(Protocol):
         ...
 
     def weights(self) -> Floats: ...
-
-    @property
-    def table(self) -> Floats:
-        """One derivative a row, of the last snapshot or visit; zeros before, and always for SGD."""
-        ...
 
 
 def solver(
@@ -139,7 +136,7 @@ def sparse_rows(  # type: ignore[no-untyped-def]
         else:
             for t in range(len(column)):
                 j = column[t]
-                z += x[t] * after_nonconvex(s * pairs[j, 0] + c * pairs[j, 1], owed)
+                z += x[t] * after_penalty(NONCONVEX_CODE, s * pairs[j, 0] + c * pairs[j, 1], owed)
         theta = derivative_of(loss, z, y[i])
         r = theta - table[i]
         if method == SAGA:
@@ -147,14 +144,14 @@ def sparse_rows(  # type: ignore[no-untyped-def]
         size = eta / (1.0 + eta * shrinkage * (steps + k)) if method == SGD else eta
         debt = size * owing
         if owed + 2.0 * debt > PENALTY_OWED_MOST:
-            fold(pairs, s, c, owed, debt)
+            fold(pairs, s, c, NONCONVEX_CODE, owed, NO_METRIC, debt)
             s, c, owed = 1.0, 0.0, 0.0
         else:
             owed += debt
         s *= 1.0 - size * shrinkage
         c = (1.0 - size * shrinkage) * c - size
         if s < SCALE_LEAST or c < -SHIFT_MOST:
-            fold(pairs, s, c, owed, 0.0)
+            fold(pairs, s, c, NONCONVEX_CODE, owed, NO_METRIC, 0.0)
             s, c, owed = 1.0, 0.0, 0.0
         to_v = r * (size + accumulate * c) / s
         to_mu = r * accumulate
@@ -215,7 +212,7 @@ class SparseRowSolver:
 
     def weights(self) -> Floats:
         w = np.empty(len(self._pairs))
-        unfold(self._pairs, self._scalars[0], self._scalars[1], self._scalars[2], w)
+        unfold(self._pairs, self._scalars[0], self._scalars[1], NONCONVEX_CODE, self._scalars[2], NO_METRIC, w)
         return w
 
 
@@ -233,14 +230,16 @@ class BatchSolver:
         table = np.zeros(len(y))
         choices: dict[str, Direction] = {"sgd": Sgd(), "svrg": Svrg(table), "saga": Saga(table)}
         self._direction = choices[method]
-        self._nothing = table
         self._sampler = BlockSampler(len(y), batch, rng)
         self._steps = 0
 
-    def one_pass(self, eta: float) -> float:
+    def begin_at(self, weights: Floats) -> None:
+        self._block.set_weights(weights)
+
+    def one_pass(self, eta: float, snapshot: bool = True, by_curvature: bool = False) -> float:
         began = time.process_time()
-        if isinstance(self._direction, Svrg):
-            self._take_snapshot(self._direction)
+        if isinstance(self._direction, Svrg) and snapshot:
+            self._take_snapshot(self._direction, by_curvature)
         block, direction, y, derivative = self._block, self._direction, self._y, self._loss.derivative
         for start, stop in self._sampler.one_pass():
             theta = derivative(block.share(start, stop), y[start:stop])
@@ -249,17 +248,16 @@ class BatchSolver:
             self._steps += 1
         return time.process_time() - began
 
-    def _take_snapshot(self, direction: Svrg) -> None:
+    def _take_snapshot(self, direction: Svrg, by_curvature: bool) -> None:
         rows = len(self._y)
         table = self._loss.derivative(self._block.share(0, rows, self._block.weights()), self._y)
         mean = np.zeros(self._block.width)
         self._block.add_gradient(0, rows, table, mean)
         direction.adopt(table)
+        if by_curvature:
+            assert self._loss.second_from_derivative is not None, f"{self._loss.name} does not tell its curvature"
+            self._block.step_by_curvature(self._loss.second_from_derivative(table))
         self._block.set_mean_gradient(mean)
 
     def weights(self) -> Floats:
         return self._block.weights()
-
-    @property
-    def table(self) -> Floats:
-        return self._direction.table if isinstance(self._direction, Svrg | Saga) else self._nothing

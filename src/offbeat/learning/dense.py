@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.learning import kernels
+from offbeat.learning.metric import curvature_metric
 from offbeat.learning.penalties import Penalty
 from offbeat.learning.ranges import check_finite, refuse_length, refuse_rows, refuse_share
 
@@ -26,8 +27,9 @@ class DenseBlock:
         self.width: int = X.shape[1]
         self.nonzeros_total = self.width * self.rows
         self.version = 0
-        self._penalty = penalty.code
+        self._penalty = penalty
         self._strength = strength
+        self._metric = np.ones(self.width)
         self._w = np.zeros(self.width)
         self._mu = np.zeros(self.width)
 
@@ -70,7 +72,7 @@ class DenseBlock:
 
     def step(self, start: int, stop: int, residual: Floats, eta: float, accumulate: float = 0.0) -> None:
         self._check(start, stop, residual)
-        kernels.dense_step(self._X, start, residual, eta, accumulate, self._strength, self._penalty, self._w, self._mu)
+        kernels.dense_step(self._X, start, residual, eta, accumulate, *self._penalised(), self._w, self._mu)
         self.version += 1
 
     def corrected_step(
@@ -80,9 +82,12 @@ class DenseBlock:
         if len(table) != self.rows:
             refuse_length("a table over the rows", len(table), self.rows)
         kernels.dense_corrected_step(
-            self._X, start, theta, table, exchange, eta, accumulate, self._strength, self._penalty, self._w, self._mu
+            self._X, start, theta, table, exchange, eta, accumulate, *self._penalised(), self._w, self._mu
         )
         self.version += 1
+
+    def _penalised(self) -> tuple[float, int, Floats]:
+        return self._strength, self._penalty.code, self._metric
 
     def _check(self, start: int, stop: int, residual: Floats) -> None:
         if not 0 <= start < stop <= self.rows:
@@ -110,17 +115,22 @@ class DenseBlock:
         self, loss_curvature: float, rows_at_most: int = 1024, iterations: int = 15, *, rng: np.random.Generator
     ) -> tuple[float, float]:
         some = np.sort(rng.choice(self.rows, min(self.rows, rows_at_most), replace=False))
-        X = np.ascontiguousarray(self._X[:, some])
+        X = np.ascontiguousarray(self._X[:, some] * np.sqrt(self._metric)[:, None])
         largest = largest_eigenvalue(lambda u: X @ (u @ X) / len(some), self.width, rng, iterations)
-        row_norm = float(np.einsum("ji,ji->i", self._X, self._X).max(initial=0.0))
+        row_norm = float(self.row_norms_squared(0, self.rows).max(initial=0.0))
         return loss_curvature * largest, loss_curvature * row_norm
 
+    def step_by_curvature(self, second: Floats) -> None:
+        squares = np.empty(self.width)
+        kernels.dense_squares(self._X, sized_rows(second, self.rows) / self.rows, squares)
+        self._metric = curvature_metric(squares, self._w, self._penalty, self._strength)
+
     def in_step_metric(self, gradient: Floats) -> Floats:
-        return gradient
+        return gradient * self._metric
 
     def row_norms_squared(self, start: int, stop: int) -> Floats:
         rows = self._X[:, start:stop]
-        return np.asarray(np.einsum("ji,ji->i", rows, rows))
+        return np.asarray(np.einsum("ji,ji->i", rows * self._metric[:, None], rows))
 
     def gather(self, start: int, stop: int) -> Gathered:
         return None, self._at(start, stop, None).copy()
@@ -143,22 +153,30 @@ class DenseBlock:
         self, columns: Columns | None, values: Floats, batch_rows: int, eta: float, accumulate: float = 0.0
     ) -> None:
         kernels.dense_apply(
-            sized(values, self.width), batch_rows, eta, accumulate, self._strength, self._penalty, self._w, self._mu
+            sized(values, self.width), batch_rows, eta, accumulate, *self._penalised(), self._w, self._mu
         )
         self.version += 1
 
     def snapshot(self) -> dict[str, Any]:
-        return {"version": self.version, "weights": self._w.copy(), "mean_gradient": self._mu.copy()}
+        held = {"weights": self._w, "mean_gradient": self._mu, "metric": self._metric}
+        return {"version": self.version, **{name: values.copy() for name, values in held.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.set_weights(state["weights"])
         self.set_mean_gradient(state["mean_gradient"])
+        self._metric = sized(np.array(state["metric"], dtype=np.float64), self.width)
         self.version = int(state["version"])
 
 
 def sized(values: Floats, width: int) -> Floats:
     if len(values) != width:
         refuse_length("a vector over the block's columns", len(values), width)
+    return values
+
+
+def sized_rows(values: Floats, rows: int) -> Floats:
+    if len(values) != rows:
+        refuse_length("a vector over the rows", len(values), rows)
     return values
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from offbeat.errors import OutOfRange
 from offbeat.learning.blocks import Block, Columns, Floats, Gathered, Words
+from offbeat.learning.metric import curvature_metric
 from offbeat.learning.penalties import Penalty
 
 METRIC_ROWS = 1024
@@ -104,6 +105,11 @@ class BlockWithIntercept:
         self.inner.add_gradient(start, stop, theta, into[:-1])
         into[-1] += theta.sum() / self.rows
 
+    def step_by_curvature(self, second: Floats) -> None:
+        self.inner.step_by_curvature(second)
+        ones, weight = np.array([float(second.mean())]), np.array([self.intercept])
+        self.metric = float(curvature_metric(ones, weight, self._penalty, self._strength)[0])
+
     def in_step_metric(self, gradient: Floats) -> Floats:
         return np.append(self.inner.in_step_metric(gradient[:-1]), self.metric * gradient[-1])
 
@@ -146,8 +152,8 @@ class BlockWithIntercept:
     # -- going on later ------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        return {"inner": self.inner.snapshot(), "intercept": self.intercept, "mean": self._mean}
+        return {"inner": self.inner.snapshot(), "intercept": self.intercept, "mean": self._mean, "metric": self.metric}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.inner.restore(state["inner"])
-        self.intercept, self._mean = float(state["intercept"]), float(state["mean"])
+        self.intercept, self._mean, self.metric = (float(state[key]) for key in ("intercept", "mean", "metric"))

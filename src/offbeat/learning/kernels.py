@@ -190,34 +190,45 @@ def dense_gradient(X, start, residual, factor, into):  # type: ignore[no-untyped
 
 
 @numba.njit(inline="always")
-def _step(X, start, residual, eta, accumulate, strength, penalty, w, mu):  # type: ignore[no-untyped-def]
+def _step(X, start, residual, eta, accumulate, strength, penalty, metric, w, mu):  # type: ignore[no-untyped-def]
     share = 1.0 / len(residual)
     for j in range(len(w)):
         g = _column_product(X, j, start, residual)
-        w[j] -= eta * (g * share + mu[j] + strength * penalty_slope(penalty, w[j]))
+        w[j] -= eta * metric[j] * (g * share + mu[j] + strength * penalty_slope(penalty, w[j]))
         mu[j] += accumulate * g
 
 
-@compiled(types.void, BLOCK, INT, READ, REAL, REAL, REAL, INT, WRITE, WRITE)
-def dense_step(X, start, residual, eta, accumulate, strength, penalty, w, mu):  # type: ignore[no-untyped-def]
-    """w -= eta (g / b + mu + strength penalty'(w)); mu += accumulate g; with g = rows^T residual."""
-    _step(X, start, residual, eta, accumulate, strength, penalty, w, mu)
+@compiled(types.void, BLOCK, INT, READ, REAL, REAL, REAL, INT, READ, WRITE, WRITE)
+def dense_step(X, start, residual, eta, accumulate, strength, penalty, metric, w, mu):  # type: ignore[no-untyped-def]
+    """w -= eta metric (g / b + mu + strength penalty'(w)); mu += accumulate g; with g = rows^T residual."""
+    _step(X, start, residual, eta, accumulate, strength, penalty, metric, w, mu)
 
 
-@compiled(types.void, BLOCK, INT, READ, WRITE, FLAG, REAL, REAL, REAL, INT, WRITE, WRITE)
+@compiled(types.void, BLOCK, INT, READ, WRITE, FLAG, REAL, REAL, REAL, INT, READ, WRITE, WRITE)
 def dense_corrected_step(  # type: ignore[no-untyped-def]
-    X, start, theta, table, exchange, eta, accumulate, strength, penalty, w, mu
+    X, start, theta, table, exchange, eta, accumulate, strength, penalty, metric, w, mu
 ):
     """The same, with residual = theta - table[start:] and the exchange of the table's entries in one go."""
     residual = np.empty(len(theta))
     differences(table, start, theta, exchange, residual)
-    _step(X, start, residual, eta, accumulate, strength, penalty, w, mu)
+    _step(X, start, residual, eta, accumulate, strength, penalty, metric, w, mu)
 
 
-@compiled(types.void, READ, REAL, REAL, REAL, REAL, INT, WRITE, WRITE)
-def dense_apply(g, batch_rows, eta, accumulate, strength, penalty, w, mu):  # type: ignore[no-untyped-def]
+@compiled(types.void, READ, REAL, REAL, REAL, REAL, INT, READ, WRITE, WRITE)
+def dense_apply(g, batch_rows, eta, accumulate, strength, penalty, metric, w, mu):  # type: ignore[no-untyped-def]
     """The same step from a gradient computed elsewhere."""
     share = 1.0 / batch_rows
     for j in range(len(w)):
-        w[j] -= eta * (g[j] * share + mu[j] + strength * penalty_slope(penalty, w[j]))
+        w[j] -= eta * metric[j] * (g[j] * share + mu[j] + strength * penalty_slope(penalty, w[j]))
         mu[j] += accumulate * g[j]
+
+
+@compiled(types.void, BLOCK, READ, WRITE)
+def dense_squares(X, factor, into):  # type: ignore[no-untyped-def]
+    """into = for each column the sum over all rows of factor * value^2."""
+    for j in range(len(into)):
+        x = X[j]
+        total = 0.0
+        for i in range(len(factor)):
+            total += factor[i] * x[i] * x[i]
+        into[j] = total

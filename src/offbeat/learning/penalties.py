@@ -30,6 +30,8 @@ class Penalty:
     convex: bool
     value: Callable[[Floats], float]
     gradient: Callable[[Floats], Floats]
+    curvature_beyond: Callable[[Floats], Floats]
+    """The largest absolute second derivative at weights at least as large as these."""
 
 
 def _l2(w: Floats) -> float:
@@ -45,13 +47,20 @@ def _nonconvex_gradient(w: Floats) -> Floats:
     return w / (1.0 + w * w) ** 2
 
 
+def _nonconvex_curvature_beyond(w: Floats) -> Floats:
+    """(1 - 3w^2) / (1+w^2)^3 falls from 1 to -1/4 at w = 1, and rises to 0 from there."""
+    square = w * w
+    second = (1.0 - 3.0 * square) / (1.0 + square) ** 3
+    return np.where(square < 1.0, np.maximum(second, 0.25), -second)
+
+
 def _nothing(w: Floats) -> float:
     return 0.0
 
 
-L2 = Penalty("l2", 0, 1.0, True, _l2, np.array)
-NONCONVEX = Penalty("nonconvex", 1, 1.0, False, _nonconvex, _nonconvex_gradient)
-NONE = Penalty("none", 2, 0.0, True, _nothing, np.zeros_like)
+L2 = Penalty("l2", 0, 1.0, True, _l2, np.array, np.ones_like)
+NONCONVEX = Penalty("nonconvex", 1, 1.0, False, _nonconvex, _nonconvex_gradient, _nonconvex_curvature_beyond)
+NONE = Penalty("none", 2, 0.0, True, _nothing, np.zeros_like, np.zeros_like)
 
 PENALTIES = (L2, NONCONVEX, NONE)
 
@@ -75,13 +84,16 @@ def penalty_slope(code: int, w: float) -> float:
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def after_nonconvex(w: float, owed: float) -> float:
-    """Where the nonconvex penalty, `owed` = eta * strength summed over several steps, would have brought this weight.
+def after_penalty(code: int, w: float, owed: float) -> float:
+    """Where the penalty, `owed` = eta * strength summed over several steps, would have brought this weight.
 
-    One Newton step on u + owed g'(u) = w. A weight at rest under a constant slope, which moved on by owed g'(u) while
-    the penalty was not paid, is thereby read back as u itself, up to third derivatives.
+    u with u + owed g'(u) = w; for the nonconvex penalty by one Newton step. A weight at rest under a constant slope,
+    which moved on by owed g'(u) while the penalty was not paid, is thereby read back as u itself, up to third
+    derivatives.
     """
     if owed == 0.0:
         return w
+    if code == 0:
+        return w / (1.0 + owed)
     q = 1.0 / (1.0 + w * w)
     return w - owed * w * q * q / (1.0 + owed * (1.0 - 3.0 * w * w) * q * q * q)

@@ -2,7 +2,8 @@
 
 How w = s v + c mu makes that possible is told at the head of `sparse_kernels`. The nonconvex penalty has no such closed
 form: what it is owed is paid on all columns at once every r steps, r * eta * strength <= 1/4 (at every step, exactly,
-where two would pass that). Until then each weight that is read is read as if it had been paid, to second order.
+where two would pass that). Until then each weight that is read is read as if it had been paid, to second order. The
+same goes for the l2 penalty once columns have steps of their own: no common s can then shrink them.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from offbeat.errors import BadData
 from offbeat.learning import sparse_kernels as kernels
-from offbeat.learning.dense import largest_eigenvalue, sized
+from offbeat.learning.dense import largest_eigenvalue, sized, sized_rows
+from offbeat.learning.metric import curvature_metric, steepest_penalty
 from offbeat.learning.penalties import L2, NONCONVEX, Penalty
 from offbeat.learning.ranges import check_finite, refuse_length, refuse_rows, refuse_share
 
@@ -48,8 +50,12 @@ class SparseBlock:
         check_finite(self._values)
         self.nonzeros_total = len(self._values)
         self.version = 0
+        self._penalty, self._strength = penalty, strength
         self._shrinkage = strength if penalty is L2 else 0.0
         self._owing = strength if penalty is NONCONVEX else 0.0
+        self._steepest = 1.0  # second derivative of the penalty, in the metric of the steps
+        self._metric = np.empty(0)  # empty: 1 everywhere
+        self._stepped = self._values  # in the metric of the steps
         self._pairs = np.zeros((self.width, 2))
         self._s = 1.0
         self._c = 0.0
@@ -67,9 +73,8 @@ class SparseBlock:
         self._check_point(start, stop, point)
         z = np.empty(stop - start)
         if point is None:
-            kernels.lazy_share(
-                self._offsets, self._columns, self._values, start, self._pairs, self._s, self._c, self._owed, z
-            )
+            csr = (self._offsets, self._columns, self._values, start)
+            kernels.lazy_share(*csr, self._pairs, *self._lazy(), z)
         else:
             kernels.plain_share(self._offsets, self._columns, self._values, start, point, z)
         return z
@@ -84,7 +89,7 @@ class SparseBlock:
         out = np.empty(count, np.uint64)
         csr = (self._offsets, self._columns, self._values, start)
         if point is None:
-            inside = kernels.lazy_masked(*csr, self._pairs, self._s, self._c, self._owed, mask, at, scale, limit, out)
+            inside = kernels.lazy_masked(*csr, self._pairs, *self._lazy(), mask, at, scale, limit, out)
         else:
             inside = kernels.plain_masked(*csr, point, mask, at, scale, limit, out)
         if inside != count:
@@ -109,7 +114,7 @@ class SparseBlock:
     def step(self, start: int, stop: int, residual: Floats, eta: float, accumulate: float = 0.0) -> None:
         self._check(start, stop, residual)
         by_v = self._advance(stop - start, eta, accumulate)
-        kernels.lazy_step(self._offsets, self._columns, self._values, start, residual, by_v, accumulate, self._pairs)
+        kernels.lazy_step(self._offsets, self._columns, self._stepped, start, residual, by_v, accumulate, self._pairs)
 
     def corrected_step(
         self, start: int, stop: int, theta: Floats, table: Floats, exchange: bool, eta: float, accumulate: float = 0.0
@@ -118,7 +123,7 @@ class SparseBlock:
         if len(table) != self.rows:
             refuse_length("a table over the rows", len(table), self.rows)
         by_v = self._advance(stop - start, eta, accumulate)
-        csr = (self._offsets, self._columns, self._values, start)
+        csr = (self._offsets, self._columns, self._stepped, start)
         kernels.lazy_corrected_step(*csr, theta, table, exchange, by_v, accumulate, self._pairs)
 
     def _check(self, start: int, stop: int, residual: Floats) -> None:
@@ -131,7 +136,7 @@ class SparseBlock:
         """Move the two scalars by one step; how much of g the touched v must give up."""
         self._known = None
         debt = eta * self._owing
-        if self._owed + 2.0 * debt > PENALTY_OWED_MOST:
+        if self._steepest * (self._owed + 2.0 * debt) > PENALTY_OWED_MOST:
             self._fold(now=debt)
         else:
             self._owed += debt
@@ -144,14 +149,17 @@ class SparseBlock:
         return (eta / batch_rows + accumulate * self._c) / self._s
 
     def _fold(self, now: float = 0.0) -> None:
-        kernels.fold(self._pairs, self._s, self._c, self._owed, now)
+        kernels.fold(self._pairs, *self._lazy(), now)
         self._s, self._c, self._owed = 1.0, 0.0, 0.0
+
+    def _lazy(self) -> tuple[float, float, int, float, Floats]:
+        return self._s, self._c, self._penalty.code, self._owed, self._metric
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def weights(self) -> Floats:
         w = np.empty(self.width)
-        kernels.unfold(self._pairs, self._s, self._c, self._owed, w)
+        kernels.unfold(self._pairs, *self._lazy(), w)
         return w
 
     def set_weights(self, weights: Floats) -> None:
@@ -160,11 +168,11 @@ class SparseBlock:
         self._s, self._c, self._owed = 1.0, 0.0, 0.0
 
     def mean_gradient(self) -> Floats:
-        return self._pairs[:, 1].copy()
+        return self._pairs[:, 1] / self._metric if len(self._metric) else self._pairs[:, 1].copy()
 
     def set_mean_gradient(self, mean: Floats) -> None:
         self._fold()
-        self._pairs[:, 1] = sized(mean, self.width)
+        self._pairs[:, 1] = self.in_step_metric(sized(mean, self.width))
 
     def add_gradient(self, start: int, stop: int, theta: Floats, into: Floats) -> None:
         self._check(start, stop, theta)
@@ -176,20 +184,36 @@ class SparseBlock:
     ) -> tuple[float, float]:
         some = np.sort(rng.choice(self.rows, min(self.rows, rows_at_most), replace=False))
         X = self._csr()[some]
-        largest = largest_eigenvalue(lambda u: X.T @ (X @ u) / len(some), self.width, rng, iterations)
-        squares = np.concatenate(([0.0], np.cumsum(self._values**2)))[self._offsets]
-        return loss_curvature * largest, loss_curvature * float(np.diff(squares).max(initial=0.0))
+        largest = largest_eigenvalue(
+            lambda u: self.in_step_metric(X.T @ (X @ u)) / len(some), self.width, rng, iterations
+        )
+        return loss_curvature * largest, loss_curvature * float(self.row_norms_squared(0, self.rows).max(initial=0.0))
 
     def _csr(self) -> scipy.sparse.csr_matrix:
         columns = self._columns.astype(np.int64)
         return scipy.sparse.csr_matrix((self._values, columns, self._offsets), shape=(self.rows, self.width))
 
+    def step_by_curvature(self, second: Floats) -> None:
+        squares, mean, weights = np.empty(self.width), self.mean_gradient(), self.weights()
+        csr = (self._offsets, self._columns, self._values)
+        kernels.sparse_squares(*csr, sized_rows(second, self.rows) / self.rows, squares)
+        self.set_weights(weights)
+        self._take_metric(curvature_metric(squares, weights, self._penalty, self._strength))
+        self._steepest = steepest_penalty(self._metric, weights, self._penalty)
+        self.set_mean_gradient(mean)
+
+    def _take_metric(self, metric: Floats) -> None:
+        self._metric, self._stepped = metric, np.empty(len(self._values))
+        kernels.scaled_values(self._columns, self._values, metric, self._stepped)
+        self._shrinkage, self._owing = 0.0, self._strength if self._penalty.curvature > 0.0 else 0.0
+
     def in_step_metric(self, gradient: Floats) -> Floats:
-        return gradient
+        return gradient * self._metric if len(self._metric) else gradient
 
     def row_norms_squared(self, start: int, stop: int) -> Floats:
         bounds = self._offsets[start : stop + 1]
-        squares = np.concatenate(([0.0], np.cumsum(self._values[bounds[0] : bounds[-1]] ** 2)))
+        these = slice(bounds[0], bounds[-1])
+        squares = np.concatenate(([0.0], np.cumsum(self._values[these] * self._stepped[these])))
         return np.asarray(np.diff(squares[bounds - bounds[0]]))
 
     # -- lanes -------------------------------------------------------------------------------------------------------
@@ -203,7 +227,7 @@ class SparseBlock:
             return None, self._known
         columns = self._columns[int(self._offsets[start]) : int(self._offsets[stop])]
         w = np.empty(len(columns))
-        kernels.gather_each(columns, self._pairs, self._s, self._c, self._owed, w)
+        kernels.gather_each(columns, self._pairs, *self._lazy(), w)
         return columns, w
 
     def _whole(self, start: int, stop: int) -> bool:
@@ -255,12 +279,14 @@ class SparseBlock:
         if len(columns) and int(columns.max()) >= self.width:
             raise IndexError(f"Expected columns below {self.width}; got {int(columns.max())}.")
         by_v = self._advance(batch_rows, eta, accumulate)
+        values = values * self._metric[columns] if len(self._metric) else values
         kernels.lazy_apply(columns, values, by_v, accumulate, self._pairs)
 
     def _apply_whole(self, gradient: Floats, batch_rows: int, eta: float, accumulate: float) -> None:
         by_v = self._advance(batch_rows, eta, accumulate)
         w = np.empty(self.width)
-        kernels.lazy_apply_all(gradient, by_v, accumulate, self._s, self._c, self._owed, self._pairs, w)
+        stepped = self.in_step_metric(gradient)
+        kernels.lazy_apply_all(stepped, by_v, accumulate, *self._lazy(), self._pairs, w)
         self._known = w
         self._idle.append(gradient)
 
@@ -273,6 +299,8 @@ class SparseBlock:
             "s": self._s,
             "c": self._c,
             "owed": self._owed,
+            "steepest": self._steepest,
+            "metric": self._metric.copy(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -282,7 +310,9 @@ class SparseBlock:
         self._known = None
         self._pairs[:] = pairs
         self._s, self._c, self._owed = float(state["s"]), float(state["c"]), float(state["owed"])
-        self.version = int(state["version"])
+        self.version, self._steepest = int(state["version"]), float(state["steepest"])
+        if len(state["metric"]):
+            self._take_metric(sized(np.array(state["metric"], dtype=np.float64), self.width))
 
 
 def _popped(idle: list[NDArray[Any]]) -> NDArray[Any] | None:

@@ -8,6 +8,10 @@ touches. So the weights are never stored as such. With two scalars s and c for t
 and a step w <- rho w - eta mu - ..., rho = 1 - eta strength, is s <- rho s, c <- rho c - eta plus work on the touched
 columns alone. When mu_j moves by delta, v_j moves by -(c/s) delta and w_j stays. `fold` rewrites v = w, s = 1, c = 0.
 
+Where steps have a metric, its entries multiply what mu_j and the values stand for, which the caller sees to, and what
+the penalty is owed, which happens here; an empty metric means 1 everywhere. `owed` and `code` are those of a penalty
+that s does not take care of.
+
 No `fastmath` here: a row's gathers do not vectorise, and reordering them only made the loops slower.
 """
 
@@ -31,9 +35,7 @@ from offbeat.learning.kernels import (
     given,
     taken,
 )
-from offbeat.learning.penalties import NONCONVEX, after_nonconvex, penalty_slope
-
-NONCONVEX_CODE = NONCONVEX.code
+from offbeat.learning.penalties import after_penalty, penalty_slope
 
 OFFSETS = given(types.int64)
 COLUMNS = given(types.uint32)
@@ -41,10 +43,17 @@ COLUMNS_OUT = taken(types.uint32)
 SLOTS = taken(types.int32)
 PAIRS = given(REAL, 2)
 PAIRS_OUT = taken(REAL, 2)
+LAZY = (REAL, REAL, INT, REAL, READ)
+"""What, with the pairs, makes the weights: s, c, the code of the penalty that is owed, how much, and the metric."""
 
 
 @numba.njit(inline="always")
-def _lazy_products(offsets, columns, values, start, pairs, s, c, owed, z):  # type: ignore[no-untyped-def]
+def _weight(pairs, s, c, code, owed, metric, j):  # type: ignore[no-untyped-def]
+    return after_penalty(code, s * pairs[j, 0] + c * pairs[j, 1], owed * metric[j] if len(metric) > 0 else owed)
+
+
+@numba.njit(inline="always")
+def _lazy_products(offsets, columns, values, start, pairs, s, c, code, owed, metric, z):  # type: ignore[no-untyped-def]
     for i in range(len(z)):
         first, last = offsets[start + i], offsets[start + i + 1]
         column, x = columns[first:last], values[first:last]
@@ -59,7 +68,7 @@ def _lazy_products(offsets, columns, values, start, pairs, s, c, owed, z):  # ty
         else:
             for k in range(len(column)):
                 j = column[k]
-                by_v += x[k] * after_nonconvex(s * pairs[j, 0] + c * pairs[j, 1], owed)
+                by_v += x[k] * _weight(pairs, s, c, code, owed, metric, j)
             z[i] = by_v
 
 
@@ -74,9 +83,9 @@ def _plain_products(offsets, columns, values, start, w, z):  # type: ignore[no-u
         z[i] = total
 
 
-@compiled(types.void, OFFSETS, COLUMNS, READ, INT, PAIRS, REAL, REAL, REAL, WRITE, fastmath=False)
-def lazy_share(offsets, columns, values, start, pairs, s, c, owed, z):  # type: ignore[no-untyped-def]
-    _lazy_products(offsets, columns, values, start, pairs, s, c, owed, z)
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, PAIRS, *LAZY, WRITE, fastmath=False)
+def lazy_share(offsets, columns, values, start, pairs, s, c, code, owed, metric, z):  # type: ignore[no-untyped-def]
+    _lazy_products(offsets, columns, values, start, pairs, s, c, code, owed, metric, z)
 
 
 @compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, WRITE, fastmath=False)
@@ -84,12 +93,12 @@ def plain_share(offsets, columns, values, start, w, z):  # type: ignore[no-untyp
     _plain_products(offsets, columns, values, start, w, z)
 
 
-@compiled(
-    COUNT, OFFSETS, COLUMNS, READ, INT, PAIRS, REAL, REAL, REAL, WORDS, INT, REAL, REAL, WORDS_OUT, fastmath=False
-)
-def lazy_masked(offsets, columns, values, start, pairs, s, c, owed, mask, at, scale, limit, out):  # type: ignore[no-untyped-def]
+@compiled(COUNT, OFFSETS, COLUMNS, READ, INT, PAIRS, *LAZY, WORDS, INT, REAL, REAL, WORDS_OUT, fastmath=False)
+def lazy_masked(  # type: ignore[no-untyped-def]
+    offsets, columns, values, start, pairs, s, c, code, owed, metric, mask, at, scale, limit, out
+):
     z = np.empty(len(out))
-    _lazy_products(offsets, columns, values, start, pairs, s, c, owed, z)
+    _lazy_products(offsets, columns, values, start, pairs, s, c, code, owed, metric, z)
     return encode_masked(z, scale, limit, mask, at, out)
 
 
@@ -182,8 +191,8 @@ def whole_gradient(offsets, columns, values, start, residual, gradient):  # type
             gradient[column[k]] += r * x[k]
 
 
-@compiled(types.void, READ, REAL, REAL, REAL, REAL, REAL, PAIRS_OUT, WRITE, fastmath=False)
-def lazy_apply_all(gradient, by_v, by_mu, s, c, owed, pairs, w):  # type: ignore[no-untyped-def]
+@compiled(types.void, READ, REAL, REAL, *LAZY, PAIRS_OUT, WRITE, fastmath=False)
+def lazy_apply_all(gradient, by_v, by_mu, s, c, code, owed, metric, pairs, w):  # type: ignore[no-untyped-def]
     """`lazy_apply` of a gradient on all columns; w takes the weights that come of it, while they are at hand."""
     if by_mu == 0.0 and owed == 0.0:
         for j in range(len(w)):
@@ -194,7 +203,7 @@ def lazy_apply_all(gradient, by_v, by_mu, s, c, owed, pairs, w):  # type: ignore
         for j in range(len(w)):
             pairs[j, 0] -= by_v * gradient[j]
             pairs[j, 1] += by_mu * gradient[j]
-            w[j] = after_nonconvex(s * pairs[j, 0] + c * pairs[j, 1], owed)
+            w[j] = _weight(pairs, s, c, code, owed, metric, j)
 
 
 @compiled(INT, OFFSETS, COLUMNS, READ, INT, READ, SLOTS, COLUMNS_OUT, WRITE, fastmath=False)
@@ -220,12 +229,11 @@ def compact_gradient(offsets, columns, values, start, residual, slots, touched, 
     return count
 
 
-@compiled(types.void, COLUMNS, PAIRS, REAL, REAL, REAL, WRITE, fastmath=False)
-def gather_each(columns, pairs, s, c, owed, out):  # type: ignore[no-untyped-def]
+@compiled(types.void, COLUMNS, PAIRS, *LAZY, WRITE, fastmath=False)
+def gather_each(columns, pairs, s, c, code, owed, metric, out):  # type: ignore[no-untyped-def]
     """The weight behind each of these non-zeros."""
     for k in range(len(columns)):
-        j = columns[k]
-        out[k] = after_nonconvex(s * pairs[j, 0] + c * pairs[j, 1], owed)
+        out[k] = _weight(pairs, s, c, code, owed, metric, columns[k])
 
 
 @compiled(types.void, OFFSETS, READ, INT, READ, WRITE)
@@ -241,16 +249,33 @@ def gathered_share(offsets, values, start, weights, z):  # type: ignore[no-untyp
         z[i] = total
 
 
-@compiled(types.void, PAIRS, REAL, REAL, REAL, WRITE)
-def unfold(pairs, s, c, owed, w):  # type: ignore[no-untyped-def]
-    """w = s v + c mu, after what the nonconvex penalty is owed."""
+@compiled(types.void, PAIRS, *LAZY, WRITE)
+def unfold(pairs, s, c, code, owed, metric, w):  # type: ignore[no-untyped-def]
+    """w = s v + c mu, after what the penalty is owed."""
     for j in range(len(w)):
-        w[j] = after_nonconvex(s * pairs[j, 0] + c * pairs[j, 1], owed)
+        w[j] = _weight(pairs, s, c, code, owed, metric, j)
 
 
-@compiled(types.void, PAIRS_OUT, REAL, REAL, REAL, REAL)
-def fold(pairs, s, c, owed, now):  # type: ignore[no-untyped-def]
+@compiled(types.void, PAIRS_OUT, *LAZY, REAL)
+def fold(pairs, s, c, code, owed, metric, now):  # type: ignore[no-untyped-def]
     """v = w, so that the scalars become 1 and 0 and nothing is owed; then one exact step `now` of the penalty."""
     for j in range(len(pairs)):
-        value = after_nonconvex(s * pairs[j, 0] + c * pairs[j, 1], owed)
-        pairs[j, 0] = value - now * penalty_slope(NONCONVEX_CODE, value)
+        value = _weight(pairs, s, c, code, owed, metric, j)
+        due = now * metric[j] if len(metric) > 0 else now
+        pairs[j, 0] = value - due * penalty_slope(code, value)
+
+
+@compiled(types.void, OFFSETS, COLUMNS, READ, READ, WRITE, fastmath=False)
+def sparse_squares(offsets, columns, values, factor, into):  # type: ignore[no-untyped-def]
+    """into = for each column the sum over all rows of factor * value^2."""
+    into[:] = 0.0
+    for i in range(len(factor)):
+        for k in range(offsets[i], offsets[i + 1]):
+            into[columns[k]] += factor[i] * values[k] * values[k]
+
+
+@compiled(types.void, COLUMNS, READ, READ, WRITE, fastmath=False)
+def scaled_values(columns, values, metric, out):  # type: ignore[no-untyped-def]
+    """out = each value times its column's metric."""
+    for k in range(len(values)):
+        out[k] = values[k] * metric[columns[k]]

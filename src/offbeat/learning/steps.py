@@ -7,11 +7,8 @@ derivative is when it is applied: with m dominators in turn it is m - 1.
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
 from offbeat.errors import BadJob
-from offbeat.learning.losses import Loss, unknown_name
+from offbeat.learning.losses import unknown_name
 
 FACTOR_AT_LAG_2 = {"sgd": 0.5, "svrg": 0.5, "saga": 0.35}
 BATCH_MOST = 128
@@ -68,18 +65,6 @@ def default_step(
         )
     scale = staleness_bound(lag) / staleness_bound(2.0)
     return FACTOR_AT_LAG_2[method] / (common / scale + noise / min(scale, 1.0))
-
-
-def curvature_left(loss: Loss, derivatives: NDArray[np.float64]) -> tuple[float, float]:
-    """How much of the loss's largest curvature is left at these derivatives: (root mean square, largest) over the rows.
-
-    The first bounds what is left of L, the second of L_max: with u the steepest direction and a_i = <x_i, u>^2, the
-    curvature along u is mean(c_i a_i) <= rms(c) rms(a). Where labels are needed to know, all of it is.
-    """
-    if loss.second_from_derivative is None:
-        return 1.0, 1.0
-    left = loss.second_from_derivative(derivatives) / loss.curvature
-    return float(np.sqrt(np.mean(left * left))), float(left.max())
 
 
 def decayed(eta: float, strength: float, step: int) -> float:

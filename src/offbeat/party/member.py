@@ -62,7 +62,8 @@ class LinearOptions:
     lag: float | None = None  # how many versions old a product is expected to be; None: the method knows
     snapshot_passes: float = 1.0  # SVRG: from the end of one survey to the next
     certify_passes: float = 3.0  # SGD, SAGA: the same
-    follow_curvature: bool = False  # SVRG: lengthen an automatic step as the loss becomes flatter
+    by_curvature: bool = False  # SVRG, SAGA: divide each coordinate's steps by its curvature
+    zero_start: bool = True  # all parties' blocks; SVRG's first table then needs no sums
     lag_max: int = 0  # products that are older are not used; 0: any
     patience_s: float = 1.0  # after twice this, an answer is late
     on_loss: str = "wait"
@@ -76,6 +77,10 @@ class LinearOptions:
                 raise BadJob(f"{name} must be above 0; got {getattr(self, name)}.")
         if self.step is not None and not self.step > 0:
             raise BadJob(f"step must be above 0, or left out to be chosen; got {self.step}.")
+        if self.by_curvature and self.method == "sgd":
+            raise BadJob(
+                "by_curvature is for svrg and saga: SGD's steps must decay by the least curvature, not by each."
+            )
         if self.in_flight < 1 or (self.batch is not None and self.batch < 1):
             raise BadJob(f"in_flight and batch must be at least 1; got {self.in_flight} and {self.batch}.")
 
@@ -161,7 +166,7 @@ class Member:
             shares=self.shares,
             sums=self.sums,
             pending=self.pending,
-            zero_start=options.method == "svrg",
+            zero_start=options.method == "svrg" and options.zero_start,
         )
         self.lags, self.lag_sum, self.lag_max = [0] * 40, 0, 0
         self.sounding_begun = self.closing = False
@@ -233,6 +238,8 @@ class Member:
 
     def _on_started(self, event: Started) -> list[Effect]:
         if not self.conduct.begun:
+            if self.options.by_curvature:
+                self.block.step_by_curvature(np.full(self.problem.rows, self.problem.loss.curvature))
             self.sounding.offer()
         effects: list[Effect] = [Wake(self.options.patience_s), *self.sums.offer_key()]
         effects += self._sound()  # also when resumed: the party may have gone down before it ever started
@@ -271,7 +278,8 @@ class Member:
         effects, known = self.sounding.on_sum(done)
         if not known:
             return effects
-        smoothness, row_smoothness = self.sounding.smoothness + self.problem.strength, self.sounding.row_smoothness
+        penalised = 1.0 if self.options.by_curvature else self.problem.strength  # divided by itself and more, at most 1
+        smoothness, row_smoothness = self.sounding.smoothness + penalised, self.sounding.row_smoothness
         eta, batch = self.options.choose(smoothness, row_smoothness, self.problem.rows)
         constants = (smoothness, row_smoothness) if self.options.step is None else (0.0, 0.0)
         return [*effects, *self.conduct.begin(eta, batch, *constants), *self._begun()]

@@ -5,7 +5,6 @@ import pytest
 
 from offbeat.errors import BadJob
 from offbeat.learning import steps
-from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, SQUARED, SQUARED_HINGE
 
 
 def test_batch_smoothness_goes_from_the_largest_row_to_the_whole():
@@ -73,29 +72,3 @@ def test_default_batch(ratio, floor, batch):
 def test_grid():
     values = steps.grid(3)
     np.testing.assert_allclose(values, [5.0, 1.0, 0.5, 0.1, 0.05, 0.01])
-
-
-def test_curvature_left_is_that_of_the_loss_at_its_derivatives():
-    z, y = np.linspace(-4.0, 4.0, 41), np.where(np.arange(41) % 2, 1.0, -1.0)
-    relative = LOGISTIC.second(z, y) / 0.25
-    common, largest = steps.curvature_left(LOGISTIC, LOGISTIC.derivative(z, y))
-    assert common == pytest.approx(np.sqrt(np.mean(relative**2)), rel=1e-12)
-    assert largest == pytest.approx(1.0, abs=1e-12)
-    assert steps.curvature_left(LOGISTIC, LOGISTIC.derivative(np.zeros(5), np.ones(5))) == (1.0, 1.0)
-
-
-def test_curvature_left_bounds_what_the_hessian_has_left():
-    rng = np.random.default_rng(5)
-    X = rng.standard_normal((400, 6))
-    X /= np.linalg.norm(X, axis=1, keepdims=True)
-    y = np.sign(rng.standard_normal(400))
-    z = X @ (8.0 * rng.standard_normal(6))
-    whole = np.linalg.eigvalsh(X.T @ X / 400)[-1] * 0.25
-    here = np.linalg.eigvalsh((X.T * LOGISTIC.second(z, y)) @ X / 400)[-1]
-    assert here < 0.8 * whole
-    assert here <= steps.curvature_left(LOGISTIC, LOGISTIC.derivative(z, y))[0] * whole * 1.1
-
-
-@pytest.mark.parametrize("loss", [SQUARED, SQUARED_HINGE, DEBIASED_LOGISTIC], ids=lambda loss: loss.name)
-def test_curvature_that_is_not_known_from_the_derivative_is_taken_as_whole(loss):
-    assert steps.curvature_left(loss, np.array([0.001, -0.2])) == (1.0, 1.0)

@@ -6,9 +6,8 @@ import scipy.sparse
 
 from offbeat.data.vertical import vertical_from_dataset
 from offbeat.evaluation import prepare
-from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC
-from offbeat.learning.penalties import L2, NONCONVEX
+from offbeat.learning.penalties import L2
 from offbeat.reproduce import vfb2_table as table
 from offbeat.reproduce.catalogue import ROW_KEYS
 from offbeat.reproduce.vfb2_sets import PARTIES, SETS, STRENGTH
@@ -19,20 +18,25 @@ def setting_with(penalty):
     return prepare(data, loss=LOGISTIC, penalty=penalty, strength=STRENGTH, intercept=False, seed=0)
 
 
-@pytest.mark.parametrize(("problem", "penalty", "most"), [(13, L2, 1e-6), (14, NONCONVEX, 1e-5)])
-def test_vfb2_is_as_good_as_the_pooled_problem_and_certified(problem, penalty, most):
-    setting, task = setting_with(penalty), table.Task(problem, 2000.0, half_passes=20.0)
-    found = table._federated_and_pooled(setting, task, seed=0) | table._half_labelled(setting, task, seed=0)
+@pytest.mark.parametrize("method", [table._federated_and_pooled, table._half_labelled])
+def test_a_trial_solves_both_problems_the_second_from_the_first(method):
+    data = vertical_from_dataset("known-logistic", PARTIES, rows="pooled-unit")
+    tasks = (table.Task(13, 2000.0, half_passes=20.0), table.Task(14, 2000.0, half_passes=20.0))
+    both = table._trial(tasks, lambda: data, 0, method)
+    assert list(both) == ["13", "14"]
+    assert both == table._trial(tasks, lambda: data, 0, method)
+
+
+@pytest.mark.parametrize(("problem", "most"), [(13, 1e-6), (14, 1e-5)])
+def test_vfb2_is_as_good_as_the_pooled_problem_and_certified(problem, most):
+    data = vertical_from_dataset("known-logistic", PARTIES, rows="pooled-unit")
+    tasks = (table.Task(13, 2000.0, half_passes=20.0), table.Task(14, 2000.0, half_passes=20.0))
+    found = table._trial(tasks, lambda: data, 0, table._federated_and_pooled)[str(problem)]
+    half = table._trial(tasks, lambda: data, 0, table._half_labelled)[str(problem)]
     assert found["certificate"] <= most
+    assert found["nonf_norm"] <= 1e-5
     assert found["vfb2"] == pytest.approx(found["nonf"], abs=1.3)  # one of 80 test rows
-    assert found["half"] < found["nonf"]
-
-
-def test_fewer_rows_keep_the_test_rows():
-    setting = setting_with(L2)
-    fewer = table._first_rows(setting, 50)
-    assert (fewer.rows, len(fewer.y_test)) == (50, len(setting.y_test))
-    assert table._first_rows(setting, None).rows == setting.rows
+    assert half["half"] < found["nonf"]
 
 
 def test_columns_that_no_training_row_has_change_nothing():
@@ -47,29 +51,6 @@ def test_columns_that_no_training_row_has_change_nothing():
         np.testing.assert_array_equal(seen.train[name].toarray(), setting.train[name])
         np.testing.assert_array_equal(seen.test[name].toarray(), setting.test[name])
     assert table._seen_columns(setting) is setting
-
-
-def test_the_pooled_step_follows_the_curvature():
-    trained = table.Trained(80.0, 1e-6, 0.4, 10.0, smoothness=0.1, row_smoothness=0.25, batch=64)
-    first = trained.step_at(np.zeros(1000), 1000)
-    assert trained.step_at(np.full(1000, -0.5), 1000) == pytest.approx(first)
-    assert trained.step_at(np.full(1000, 0.01), 1000) > 10 * first
-
-
-def test_a_step_may_be_a_function_of_the_table():
-    setting = setting_with(L2)
-    X = np.hstack([setting.train[name] for name in setting.names])
-    seen = []
-
-    def eta(derivatives):
-        seen.append(derivatives.copy())
-        return 1.0
-
-    options = {"method": "svrg", "passes": 4, "batch": 16}
-    ours = central.fit(X, setting.y_train, LOGISTIC, L2, STRENGTH, eta=eta, **options)
-    plain = central.fit(X, setting.y_train, LOGISTIC, L2, STRENGTH, eta=1.0, **options)
-    assert (ours.weights == plain.weights).all()
-    assert not seen[0].any() and (np.abs(seen[1]) == 0.5).all()  # the first snapshot is at zero
 
 
 @pytest.mark.parametrize(("certificate", "said"), [(9e-6, False), (2e-5, True)])
