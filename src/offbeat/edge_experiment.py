@@ -25,7 +25,7 @@ from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, DataRecord, PartyRecord, RunRecord
 from offbeat.privacy.noise import SEEDED_WARNING
-from offbeat.recording import deliveries, reveals, verdict_of
+from offbeat.recording import deliveries, reveals, traffic, verdict_of
 from offbeat.runtime.contract import Outcome, Runtime, Tally
 from offbeat.runtimes import runtime_for
 
@@ -205,21 +205,15 @@ def _parties(cloud: Cloud, edges: Sequence[Edge], outcome: Outcome) -> dict[str,
 
 def _party(party: Cloud | Edge, outcome: Outcome) -> PartyRecord:
     tally = outcome.tallies.get(party.name, Tally())
-    compute_s, communicate_s, wait_s = tally.split(outcome.time_s)
     lags = _lags(party, outcome)
     return PartyRecord(
         updates=sum(lags),
         lag_mean=sum(lag * count for lag, count in enumerate(lags)) / max(1, sum(lags)),
         lag_max=max((lag for lag, count in enumerate(lags) if count), default=0),
         lag_histogram=_by_powers(lags),
-        bytes_sent=tally.bytes_sent,
-        bytes_by_kind={kind: size for kind, (_, size) in tally.sent.items()},
-        messages_by_kind={kind: count for kind, (count, _) in tally.sent.items()},
-        compute_s=compute_s,
-        communicate_s=communicate_s,
-        wait_s=wait_s,
         dropped=party.refused + party.dropped if isinstance(party, Cloud) else 0,
         retried=0 if isinstance(party, Cloud) else party.retried,
+        **traffic(tally, outcome.time_s),
     )
 
 

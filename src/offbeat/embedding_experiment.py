@@ -29,7 +29,7 @@ from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, PartyRecord, RunRecord
 from offbeat.party.contract import Party
-from offbeat.recording import data_record, deliveries, reveals, verdict_of
+from offbeat.recording import data_record, deliveries, reveals, traffic, verdict_of
 from offbeat.runtime.contract import Outcome, Runtime
 from offbeat.runtimes import runtime_for
 
@@ -241,23 +241,16 @@ def _parties(server: Server, clients: Sequence[Client], outcome: Outcome, lanes:
     found = {}
     everyone: list[Server | Client] = [server, *clients]
     for party in everyone:
-        tally = outcome.tallies[party.name]
-        compute_s, communicate_s, wait_s = tally.split(outcome.time_s, lanes)
         lags = server.table.lag_summary(server.index[party.name]) if party.name in server.index else {}
         found[party.name] = PartyRecord(
             updates=server.iteration if isinstance(party, Server) else party.version,
             lag_mean=lags.get("lag_mean", 0.0),
             lag_max=lags.get("lag_max", 0),
             lag_histogram=tuple(lags.get("lag_histogram", ())),
-            bytes_sent=tally.bytes_sent,
-            bytes_by_kind={kind: size for kind, (_, size) in tally.sent.items()},
-            messages_by_kind={kind: count for kind, (count, _) in tally.sent.items()},
-            compute_s=compute_s,
-            communicate_s=communicate_s,
-            wait_s=wait_s,
             dropped=server.duplicates if isinstance(party, Server) else 0,
             retried=0 if isinstance(party, Server) else party.outbox.retried,
             abandoned=server.refreshes.abandoned if isinstance(party, Server) else 0,
+            **traffic(outcome.tallies[party.name], outcome.time_s, lanes),
         )
     return found
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+import msgspec
+
 from offbeat.data.assemble import VerticalData
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.record import Certificate, DataRecord, Delivery, PartyRecord, Reveal
@@ -42,22 +44,29 @@ def party_record(party: Any, tally: Tally, total_s: float, lanes: int) -> PartyR
     member = party.member
     updates = sum(member.lags)
     filled = [i for i, count in enumerate(member.lags) if count]
-    compute_s, communicate_s, wait_s = tally.split(total_s, lanes)
     return PartyRecord(
         updates=updates,
         lag_mean=member.lag_sum / updates if updates else 0.0,
         lag_max=member.lag_max,
         lag_histogram=tuple(member.lags[: filled[-1] + 1]) if filled else (),
-        bytes_sent=tally.bytes_sent,
-        bytes_by_kind={kind: size for kind, (_, size) in tally.sent.items()},
-        messages_by_kind={kind: count for kind, (count, _) in tally.sent.items()},
-        compute_s=compute_s,
-        communicate_s=communicate_s,
-        wait_s=wait_s,
         dropped=_dropped(party),
         retried=member.sums.retried,
         abandoned=member.sums.abandoned,
+        **traffic(tally, total_s, lanes),
     )
+
+
+def traffic(tally: Tally, total_s: float, lanes: int = 1) -> dict[str, Any]:
+    """Those fields of a party's record that its runtime counted, whatever the party is."""
+    compute_s, communicate_s, wait_s = tally.split(total_s, lanes)
+    return {
+        "bytes_sent": tally.bytes_sent,
+        "bytes_by_kind": {kind: size for kind, (_, size) in tally.sent.items()},
+        "messages_by_kind": {kind: count for kind, (count, _) in tally.sent.items()},
+        "compute_s": compute_s,
+        "communicate_s": communicate_s,
+        "wait_s": wait_s,
+    }
 
 
 def _dropped(party: Any) -> int:
@@ -70,9 +79,13 @@ def certificate_of(outcome: Outcome, best: int) -> Certificate:
     """The certificate of the snapshot that was kept."""
     for _, _, name, value in reversed(outcome.observations):
         if name == "certificate" and value["snapshot"] == best:
-            gap = value["gap"]
-            return Certificate(value["gradient_norm"], gap if isfinite(gap) else None)
+            return certificate_from(value)
     return Certificate()
+
+
+def certificate_from(value: Mapping[str, float]) -> Certificate:
+    """What a party observed as a certificate; a gap that bounds nothing is left out."""
+    return Certificate(value["gradient_norm"], value["gap"] if isfinite(value["gap"]) else None)
 
 
 def with_certificates(curve: Sequence[CurveRow], outcome: Outcome) -> tuple[CurveRow, ...]:
@@ -80,23 +93,22 @@ def with_certificates(curve: Sequence[CurveRow], outcome: Outcome) -> tuple[Curv
     rows = list(curve)
     news = [(time, value) for time, _, name, value in outcome.observations if name == "certificate"]
     if len(rows) < 2:
-        return (*(_from_certificate(time, value) for time, value in news), *rows)
+        return (*(certified_row(time, value, 0) for time, value in news), *rows)
     at = 0
     for time, value in news:
         while at < len(rows) and rows[at].time_s < time:
             at += 1
         if at == len(rows):
             break
-        fields = {name: getattr(rows[at], name) for name in rows[at].__struct_fields__}
-        gap = value["gap"] if isfinite(value["gap"]) else None
-        rows[at] = CurveRow(**{**fields, "gradient_norm": value["gradient_norm"], "gap": gap})
+        known = certificate_from(value)
+        rows[at] = msgspec.structs.replace(rows[at], gradient_norm=known.gradient_norm, gap=known.duality_gap)
     return tuple(rows)
 
 
-def _from_certificate(time_s: float, value: Mapping[str, float]) -> CurveRow:
+def certified_row(time_s: float, value: Mapping[str, float], bytes_sent: int) -> CurveRow:
     """Where nobody could look, as between processes, the certificates are the curve."""
-    gap = value["gap"] if isfinite(value["gap"]) else None
-    return CurveRow(time_s, value["passes"], 0, value["objective"], value["gradient_norm"], gap)
+    known = certificate_from(value)
+    return CurveRow(time_s, value["passes"], bytes_sent, value["objective"], known.gradient_norm, known.duality_gap)
 
 
 def verdict_of(outcome: Outcome, party: str, stopped: bool) -> tuple[str, str]:

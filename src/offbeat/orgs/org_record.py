@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from offbeat.methods import method_named
-from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, DataRecord, PartyRecord, RunRecord
 from offbeat.orgs import align_psi, guard, predict
@@ -20,7 +18,7 @@ from offbeat.orgs.train import AnyGuarded
 from offbeat.orgs.train_embedding import MESSAGES as EMBEDDING_MESSAGES
 from offbeat.orgs.train_embedding import client_of, server_of
 from offbeat.party.contract import Message, PartyName
-from offbeat.recording import label_ledger, party_record, reveals
+from offbeat.recording import certificate_from, certified_row, label_ledger, party_record, reveals, traffic
 from offbeat.report.page import write_report
 from offbeat.runtime.contract import Outcome, Tally
 
@@ -72,7 +70,7 @@ def _record(own: OwnRun) -> RunRecord:
         verdict=finish.verdict,
         reason=finish.reason,
         objective=last["objective"] if last else None,
-        certificate=_certificate(last),
+        certificate=certificate_from(last) if last else Certificate(),
         passes=float(last["passes"]) if last else _passes(own.party),
         seconds=outcome.time_s,
         metrics=dict(own.metrics),
@@ -84,7 +82,7 @@ def _record(own: OwnRun) -> RunRecord:
         data=_data(own),
         versions=library_versions(),
         machine=this_machine(),
-        curve=tuple(_look(at_s, value, counters.bytes_sent) for at_s, value in certified),
+        curve=tuple(certified_row(at_s, value, counters.bytes_sent) for at_s, value in certified),
     )
 
 
@@ -119,18 +117,12 @@ def _counters(party: AnyGuarded, tally: Tally, total_s: float) -> PartyRecord:
     if isinstance(party, Guarded):
         return party_record(party.inner, tally, total_s, 1)
     client, server = client_of(party), server_of(party)
-    compute_s, communicate_s, wait_s = tally.split(total_s)
     return PartyRecord(
         updates=client.version,
-        bytes_sent=tally.bytes_sent,
-        bytes_by_kind={kind: size for kind, (_, size) in tally.sent.items()},
-        messages_by_kind={kind: count for kind, (count, _) in tally.sent.items()},
-        compute_s=compute_s,
-        communicate_s=communicate_s,
-        wait_s=wait_s,
         dropped=server.duplicates if server is not None else 0,
         retried=client.outbox.retried,
         abandoned=server.refreshes.abandoned if server is not None else 0,
+        **traffic(tally, total_s),
     )
 
 
@@ -151,17 +143,6 @@ def _privacy(job: Job, name: str, party: AnyGuarded) -> dict[str, dict[str, Any]
         return label_ledger([name], epsilon, seeded=False) if epsilon is not None else {}
     ledger = client_of(party).ledger if isinstance(party, GuardedEmbedding) else None
     return {name: ledger.statement()} if ledger is not None else {}
-
-
-def _certificate(last: dict[str, float] | None) -> Certificate:
-    if last is None:
-        return Certificate()
-    return Certificate(last["gradient_norm"], last["gap"] if isfinite(last["gap"]) else None)
-
-
-def _look(at_s: float, value: dict[str, float], sent: int) -> CurveRow:
-    gap = value["gap"] if isfinite(value["gap"]) else None
-    return CurveRow(at_s, value["passes"], sent, value["objective"], value["gradient_norm"], gap)
 
 
 def _warnings(job: Job, name: str, outcome: Outcome) -> tuple[str, ...]:
