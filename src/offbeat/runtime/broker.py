@@ -24,19 +24,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from offbeat.errors import BadInput
 from offbeat.party.contract import PartyName
+from offbeat.runtime.certificates import named, new_key, private_pem, public_pem, unsigned
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-DAYS = 825
 FRAME_BYTES = 16 * 1024 * 1024
 QUEUED_MESSAGES = 1000
 INFLIGHT_MESSAGES = 20
@@ -111,7 +110,7 @@ def write_broker(folder: Path, plan: BrokerPlan) -> Path:
     server = folder / "broker"
     (server / "data").mkdir(parents=True, exist_ok=True)
     _write_pair(server, "server", authority, plan.host, server_host=plan.host)
-    _write(server / "authority.crt", _pem(authority.certificate))
+    _write(server / "authority.crt", public_pem(authority.certificate))
     _write(server / "access.rules", ACCESS_RULES.format(cloud=plan.cloud).encode())
     _write(server / "mosquitto.conf", _configuration(server, plan).encode())
     for name in (plan.cloud, *plan.parties):
@@ -119,7 +118,7 @@ def write_broker(folder: Path, plan: BrokerPlan) -> Path:
         mine.mkdir(parents=True, exist_ok=True)
         if not (mine / f"{name}.crt").exists():
             _write_pair(mine, name, authority, name)
-        _write(mine / "authority.crt", _pem(authority.certificate))
+        _write(mine / "authority.crt", public_pem(authority.certificate))
     return server / "mosquitto.conf"
 
 
@@ -158,29 +157,22 @@ def _authority(folder: Path) -> _Signer:
         key = serialization.load_pem_private_key(key_path.read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         return _Signer(x509.load_pem_x509_certificate(certificate_path.read_bytes()), key)
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "offbeat broker authority")])
-    signed = (
-        _dated(name, name, key)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    _write(certificate_path, _pem(signed))
-    _write(key_path, _private(key))
+    key, name = new_key(), named("offbeat broker authority")
+    signed = unsigned(name, name, key.public_key(), authority=True).sign(key, hashes.SHA256())
+    _write(certificate_path, public_pem(signed))
+    _write(key_path, private_pem(key))
     return _Signer(signed, key)
 
 
 def _write_pair(folder: Path, stem: str, authority: _Signer, name: str, server_host: str = "") -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    key = new_key()
     usage = ExtendedKeyUsageOID.SERVER_AUTH if server_host else ExtendedKeyUsageOID.CLIENT_AUTH
-    builder = _dated(subject, authority.certificate.subject, key)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = unsigned(named(name), authority.certificate.subject, key.public_key())
     builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
     if server_host:
         builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(server_host)]), critical=False)
-    _write(folder / f"{stem}.crt", _pem(builder.sign(authority.key, hashes.SHA256())))
-    _write(folder / f"{stem}.key", _private(key))
+    _write(folder / f"{stem}.crt", public_pem(builder.sign(authority.key, hashes.SHA256())))
+    _write(folder / f"{stem}.key", private_pem(key))
 
 
 def _alternative(host: str) -> x509.GeneralName:
@@ -188,29 +180,6 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _dated(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=DAYS))
-    )
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -12,7 +12,7 @@ import re
 import stat
 import tomllib
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
@@ -22,10 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from offbeat.errors import BadInput
+from offbeat.runtime.certificates import DAYS, named, new_key, private_pem, public_pem, unsigned
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-CERTIFICATE_DAYS = 825
-_CURVE = ec.SECP256R1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,23 +150,22 @@ def tls_name(name: str) -> str:
 # -- making keys ------------------------------------------------------------------------------------------------------
 
 
-def new_identity(name: str, *, days: int = CERTIFICATE_DAYS, now: datetime | None = None) -> Identity:
+def new_identity(name: str, *, days: int = DAYS, now: datetime | None = None) -> Identity:
     """A fresh key with a self-signed certificate, for a roster that pins it."""
-    key = ec.generate_private_key(_CURVE())
-    start = now or datetime.now(UTC)
-    certificate = _certificate(name, key.public_key(), _subject(name), start, days).sign(key, hashes.SHA256())
-    return Identity(check_name(name), _pem(certificate), _private_pem(key))
+    key = new_key()
+    certificate = _certificate(name, key.public_key(), named(name), now, days).sign(key, hashes.SHA256())
+    return Identity(check_name(name), public_pem(certificate), private_pem(key))
 
 
 def new_request(name: str) -> tuple[bytes, bytes]:
     """(private key, certificate request) in PEM, for an organisation with its own authority."""
-    key = ec.generate_private_key(_CURVE())
-    builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(check_name(name)))
+    key = new_key()
+    builder = x509.CertificateSigningRequestBuilder().subject_name(named(check_name(name)))
     request = builder.add_extension(_alternative_names(name), critical=False).sign(key, hashes.SHA256())
-    return _private_pem(key), request.public_bytes(serialization.Encoding.PEM)
+    return private_pem(key), request.public_bytes(serialization.Encoding.PEM)
 
 
-def sign_request(request_pem: bytes, authority: Identity, *, days: int = CERTIFICATE_DAYS) -> bytes:
+def sign_request(request_pem: bytes, authority: Identity, *, days: int = DAYS) -> bytes:
     """What an authority answers to a request: for tests and for trying things out, not a certificate authority."""
     request = x509.load_pem_x509_csr(request_pem)
     name = str(request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
@@ -176,15 +174,13 @@ def sign_request(request_pem: bytes, authority: Identity, *, days: int = CERTIFI
     issuer = x509.load_pem_x509_certificate(authority.certificate_pem).subject
     public = request.public_key()
     assert isinstance(public, ec.EllipticCurvePublicKey)
-    return _pem(_certificate(name, public, issuer, datetime.now(UTC), days).sign(key, hashes.SHA256()))
+    return public_pem(_certificate(name, public, issuer, None, days).sign(key, hashes.SHA256()))
 
 
-def new_authority(name: str = "authority", *, days: int = CERTIFICATE_DAYS) -> Identity:
-    key = ec.generate_private_key(_CURVE())
-    builder = _dated(datetime.now(UTC), days).subject_name(_subject(name)).issuer_name(_subject(name))
-    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    return Identity(name, _pem(builder.sign(key, hashes.SHA256())), _private_pem(key))
+def new_authority(name: str = "authority", *, days: int = DAYS) -> Identity:
+    key = new_key()
+    builder = unsigned(named(name), named(name), key.public_key(), authority=True, days=days)
+    return Identity(name, public_pem(builder.sign(key, hashes.SHA256())), private_pem(key))
 
 
 def check_name(name: str) -> str:
@@ -196,39 +192,17 @@ def check_name(name: str) -> str:
     return name
 
 
-def _subject(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
 def _alternative_names(name: str) -> x509.SubjectAlternativeName:
     return x509.SubjectAlternativeName([x509.DNSName(tls_name(name))])
 
 
-def _dated(start: datetime, days: int) -> x509.CertificateBuilder:
-    # An hour back, so that a peer whose clock is a little slow accepts a certificate made just now.
-    builder = x509.CertificateBuilder().not_valid_before(start - timedelta(hours=1))
-    return builder.not_valid_after(start + timedelta(days=days))
-
-
 def _certificate(
-    name: str, key: ec.EllipticCurvePublicKey, issuer: x509.Name, start: datetime, days: int
+    name: str, key: ec.EllipticCurvePublicKey, issuer: x509.Name, start: datetime | None, days: int
 ) -> x509.CertificateBuilder:
-    builder = _dated(start, days).subject_name(_subject(name)).issuer_name(issuer)
-    builder = builder.public_key(key).serial_number(x509.random_serial_number())
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = unsigned(named(name), issuer, key, start=start, days=days)
     both_ways = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     return builder.add_extension(x509.ExtendedKeyUsage(both_ways), critical=False).add_extension(
         _alternative_names(name), critical=False
-    )
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
