@@ -194,44 +194,18 @@ def _ours(setting: Setting, goal: float, family: Any, method: str, synchronous: 
 
 def _central(pooled: Any, setting: Setting, goal: float, method: str) -> _Solver | None:
     row_smoothness = 0.25  # unit rows
+    problem = (pooled, setting.y_train, LOGISTIC, L2, STRENGTH)
+    fitted = partial(central.fit, *problem, method=method, passes=60, batch=1, seed=0, target=goal)
     best: tuple[float, float, float] | None = None
     for factor in (0.05, 0.1, 0.2, 0.5, 1.0):
         eta = factor / row_smoothness
-        fit = central.fit(
-            pooled,
-            setting.y_train,
-            LOGISTIC,
-            L2,
-            STRENGTH,
-            method=method,
-            eta=eta,
-            passes=60,
-            batch=1,
-            seed=0,
-            target=goal,
-        )
+        fit = fitted(eta=eta)
         if fit.objective <= goal and (best is None or fit.cpu_s < best[0]):
             best = fit.cpu_s, eta, fit.passes
     if best is None:
         return None
     _, eta, passes = best
-
-    def timed() -> float:
-        return central.fit(
-            pooled,
-            setting.y_train,
-            LOGISTIC,
-            L2,
-            STRENGTH,
-            method=method,
-            eta=eta,
-            passes=60,
-            batch=1,
-            seed=0,
-            target=goal,
-        ).cpu_s
-
-    return _Solver(timed, f"{passes:.1f} passes, step tuned over five values")
+    return _Solver(lambda: fitted(eta=eta).cpu_s, f"{passes:.1f} passes, step tuned over five values")
 
 
 SKLEARN: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -7,7 +7,7 @@ cannot see that, so `looks_per_pass` is there to be checked.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Literal
 
@@ -94,16 +94,19 @@ class Spread(msgspec.Struct, frozen=True):
 
 def over_seeds(values: Iterable[float | None]) -> Spread:
     """Median and range. A None is a seed that missed its target: larger than everything."""
-    ordered = sorted(math.inf if value is None else value for value in values)
+    return _spread([math.inf if value is None else value for value in values], missed=math.isinf)
+
+
+def _spread(values: Iterable[float], missed: Callable[[float], bool]) -> Spread:
+    ordered = sorted(values)
     if not ordered:
         return Spread(None, None, None, seeds=0)
-    missed = sum(map(math.isinf, ordered))
     return Spread(
         median=_finite(median(ordered)),
         low=_finite(ordered[0]),
         high=_finite(ordered[-1]),
         seeds=len(ordered),
-        missed=missed,
+        missed=sum(map(missed, ordered)),
     )
 
 
@@ -117,18 +120,8 @@ def speed_up(baseline: Mapping[int, float | None], ours: Mapping[int, float | No
     Both map a seed to a time to target, and only seeds present on both sides count. A seed that either side missed
     has no ratio: it counts as the worst outcome, so that a comparison cannot be won by failing.
     """
-    seeds = sorted(baseline.keys() & ours.keys())
-    ratios = sorted(_ratio(baseline[seed], ours[seed]) for seed in seeds)
-    if not ratios:
-        return Spread(None, None, None, seeds=0)
-    missed = sum(ratio == -math.inf for ratio in ratios)
-    return Spread(
-        median=_finite(median(ratios)),
-        low=_finite(ratios[0]),
-        high=_finite(ratios[-1]),
-        seeds=len(ratios),
-        missed=missed,
-    )
+    ratios = [_ratio(baseline[seed], ours[seed]) for seed in baseline.keys() & ours.keys()]
+    return _spread(ratios, missed=lambda ratio: ratio == -math.inf)
 
 
 def _ratio(baseline_s: float | None, ours_s: float | None) -> float:

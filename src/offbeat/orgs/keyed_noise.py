@@ -8,10 +8,9 @@ import hashlib
 from collections.abc import Iterable
 
 import numpy as np
-from scipy.special import ndtri
 
 from offbeat.privacy.masks import KeyStream
-from offbeat.privacy.noise import Vector
+from offbeat.privacy.noise import Vector, normal_from, uniform_from
 
 KEY_BYTES = 16
 
@@ -23,13 +22,12 @@ class KeyedStream:
         self._words, self._next = KeyStream(key), 0
 
     def uniform(self, size: int) -> Vector:
-        words = self._words.words(self._next, size) >> np.uint64(12)
+        words = self._words.words(self._next, size)
         self._next += size
-        return (words.astype(np.float64) + 0.5) * 2.0**-52
+        return uniform_from(words)
 
     def normal(self, size: int) -> Vector:
-        drawn: Vector = ndtri(self.uniform(size))
-        return drawn
+        return normal_from(self.uniform(size))
 
 
 class KeyedNoise:
@@ -54,11 +52,10 @@ class UniformByName:
         assert size == len(self._names), (size, len(self._names))
         self._draws += 1
         hashed = b"".join(_derived(self._secret, f"{self._draws} {name}")[:8] for name in self._names)
-        return ((np.frombuffer(hashed, np.uint64) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+        return uniform_from(np.frombuffer(hashed, np.uint64))
 
     def normal(self, size: int) -> Vector:
-        drawn: Vector = ndtri(self.uniform(size))
-        return drawn
+        return normal_from(self.uniform(size))
 
 
 def _derived(secret: bytes, purpose: str) -> bytes:

@@ -42,16 +42,24 @@ class NoiseSource(Protocol):
     def stream(self, number: int) -> Stream: ...
 
 
+def uniform_from(words: npt.NDArray[np.uint64]) -> Vector:
+    """One number for each random word, from its upper 52 bits; neither 0 nor 1 can come."""
+    return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def normal_from(uniform: Vector) -> Vector:
+    drawn: Vector = ndtri(uniform)
+    return drawn
+
+
 class SystemStream:
     """Draws from the operating system's cryptographic generator."""
 
     def uniform(self, size: int) -> Vector:
-        words = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(12)
-        return (words.astype(np.float64) + 0.5) * 2.0**-52
+        return uniform_from(np.frombuffer(os.urandom(8 * size), dtype=np.uint64))
 
     def normal(self, size: int) -> Vector:
-        drawn: Vector = ndtri(self.uniform(size))
-        return drawn
+        return normal_from(self.uniform(size))
 
 
 class SystemNoise:
