@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 import tomllib
 
 import numpy as np
@@ -289,6 +291,13 @@ def test_version_and_help():
     assert call("--version").stdout.strip()
     for command in ("demo", "run", "reproduce", "bench", "report", "compare", "replay", "audit", "data", "doctor"):
         assert call(command, "--help").exit_code == 0
+
+
+def test_the_package_runs_as_a_module_with_the_same_answers_and_codes(tmp_path):
+    for arguments in (["--version"], ["run", str(tmp_path / "no.toml")], ["rnu"]):
+        ours, command = call(*arguments), [sys.executable, "-m", "offbeat", *arguments]
+        module = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert (module.returncode, module.stdout) == (ours.exit_code, ours.stdout)
 
 
 def test_the_demo_on_generated_data_shows_speedups_and_repeats(tmp_path, monkeypatch):
