@@ -6,6 +6,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from offbeat.learning import central
 from offbeat.learning.blocks import make_block
 from offbeat.learning.directions import Saga, Sgd, Svrg, step
 from offbeat.learning.losses import LOSSES
@@ -21,11 +22,19 @@ class PlainBlock:
     def __init__(self, X, penalty, strength):
         self.X, self.penalty, self.strength = X, penalty, strength
         self.w, self.mu = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+        self.metric = np.ones(X.shape[1])
 
     def step(self, start, stop, residual, eta, accumulate=0.0):
         g = self.X[start:stop].T @ residual
-        self.w = self.w - eta * (g / (stop - start) + self.mu + self.strength * self.penalty.gradient(self.w))
+        slope = g / (stop - start) + self.mu + self.strength * self.penalty.gradient(self.w)
+        self.w = self.w - eta * self.metric * slope
         self.mu = self.mu + accumulate * g
+
+    def step_by_curvature(self, second):
+        held = np.maximum(self.penalty.curvature_beyond(self.w / 2), 1e-3 if self.strength else 0.0)
+        curvature = second @ self.X**2 / len(self.X) + self.strength * held
+        least = 1e-6 * curvature.max()
+        self.metric = 1.0 / np.maximum(curvature, least) if least > 0.0 else np.ones(len(self.w))
 
 
 def table(seed, rows, width, density):
@@ -78,6 +87,107 @@ def test_dense_sparse_and_plain_agree(seed, rows, width, density, batch, strengt
         np.testing.assert_allclose(block.weights(), plain.w, atol=1e-11 * size)
         np.testing.assert_allclose(block.mean_gradient(), plain.mu, atol=1e-11 * size)
         np.testing.assert_allclose(block.share(0, rows), X @ plain.w, atol=1e-10 * size)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 40),
+    width=st.integers(1, 12),
+    density=st.sampled_from([0.0, 0.2, 1.0]),
+    batch=st.integers(1, 9),
+    strength=st.sampled_from([0.0, 0.1, 2.0]),
+    method=st.sampled_from(["svrg", "saga"]),
+    penalty=st.sampled_from(PENALTIES),
+)
+def test_dense_sparse_and_plain_agree_by_curvature(seed, rows, width, density, batch, strength, method, penalty):
+    X = table(seed, rows, width, density)
+    rng = np.random.default_rng(seed)
+    y = rng.choice([-1.0, 1.0], rows)
+    plain = PlainBlock(X, penalty, strength)
+    dense = make_block(X, penalty=penalty, strength=strength)
+    sparse = make_block(scipy.sparse.csr_matrix(X), penalty=penalty, strength=strength)
+    rules = directions(method, rows, seed)
+    plain.mu = X.T @ rules[0].table / rows
+    for block in (dense, sparse):
+        block.set_mean_gradient(plain.mu)
+    sampler = BlockSampler(rows, batch, np.random.default_rng(seed))
+    for at in range(24):
+        if at % 8 == 0:
+            second = rng.uniform(0.0, 0.25, rows)
+            for block in (plain, dense, sparse):
+                block.step_by_curvature(second)
+            steepest = strength * (plain.metric * penalty.curvature_beyond(plain.w / 2)).max()
+            eta = 0.13 / steepest if steepest > 0.0 else 0.05  # every step pays at once: exactly the dense step
+        start, stop = sampler.next()
+        theta = LOSSES[0].derivative(X[start:stop] @ plain.w, y[start:stop])
+        plain.step(start, stop, rules[0].residual(start, stop, theta), eta, rules[0].accumulate)
+        step(dense, rules[1], start, stop, theta, eta)
+        step(sparse, rules[2], start, stop, theta, eta)
+    size = max(1.0, float(np.abs(plain.w).max()))
+    assert np.isfinite(size)
+    for block in (dense, sparse):
+        np.testing.assert_allclose(block.weights(), plain.w, atol=1e-10 * size)
+        np.testing.assert_allclose(block.mean_gradient(), plain.mu, atol=1e-10 * size)
+        np.testing.assert_allclose(block.in_step_metric(np.ones(width)), plain.metric, rtol=1e-6)
+        norms = ((X * X) * plain.metric).sum(axis=1)
+        np.testing.assert_allclose(block.row_norms_squared(0, rows), norms, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("penalty", [L2, NONCONVEX], ids=lambda penalty: penalty.name)
+def test_by_curvature_the_penalty_paid_every_few_steps_rests_where_the_dense_one_does(penalty):
+    X = table(0, 60, 20, 0.3) * np.geomspace(0.1, 10.0, 20)
+    y = np.random.default_rng(0).choice([-1.0, 1.0], 60)
+    dense = make_block(X, penalty=penalty, strength=0.02)
+    sparse = make_block(scipy.sparse.csr_matrix(X), penalty=penalty, strength=0.02)
+    rules = [Saga(np.zeros(60)), Saga(np.zeros(60))]
+    for block in (dense, sparse):
+        block.step_by_curvature(np.full(60, 0.25))
+    sampler = BlockSampler(60, 8, np.random.default_rng(0))
+    apart = []
+    for _ in range(12000):
+        start, stop = sampler.next()
+        for block, rule in zip((dense, sparse), rules, strict=True):
+            theta = LOSSES[0].derivative(block.share(start, stop), y[start:stop])
+            step(block, rule, start, stop, theta, 0.01)
+        apart.append(float(np.linalg.norm(sparse.weights() - dense.weights())))
+    size = float(np.linalg.norm(dense.weights()))
+    assert 0.0 < max(apart) < 0.05 * size
+    assert apart[-1] < 0.005 * size
+    if penalty is L2:  # read back exactly, not to second order
+        assert apart[-1] < 1e-6 * size
+        expected = central.optimum(X, y, LOSSES[0], 0.02)[0]
+        np.testing.assert_allclose(sparse.weights(), expected, atol=1e-6 * size)
+
+
+def test_by_curvature_a_block_goes_on_from_its_snapshot():
+    X = table(3, 40, 9, 0.4)
+    for matrix in (X, scipy.sparse.csr_matrix(X)):
+        one, other = (make_block(matrix, penalty=NONCONVEX, strength=0.05) for _ in range(2))
+        one.step_by_curvature(np.linspace(0.0, 0.25, 40))
+        one.set_mean_gradient(np.linspace(-1.0, 1.0, 9))
+        one.step(0, 7, np.ones(7), 0.03, 0.01)
+        other.restore(one.snapshot())
+        for block in (one, other):
+            block.step(5, 20, np.linspace(-1.0, 1.0, 15), 0.03, 0.01)
+        assert np.array_equal(one.weights(), other.weights())
+        assert np.array_equal(one.mean_gradient(), other.mean_gradient())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_by_curvature_a_gradient_from_a_lane_is_the_step_itself(whole):
+    width = 8 if whole else 400
+    X = table(4, 40, width, 0.5 if whole else 0.01)
+    direct, laned = (make_block(scipy.sparse.csr_matrix(X), penalty=NONCONVEX, strength=0.05) for _ in range(2))
+    for block in (direct, laned):
+        block.step_by_curvature(np.full(40, 0.25))
+    residual = np.linspace(-1.0, 1.0, 12)
+    direct.step(3, 15, residual, 0.03)
+    columns, values = laned.gradient_job(3, 15, residual)()
+    assert (columns is None) == whole
+    laned.apply_gradient(columns, values, 12, 0.03)
+    np.testing.assert_allclose(laned.weights(), direct.weights(), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(laned.share_job(0, 40, laned.gather(0, 40))(), direct.share(0, 40), atol=1e-12)
 
 
 @settings(max_examples=20, deadline=None)

@@ -41,10 +41,14 @@ class Trajectory:
         return problem.pooled({name: blocks[steps - 1] for name, blocks in self.blocks.items()})
 
 
-def run_rounds(method, problem, *, scheme="pairwise"):
+def run_rounds(method, problem, *, scheme="pairwise", by_curvature=False):
     """The trajectory, the step size and the outcome of a run in which two parties are slow."""
     options = LinearOptions(
-        method=method_named(method).direction, passes=float(PASSES), batch=BATCH, sums=SumOptions(scheme=scheme)
+        method=method_named(method).direction,
+        passes=float(PASSES),
+        batch=BATCH,
+        by_curvature=by_curvature,
+        sums=SumOptions(scheme=scheme),
     )
     seen, parties = Trajectory(), build_parties(method, problem, options, SEED)
     slow = {problem.names[1]: 7.0, problem.names[0]: 2.0}
@@ -68,9 +72,9 @@ def order_of_play(problem, outcome):
     return plan
 
 
-def check_rounds(method, problem, *, scheme="pairwise"):
+def check_rounds(method, problem, *, scheme="pairwise", by_curvature=False):
     """Every step is the centralised method's; returns the step size."""
-    seen, eta, outcome = run_rounds(method, problem, scheme=scheme)
+    seen, eta, outcome = run_rounds(method, problem, scheme=scheme, by_curvature=by_curvature)
     direction = method_named(method).direction
     plan = order_of_play(problem, outcome)
     steps = sum(batch is not None for batch in plan)
@@ -83,8 +87,7 @@ def check_rounds(method, problem, *, scheme="pairwise"):
         while done < upto:
             done += plan[cut] is not None
             cut += 1
-        expected = central.run(
-            problem.X, problem.y, problem.loss, problem.penalty, problem.strength, direction, sizes, plan[:cut]
-        )
+        terms = (problem.loss, problem.penalty, problem.strength)
+        expected = central.run(problem.X, problem.y, *terms, direction, sizes, plan[:cut], by_curvature=by_curvature)
         assert np.abs(seen.after(problem, upto) - expected).max() < 1e-9
     return eta

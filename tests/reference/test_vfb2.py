@@ -22,7 +22,7 @@ from offbeat.algorithms import vfb2
 from offbeat.algorithms.vfb2 import Backward
 from offbeat.learning import central
 from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, SQUARED
-from offbeat.learning.penalties import L2, NONCONVEX
+from offbeat.learning.penalties import L2, NONCONVEX, NONE
 from offbeat.learning.steps import decayed
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send, Started, Woken
 from offbeat.party.masked_sum import CURRENT, ShareAsked
@@ -54,6 +54,20 @@ def problem_with(parties, holders, *, penalty=L2, sparse=False, loss=LOGISTIC, s
 )
 def test_rounds_follow_the_centralised_method_step_by_step(method, parties, holders, loss, sparse, penalty):
     check_rounds(method, problem_with(parties, holders, penalty=penalty, sparse=sparse, loss=loss))
+
+
+@pytest.mark.parametrize("method", ["vfb-svrg", "vfb-saga"])
+@pytest.mark.parametrize(("parties", "holders"), [(3, 1), (8, 3)])
+@pytest.mark.parametrize("loss", [LOGISTIC, SQUARED], ids=lambda loss: loss.name)
+@pytest.mark.parametrize(
+    ("sparse", "penalty"),
+    [(False, L2), (False, NONCONVEX), (True, NONE)],
+    ids=["dense l2", "dense nonconvex", "sparse without penalty"],
+)
+def test_rounds_by_curvature_follow_the_centralised_method_step_by_step(
+    method, parties, holders, loss, sparse, penalty
+):
+    check_rounds(method, problem_with(parties, holders, penalty=penalty, sparse=sparse, loss=loss), by_curvature=True)
 
 
 @pytest.mark.parametrize("method", ["vfb-svrg", "vfb-saga"])

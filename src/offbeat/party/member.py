@@ -278,7 +278,9 @@ class Member:
         effects, known = self.sounding.on_sum(done)
         if not known:
             return effects
-        penalised = 1.0 if self.options.by_curvature else self.problem.strength  # divided by itself and more, at most 1
+        penalised = self.problem.strength
+        if self.options.by_curvature and penalised > 0.0:
+            penalised = 1.0  # it was divided by itself and more
         smoothness, row_smoothness = self.sounding.smoothness + penalised, self.sounding.row_smoothness
         eta, batch = self.options.choose(smoothness, row_smoothness, self.problem.rows)
         constants = (smoothness, row_smoothness) if self.options.step is None else (0.0, 0.0)

@@ -151,6 +151,7 @@ def draw_options(seed: int, direction: str, **changes: Any) -> LinearOptions:
         patience_s=0.05,
         snapshot_passes=float(rng.choice([1.0, 2.0])),
         sums=SumOptions(scheme=scheme, tries_max=int(rng.choice([1, 3, 12]))),
+        by_curvature=bool(rng.random() < 0.25) and direction != "sgd",
     )
     return replace(options, **changes)
 
