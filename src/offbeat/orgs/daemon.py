@@ -275,7 +275,7 @@ class Daemon:
                 return
             thread = threading.Thread(target=run.take_part, args=(self._reporter(run),), name=run.run, daemon=True)
             self._threads[run.run] = thread
-        thread.start()
+            thread.start()  # before another may find it here and wait for its end
 
     # -- reporting and halting ------------------------------------------------------------------------------------
 
