@@ -55,6 +55,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         step: float | str = "auto",
         batch: int | str = "auto",
         in_flight: int = 1,
+        by_curvature: bool = False,
         secure_sum: str = "pairwise",
         two_party_insecure: bool = False,
         labels_at: list[str] | None = None,
@@ -74,6 +75,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         self.step = step
         self.batch = batch
         self.in_flight = in_flight
+        self.by_curvature = by_curvature
         self.secure_sum = secure_sum
         self.two_party_insecure = two_party_insecure
         self.labels_at = labels_at

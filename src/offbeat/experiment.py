@@ -146,6 +146,7 @@ def linear_options(job: Job, method: Method) -> LinearOptions:
         lag=job.lag,
         snapshot_passes=job.snapshot_passes,
         certify_passes=job.certify_passes,
+        by_curvature=job.by_curvature,
         lag_max=job.lag_max,
         patience_s=job.patience_s,
         on_loss=job.on_loss,

@@ -118,6 +118,7 @@ class Job(JobPart, frozen=True, kw_only=True):
     lag_max: int = 0
     snapshot_passes: float = 1.0
     certify_passes: float = 3.0
+    by_curvature: bool = False
     patience_s: float = 1.0
     on_loss: str = "wait"
     labels_at: list[str] | None = None
@@ -144,6 +145,7 @@ LINEAR_ONLY = (
     "lag_max",
     "snapshot_passes",
     "certify_passes",
+    "by_curvature",
     "patience_s",
     "on_loss",
     "secure_sum",
@@ -166,7 +168,18 @@ PLAIN_CHOICES: dict[str, tuple[str, ...]] = {
     "runtime.serving": ("free", "full", "slow"),
     "runtime.jitter": JITTERS,
     "runtime.link_jitter": JITTERS,
-    "runtime.faults": ("calm", "delay", "loss", "duplicate", "reorder", "partition", "crash", "clog", "swarm"),
+    "runtime.faults": (
+        "calm",
+        "delay",
+        "loss",
+        "duplicate",
+        "reorder",
+        "partition",
+        "crash",
+        "clog",
+        "swarm",
+        "suspicion",
+    ),
     "data.standardise": ("auto", "none", "numeric", "all"),
     "data.missing": ("refuse", "median"),
     "data.duplicates": ("refuse", "keep-first"),

@@ -62,6 +62,22 @@ def test_the_model_is_the_pooled_one():
     assert model.record_.verdict == "target"
 
 
+@pytest.mark.parametrize("algorithm", ["vfb2-svrg", "vfb2-saga", "afsvrg-vp"])
+def test_by_curvature_columns_of_very_different_scales_are_no_trouble(algorithm):
+    blocks, score, rng = problem()
+    label = np.where(score + rng.logistic(size=len(score)) > 0, 1.0, -1.0)
+    scaled = {name: table * np.geomspace(1.0, 30.0, table.shape[1]) for name, table in blocks.items()}
+    options = {"penalty": 1e-3, "passes": 100}
+    plain = VerticalClassifier(algorithm, target=None, **options).fit(scaled, label)
+    model = VerticalClassifier(algorithm, by_curvature=True, **options).fit(scaled, label)
+    assert model.record_.verdict == "target"
+    assert plain.certificate_.duality_gap > 1e-3
+    pooled = np.hstack([*scaled.values(), np.ones((len(label), 1))])
+    _, value = central.optimum(pooled, label, LOGISTIC, 1e-3)
+    found = np.concatenate([*(model.coef_[name] for name in WIDTHS), [model.intercept_]])
+    assert central.objective(pooled, label, found, LOGISTIC, L2, 1e-3) - value <= 1e-6
+
+
 def test_it_agrees_with_scikit_learn():
     blocks, score, rng = problem()
     pooled = np.hstack(list(blocks.values()))

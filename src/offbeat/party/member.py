@@ -79,7 +79,8 @@ class LinearOptions:
             raise BadJob(f"step must be above 0, or left out to be chosen; got {self.step}.")
         if self.by_curvature and self.method == "sgd":
             raise BadJob(
-                "by_curvature is for svrg and saga: SGD's steps must decay by the least curvature, not by each."
+                "by_curvature needs SVRG or SAGA, whose steps keep their length; got sgd, whose steps decay. Use another "
+                "method or leave by_curvature out."
             )
         if self.in_flight < 1 or (self.batch is not None and self.batch < 1):
             raise BadJob(f"in_flight and batch must be at least 1; got {self.in_flight} and {self.batch}.")

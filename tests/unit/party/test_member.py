@@ -5,6 +5,7 @@ import pytest
 
 from offbeat.algorithms.afsgd_vp import Product
 from offbeat.errors import BadJob, UnexpectedEvent
+from offbeat.learning import central
 from offbeat.party.conduct import Alarm, Begin, Begun, Halt
 from offbeat.party.contract import Computed, Finish, Message, PeerLost, Received, Send, Started, Wake, Woken
 from offbeat.party.masked_sum import ShareAsked, ShareGiven, SumOptions
@@ -152,6 +153,21 @@ def test_a_party_that_goes_down_before_it_ever_started_begins_when_it_is_back(sc
     assert {finish.verdict for finish in outcome.finished.values()} == {"passes"}
 
 
+def test_a_run_may_start_from_weights():
+    """Elsewhere than at zero SVRG's first table needs sums: the objective of the first survey is that of the start."""
+    options = LinearOptions(method="svrg", batch=16, passes=3.0, zero_start=False)
+    blocks, rng = PROBLEM.blocks(), np.random.default_rng(0)
+    for block in blocks.values():
+        block.set_weights(rng.standard_normal(block.width))
+    start = PROBLEM.pooled({name: block.weights() for name, block in blocks.items()})
+    kind = method_named("vfb2-svrg")
+    made = kind.build(blocks, PROBLEM.problem(), options, labels_at=PROBLEM.names[:1], secrets_seed=1)
+    Simulator().run(made)
+    first = made[0].member.survey.history[0].objective
+    expected = central.objective(PROBLEM.X, PROBLEM.y, start, PROBLEM.loss, PROBLEM.penalty, PROBLEM.strength)
+    assert first == pytest.approx(expected, rel=1e-9)
+
+
 def test_labels_at_some_leave_the_other_blocks_at_zero():
     names = PROBLEM.names
     for method in ("afsaga-vp", "fsaga-vp"):
@@ -170,7 +186,16 @@ def test_labels_at_some_leave_the_other_blocks_at_zero():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"method": "adam"}, {"passes": 0}, {"step": -1.0}, {"in_flight": 0}, {"batch": 0}, {"patience_s": 0}]
+    "wrong",
+    [
+        {"method": "adam"},
+        {"passes": 0},
+        {"step": -1.0},
+        {"in_flight": 0},
+        {"batch": 0},
+        {"patience_s": 0},
+        {"method": "sgd", "by_curvature": True},
+    ],
 )
 def test_wrong_options_are_refused(wrong):
     with pytest.raises(BadJob):
