@@ -1,6 +1,9 @@
 """Rounds of a synchronous method, watched step by step and held against the centralised method on the same batches."""
 
+from functools import partial
+
 import numpy as np
+import scipy.sparse
 
 from offbeat.algorithms.vfb2 import Backward
 from offbeat.learning import central
@@ -72,6 +75,20 @@ def order_of_play(problem, outcome):
     return plan
 
 
+def inverse_curvature(problem, second, w):
+    """Every party's curvature within its columns, inverted: all of it where they are dense, else its diagonal."""
+    metric, sparse = np.zeros((len(w), len(w))), scipy.sparse.issparse(problem.X)
+    for columns in problem.columns.values():
+        X = problem.dense()[:, columns]
+        held = np.maximum(problem.penalty.curvature_beyond(w[columns] / 2), 1e-3)
+        hessian = (X.T * second) @ X / len(X)
+        hessian = np.diag(np.diag(hessian)) if sparse else hessian
+        curvature = hessian + problem.strength * np.diag(held)
+        ridge = 0.0 if sparse else 1e-6 * np.diag(curvature).max()
+        metric[np.ix_(columns, columns)] = np.linalg.inv(curvature + ridge * np.eye(len(columns)))
+    return metric
+
+
 def check_rounds(method, problem, *, scheme="pairwise", by_curvature=False):
     """Every step is the centralised method's; returns the step size."""
     seen, eta, outcome = run_rounds(method, problem, scheme=scheme, by_curvature=by_curvature)
@@ -88,6 +105,7 @@ def check_rounds(method, problem, *, scheme="pairwise", by_curvature=False):
             done += plan[cut] is not None
             cut += 1
         terms = (problem.loss, problem.penalty, problem.strength)
-        expected = central.run(problem.X, problem.y, *terms, direction, sizes, plan[:cut], by_curvature=by_curvature)
+        metric_at = partial(inverse_curvature, problem) if by_curvature else None
+        expected = central.run(problem.X, problem.y, *terms, direction, sizes, plan[:cut], metric_at=metric_at)
         assert np.abs(seen.after(problem, upto) - expected).max() < 1e-9
     return eta

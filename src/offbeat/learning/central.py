@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from offbeat.errors import BadJob
 from offbeat.learning.losses import Loss, unknown_name
-from offbeat.learning.metric import curvature_metric
 from offbeat.learning.penalties import L2, NONE, Penalty
 
 Floats = NDArray[np.float64]
@@ -151,45 +150,40 @@ def run(
     batches: Iterable[tuple[int, int] | None],
     *,
     start: Floats | None = None,
-    by_curvature: bool = False,
+    metric_at: Callable[[Floats, Floats], Floats] | None = None,
 ) -> Floats:
     """The weights after these steps, by the plain formulas. Nothing here is fast.
 
     A None among the batches is where SVRG takes a new snapshot; its first one is taken at the start. `eta` may be a
-    function of the number of steps taken. By curvature, a coordinate's steps are divided by its curvature at the last
-    snapshot, or at the start where the derivatives do not tell it. X is an array or a CSR matrix.
+    function of the number of steps taken. `metric_at`, of the loss's second derivatives and the weights, is the matrix
+    that steps are multiplied by: taken at the start, and at a snapshot if the derivatives tell the curvature. X is an
+    array or a CSR matrix.
     """
     check_method(method)
     w = np.zeros(X.shape[1]) if start is None else start.copy()
     table = loss.derivative(X @ w, y) if method == "svrg" else np.zeros(len(y))
     mean = np.asarray(X.T @ table) / len(y)
-    metric: Floats | float = 1.0
-    if by_curvature:
-        metric = _metric(X, np.full(len(y), loss.curvature), w, penalty, strength)
+    metric = None if metric_at is None else metric_at(np.full(len(y), loss.curvature), w)
     steps = 0
     for batch in batches:
         if batch is None:
             table = loss.derivative(X @ w, y)
             mean = np.asarray(X.T @ table) / len(y)
-            if by_curvature and loss.second_from_derivative is not None:
-                metric = _metric(X, loss.second_from_derivative(table), w, penalty, strength)
+            if metric_at is not None and loss.second_from_derivative is not None:
+                metric = metric_at(loss.second_from_derivative(table), w)
             continue
         rows = slice(*batch)
         theta = loss.derivative(X[rows] @ w, y[rows])
         correction = np.asarray(X[rows].T @ (theta - table[rows])) if method != "sgd" else X[rows].T @ theta
         size = eta(steps) if callable(eta) else eta
         average = mean if method != "sgd" else 0.0
-        w = w - size * metric * (correction / len(theta) + average + strength * penalty.gradient(w))
+        direction = correction / len(theta) + average + strength * penalty.gradient(w)
+        w = w - size * (direction if metric is None else metric @ direction)
         if method == "saga":
             mean = mean + correction / len(y)
             table[rows] = theta
         steps += 1
     return w
-
-
-def _metric(X: Any, second: Floats, w: Floats, penalty: Penalty, strength: float) -> Floats:
-    squares: Any = X.power(2) if hasattr(X, "power") else X * X
-    return curvature_metric(np.asarray(squares.T @ second) / len(second), w, penalty, strength)
 
 
 def check_method(method: str) -> None:

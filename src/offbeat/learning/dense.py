@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.learning import kernels
-from offbeat.learning.metric import curvature_metric
+from offbeat.learning.metric import CURVATURE_LEAST, WHOLE_WIDTH_MOST, diagonal_metric, penalty_curvature
 from offbeat.learning.penalties import Penalty
 from offbeat.learning.ranges import check_finite, refuse_length, refuse_rows, refuse_share
 
@@ -29,7 +29,7 @@ class DenseBlock:
         self.version = 0
         self._penalty = penalty
         self._strength = strength
-        self._metric = np.ones(self.width)
+        self._metric = np.empty((0, 0))  # empty: 1
         self._w = np.zeros(self.width)
         self._mu = np.zeros(self.width)
 
@@ -115,22 +115,41 @@ class DenseBlock:
         self, loss_curvature: float, rows_at_most: int = 1024, iterations: int = 15, *, rng: np.random.Generator
     ) -> tuple[float, float]:
         some = np.sort(rng.choice(self.rows, min(self.rows, rows_at_most), replace=False))
-        X = np.ascontiguousarray(self._X[:, some] * np.sqrt(self._metric)[:, None])
-        largest = largest_eigenvalue(lambda u: X @ (u @ X) / len(some), self.width, rng, iterations)
+        X = np.ascontiguousarray(self._X[:, some])
+        largest = largest_eigenvalue(
+            lambda u: self.in_step_metric(X @ (u @ X)) / len(some), self.width, rng, iterations
+        )
         row_norm = float(self.row_norms_squared(0, self.rows).max(initial=0.0))
         return loss_curvature * largest, loss_curvature * row_norm
 
     def step_by_curvature(self, second: Floats) -> None:
-        squares = np.empty(self.width)
-        kernels.dense_squares(self._X, sized_rows(second, self.rows) / self.rows, squares)
-        self._metric = curvature_metric(squares, self._w, self._penalty, self._strength)
+        factor = sized_rows(second, self.rows) / self.rows
+        if self.width > WHOLE_WIDTH_MOST:
+            squares = np.empty(self.width)
+            kernels.dense_squares(self._X, factor, squares)
+            self._metric = diagonal_metric(squares, self._w, self._penalty, self._strength)[None, :]
+            return
+        curvature = np.empty((self.width, self.width))
+        kernels.dense_hessian(self._X, factor, curvature)
+        curvature.flat[:: self.width + 1] += penalty_curvature(self._w, self._penalty, self._strength)
+        largest = float(np.diagonal(curvature).max(initial=0.0))
+        curvature.flat[:: self.width + 1] += CURVATURE_LEAST * largest if largest > 0.0 else 1.0
+        self._metric = np.empty_like(curvature)
+        kernels.invert(curvature, self._metric)
 
     def in_step_metric(self, gradient: Floats) -> Floats:
-        return gradient * self._metric
+        return self._stepped(gradient)
 
     def row_norms_squared(self, start: int, stop: int) -> Floats:
         rows = self._X[:, start:stop]
-        return np.asarray(np.einsum("ji,ji->i", rows * self._metric[:, None], rows))
+        return np.asarray(np.einsum("ji,ji->i", self._stepped(rows), rows))
+
+    def _stepped(self, vectors: Floats) -> Floats:
+        """These vectors over the columns, as a step would follow them."""
+        if len(self._metric) == 0:
+            return vectors
+        whole = len(self._metric) == self.width
+        return self._metric @ vectors if whole else (self._metric[0] * vectors.T).T
 
     def gather(self, start: int, stop: int) -> Gathered:
         return None, self._at(start, stop, None).copy()
@@ -164,7 +183,7 @@ class DenseBlock:
     def restore(self, state: Mapping[str, Any]) -> None:
         self.set_weights(state["weights"])
         self.set_mean_gradient(state["mean_gradient"])
-        self._metric = sized(np.array(state["metric"], dtype=np.float64), self.width)
+        self._metric = np.array(state["metric"], dtype=np.float64)
         self.version = int(state["version"])
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from offbeat.errors import OutOfRange
 from offbeat.learning.blocks import Block, Columns, Floats, Gathered, Words
-from offbeat.learning.metric import curvature_metric
+from offbeat.learning.metric import diagonal_metric
 from offbeat.learning.penalties import Penalty
 
 METRIC_ROWS = 1024
@@ -108,7 +108,7 @@ class BlockWithIntercept:
     def step_by_curvature(self, second: Floats) -> None:
         self.inner.step_by_curvature(second)
         ones, weight = np.array([float(second.mean())]), np.array([self.intercept])
-        self.metric = float(curvature_metric(ones, weight, self._penalty, self._strength)[0])
+        self.metric = float(diagonal_metric(ones, weight, self._penalty, self._strength)[0])
 
     def in_step_metric(self, gradient: Floats) -> Floats:
         return np.append(self.inner.in_step_metric(gradient[:-1]), self.metric * gradient[-1])

@@ -47,6 +47,7 @@ WRITE = taken(REAL)
 WORDS = given(types.uint64)
 WORDS_OUT = taken(types.uint64)
 BLOCK = given(REAL, 2)
+BLOCK_OUT = taken(REAL, 2)
 
 
 def _stamp() -> str:
@@ -192,19 +193,43 @@ def dense_gradient(X, start, residual, factor, into):  # type: ignore[no-untyped
 @numba.njit(inline="always")
 def _step(X, start, residual, eta, accumulate, strength, penalty, metric, w, mu):  # type: ignore[no-untyped-def]
     share = 1.0 / len(residual)
+    if len(metric) == 0:
+        for j in range(len(w)):
+            g = _column_product(X, j, start, residual)
+            w[j] -= eta * (g * share + mu[j] + strength * penalty_slope(penalty, w[j]))
+            mu[j] += accumulate * g
+    else:
+        slope = np.empty(len(w))
+        for j in range(len(w)):
+            g = _column_product(X, j, start, residual)
+            slope[j] = g * share + mu[j] + strength * penalty_slope(penalty, w[j])
+            mu[j] += accumulate * g
+        _follow(metric, slope, eta, w)
+
+
+@numba.njit(inline="always")
+def _follow(metric, slope, eta, w):  # type: ignore[no-untyped-def]
+    """w -= eta metric slope; a metric of one row is a diagonal."""
+    if len(metric) == 1:
+        for j in range(len(w)):
+            w[j] -= eta * metric[0, j] * slope[j]
+        return
     for j in range(len(w)):
-        g = _column_product(X, j, start, residual)
-        w[j] -= eta * metric[j] * (g * share + mu[j] + strength * penalty_slope(penalty, w[j]))
-        mu[j] += accumulate * g
+        row = metric[j]
+        total = 0.0
+        for k in range(len(w)):
+            total += row[k] * slope[k]
+        w[j] -= eta * total
 
 
-@compiled(types.void, BLOCK, INT, READ, REAL, REAL, REAL, INT, READ, WRITE, WRITE)
+@compiled(types.void, BLOCK, INT, READ, REAL, REAL, REAL, INT, BLOCK, WRITE, WRITE)
 def dense_step(X, start, residual, eta, accumulate, strength, penalty, metric, w, mu):  # type: ignore[no-untyped-def]
-    """w -= eta metric (g / b + mu + strength penalty'(w)); mu += accumulate g; with g = rows^T residual."""
+    """w -= eta metric (g / b + mu + strength penalty'(w)); mu += accumulate g; with g = rows^T residual. An empty
+    metric is 1."""
     _step(X, start, residual, eta, accumulate, strength, penalty, metric, w, mu)
 
 
-@compiled(types.void, BLOCK, INT, READ, WRITE, FLAG, REAL, REAL, REAL, INT, READ, WRITE, WRITE)
+@compiled(types.void, BLOCK, INT, READ, WRITE, FLAG, REAL, REAL, REAL, INT, BLOCK, WRITE, WRITE)
 def dense_corrected_step(  # type: ignore[no-untyped-def]
     X, start, theta, table, exchange, eta, accumulate, strength, penalty, metric, w, mu
 ):
@@ -214,21 +239,71 @@ def dense_corrected_step(  # type: ignore[no-untyped-def]
     _step(X, start, residual, eta, accumulate, strength, penalty, metric, w, mu)
 
 
-@compiled(types.void, READ, REAL, REAL, REAL, REAL, INT, READ, WRITE, WRITE)
+@compiled(types.void, READ, REAL, REAL, REAL, REAL, INT, BLOCK, WRITE, WRITE)
 def dense_apply(g, batch_rows, eta, accumulate, strength, penalty, metric, w, mu):  # type: ignore[no-untyped-def]
     """The same step from a gradient computed elsewhere."""
     share = 1.0 / batch_rows
+    slope = np.empty(len(w))
     for j in range(len(w)):
-        w[j] -= eta * metric[j] * (g[j] * share + mu[j] + strength * penalty_slope(penalty, w[j]))
+        slope[j] = g[j] * share + mu[j] + strength * penalty_slope(penalty, w[j])
         mu[j] += accumulate * g[j]
+    if len(metric) == 0:
+        for j in range(len(w)):
+            w[j] -= eta * slope[j]
+    else:
+        _follow(metric, slope, eta, w)
+
+
+@numba.njit(inline="always")
+def _weighted_product(x, y, factor):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for i in range(len(factor)):
+        total += factor[i] * x[i] * y[i]
+    return total
 
 
 @compiled(types.void, BLOCK, READ, WRITE)
 def dense_squares(X, factor, into):  # type: ignore[no-untyped-def]
     """into = for each column the sum over all rows of factor * value^2."""
     for j in range(len(into)):
-        x = X[j]
-        total = 0.0
-        for i in range(len(factor)):
-            total += factor[i] * x[i] * x[i]
-        into[j] = total
+        into[j] = _weighted_product(X[j], X[j], factor)
+
+
+@compiled(types.void, BLOCK, READ, BLOCK_OUT)
+def dense_hessian(X, factor, into):  # type: ignore[no-untyped-def]
+    """into = the sum over all rows of factor * row row^T."""
+    for j in range(len(X)):
+        for k in range(j + 1):
+            into[j, k] = _weighted_product(X[j], X[k], factor)
+            into[k, j] = into[j, k]
+
+
+@compiled(types.void, BLOCK, BLOCK_OUT)
+def invert(matrix, into):  # type: ignore[no-untyped-def]
+    """into = the inverse of a symmetric positive definite matrix, by Cholesky's factors.
+
+    By hand, for a library's last digits depend on its threads and on the machine, and runs must replay anywhere.
+    """
+    d = len(matrix)
+    lower = np.zeros((d, d))
+    for j in range(d):
+        for i in range(j, d):
+            total = matrix[i, j]
+            for k in range(j):
+                total -= lower[i, k] * lower[j, k]
+            lower[i, j] = np.sqrt(total) if i == j else total / lower[j, j]
+    inverse = np.zeros((d, d))  # of the lower factor
+    for j in range(d):
+        inverse[j, j] = 1.0 / lower[j, j]
+        for i in range(j + 1, d):
+            total = 0.0
+            for k in range(j, i):
+                total -= lower[i, k] * inverse[k, j]
+            inverse[i, j] = total / lower[i, i]
+    for i in range(d):
+        for j in range(i + 1):
+            total = 0.0
+            for k in range(i, d):
+                total += inverse[k, i] * inverse[k, j]
+            into[i, j] = total
+            into[j, i] = total

@@ -1,10 +1,11 @@
-"""Steps divided by the curvature, coordinate by coordinate: a diagonal metric that each party finds in its own columns.
+"""Steps divided by the curvature: a metric that each party finds in its own columns.
 
-Coordinate j of a step is multiplied by 1 / (h_j + strength p_j), where h_j is the mean over the rows of the loss's
-second derivative times the squared value in column j, and p_j bounds the penalty's second derivative around the weight.
-A column that many rows have then no longer dictates the step of those that few have, and a weight that the nonconvex
-penalty has let go is not held back by those it still holds. The metric is positive, so the problem, its stationary
-points and its certificate are those of plain steps; only the way there differs.
+What a step would follow is multiplied by the inverse of H + strength P. H is the mean over the rows of the loss's
+second derivative times x x^T, within the party's columns; P bounds the penalty's second derivative around each weight.
+A narrow dense block takes all of H, any other its diagonal alone. Columns that many rows have, or with large values,
+then no longer dictate the step of the others, and a weight that the nonconvex penalty has let go is not held back by
+those it still holds. The metric is positive definite, so the problem, its stationary points and its certificate are
+those of plain steps; only the way there differs.
 """
 
 import numpy as np
@@ -16,17 +17,24 @@ Floats = NDArray[np.float64]
 
 NEAR = 0.5  # a weight may fall to this part of itself before the metric is taken anew
 PENALTY_LEAST = 1e-3  # of the strength: no weight counts as quite free of the penalty
-CURVATURE_LEAST = 1e-6  # of the largest, where there is no penalty
+CURVATURE_LEAST = 1e-6  # of the largest, for columns without values or penalty
+WHOLE_WIDTH_MOST = 128
 
 
-def curvature_metric(squares: Floats, weights: Floats, penalty: Penalty, strength: float) -> Floats:
-    """What to multiply each coordinate's step by; `squares` are the h_j."""
-    held = np.maximum(penalty.curvature_beyond(NEAR * weights), PENALTY_LEAST if strength > 0.0 else 0.0)
-    curvature = squares + strength * held
+def penalty_curvature(weights: Floats, penalty: Penalty, strength: float) -> Floats:
+    """strength P, one number for each weight."""
+    if strength == 0.0:
+        return np.zeros_like(weights)
+    return strength * np.maximum(penalty.curvature_beyond(NEAR * weights), PENALTY_LEAST)
+
+
+def diagonal_metric(squares: Floats, weights: Floats, penalty: Penalty, strength: float) -> Floats:
+    """What to multiply each coordinate by; `squares` are the diagonal of H."""
+    curvature = squares + penalty_curvature(weights, penalty, strength)
     least = CURVATURE_LEAST * float(curvature.max(initial=0.0))
     return 1.0 / np.maximum(curvature, least) if least > 0.0 else np.ones_like(squares)
 
 
 def steepest_penalty(metric: Floats, weights: Floats, penalty: Penalty) -> float:
-    """The largest second derivative of the penalty in this metric, around these weights."""
+    """The largest second derivative of the penalty in this diagonal metric, around these weights."""
     return float((metric * penalty.curvature_beyond(NEAR * weights)).max(initial=0.0))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from offbeat.errors import BadData
 from offbeat.learning import sparse_kernels as kernels
 from offbeat.learning.dense import largest_eigenvalue, sized, sized_rows
-from offbeat.learning.metric import curvature_metric, steepest_penalty
+from offbeat.learning.metric import diagonal_metric, steepest_penalty
 from offbeat.learning.penalties import L2, NONCONVEX, Penalty
 from offbeat.learning.ranges import check_finite, refuse_length, refuse_rows, refuse_share
 
@@ -198,7 +198,7 @@ class SparseBlock:
         csr = (self._offsets, self._columns, self._values)
         kernels.sparse_squares(*csr, sized_rows(second, self.rows) / self.rows, squares)
         self.set_weights(weights)
-        self._take_metric(curvature_metric(squares, weights, self._penalty, self._strength))
+        self._take_metric(diagonal_metric(squares, weights, self._penalty, self._strength))
         self._steepest = steepest_penalty(self._metric, weights, self._penalty)
         self.set_mean_gradient(mean)
 
