@@ -92,7 +92,7 @@ TABLE_NOTES = (
     "1.4 million grow to hundreds, where the penalty lets them go and the loss is flat. Plain steps leave a gradient "
     "norm of 1e-4 after 60 passes; with each coordinate's step divided by its curvature it is solved.",
     "The half-labelled baseline is AFSVRG-VP with labels at 4 of the 8 parties, drawn anew in every trial (the print "
-    "does not say which), for as many passes as VFB2-SVRG took; the others answer, but their blocks stay at zero, so it "
+    "does not say which), for as many passes as VFB2-SVRG took; the others answer, but their blocks stay zero, so it "
     "trains on the labelled parties' columns alone. On D1 nearly all depends on who holds the newest repayment status.",
 )
 
