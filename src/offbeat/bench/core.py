@@ -44,13 +44,28 @@ SETS = (
     ("news20 n-grams, tf-idf", "news20_ngrams", None, "mod"),
 )
 
-OURS: tuple[tuple[str, Any, str, bool, int], ...] = (
-    ("vfb2-svrg, labels at 3", vfb2, "svrg", False, LABELLED),
-    ("vfb2-saga, labels at 3", vfb2, "saga", False, LABELLED),
-    ("vfb2-svrg, labels at 1", vfb2, "svrg", False, 1),
-    ("vfb-svrg, labels at 3 (synchronous)", vfb2, "svrg", True, LABELLED),
-    ("afsvrg-vp", afsgd_vp, "svrg", False, PARTIES),
-    ("fsvrg-vp (synchronous)", afsgd_vp, "svrg", True, PARTIES),
+
+@dataclass(frozen=True)
+class Way:
+    """One way of ours to train: a family, its method, and who holds labels."""
+
+    title: str
+    family: Any
+    method: str
+    synchronous: bool
+    labelled: int
+    by_curvature: bool = False
+
+
+OURS = (
+    Way("vfb2-svrg, labels at 3", vfb2, "svrg", False, LABELLED),
+    Way("vfb2-svrg, labels at 3, by curvature", vfb2, "svrg", False, LABELLED, by_curvature=True),
+    Way("vfb2-saga, labels at 3", vfb2, "saga", False, LABELLED),
+    Way("vfb2-svrg, labels at 1", vfb2, "svrg", False, 1),
+    Way("vfb2-svrg, labels at 1, by curvature", vfb2, "svrg", False, 1, by_curvature=True),
+    Way("vfb-svrg, labels at 3 (synchronous)", vfb2, "svrg", True, LABELLED),
+    Way("afsvrg-vp", afsgd_vp, "svrg", False, PARTIES),
+    Way("fsvrg-vp (synchronous)", afsgd_vp, "svrg", True, PARTIES),
 )
 
 
@@ -103,7 +118,7 @@ def _one_set(title: str, setting: Setting, repeats: int, progress: Callable[[str
     _, best = central.optimum(pooled, setting.y_train, LOGISTIC, STRENGTH)
     goal = best * (1 + RELATIVE_TARGET)
     solvers: list[tuple[str, _Solver | None]] = [
-        *((name, _ours(setting, goal, *how)) for name, *how in OURS),
+        *((way.title, _ours(setting, goal, way)) for way in OURS),
         ("our centralised kernel, SVRG", _central(pooled, setting, goal, "svrg")),
         ("our centralised kernel, SAGA", _central(pooled, setting, goal, "saga")),
         *((f"scikit-learn {name}", _sklearn(pooled, setting, goal, **how)) for name, how in SKLEARN),
@@ -146,24 +161,26 @@ def _cpu_s(work: Callable[[], Any]) -> float:
 # -- ours ------------------------------------------------------------------------------------------------------------
 
 
-def _parties(setting: Setting, family: Any, method: str, synchronous: bool, labelled: int) -> list[Party]:
+def _parties(setting: Setting, way: Way) -> list[Party]:
     problem = Problem(setting.rows, LOGISTIC, L2, STRENGTH, setting.y_train)
-    options = LinearOptions(method=method, passes=1000.0, certify_passes=1000.0, patience_s=1e6)
-    parties: list[Party] = family.build(
+    options = LinearOptions(
+        method=way.method, passes=1000.0, certify_passes=1000.0, by_curvature=way.by_curvature, patience_s=1e6
+    )
+    parties: list[Party] = way.family.build(
         setting.new_blocks(),
         problem,
         options,
-        synchronous=synchronous,
-        labels_at=setting.names[:labelled],
+        synchronous=way.synchronous,
+        labels_at=setting.names[: way.labelled],
         seed=1,
         secrets_seed=1,
     )
     return parties
 
 
-def _ours(setting: Setting, goal: float, family: Any, method: str, synchronous: bool, labelled: int) -> _Solver | None:
+def _ours(setting: Setting, goal: float, way: Way) -> _Solver | None:
     costs = CostModel(link=Link(latency_s=1e-3))
-    parties: list[Any] = _parties(setting, family, method, synchronous, labelled)
+    parties: list[Any] = _parties(setting, way)
     met: list[float] = []
 
     def look(now: float) -> float | None:
@@ -180,11 +197,11 @@ def _ours(setting: Setting, goal: float, family: Any, method: str, synchronous: 
     updates = parties[0].member.block.version
 
     def timed() -> float:
-        fresh = _parties(setting, family, method, synchronous, labelled)
+        fresh = _parties(setting, way)
         simulator = Simulator(costs=costs, timeline_max=0, digest=False, until_s=met[0])
         return _cpu_s(lambda: simulator.run(fresh))
 
-    building = _cpu_s(lambda: _parties(setting, family, method, synchronous, labelled))
+    building = _cpu_s(lambda: _parties(setting, way))
     note = f"{passes:.1f} passes, {updates} updates of a block, batch {conduct.batch}, building {building:.3f} s"
     return _Solver(timed, note)
 
