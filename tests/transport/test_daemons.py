@@ -234,6 +234,26 @@ def test_a_peers_failure_reaches_the_initiator_as_what_it_was(town: Town) -> Non
         raise control.error_named(status.kind, status.reason)
 
 
+@pytest.mark.parametrize("where", ["shop", "bank"])
+def test_an_error_nobody_foresaw_ends_the_run_everywhere(
+    town: Town, where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(home, *rest):  # type: ignore[no-untyped-def]
+        if home.name == where:
+            raise OverflowError("math range error")
+        return own_rows(home, *rest)
+
+    monkeypatch.setattr("offbeat.orgs.runs.own_rows", failing)
+    town.open()
+    run = town.submit(job())
+    for name in NAMES:
+        status = town.ended(name, run)
+        assert status.phase == "failed" and "math range error" in status.reason, (name, status)
+        assert f"'{where}', while aligning" in status.reason and "traceback" in status.reason, (name, status)
+    assert town.ended("bank", run).kind == "OffbeatError"
+    assert any(record.exc_info and record.exc_info[0] is OverflowError for record in caplog.records)
+
+
 def test_a_party_without_an_open_port_takes_part(tmp_path: Path) -> None:
     town = Town(tmp_path, silent="telecom").open()
     try:

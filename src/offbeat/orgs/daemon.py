@@ -115,6 +115,9 @@ class Daemon:
                     self.caller.call(member.name, control.Reply(number, self._answer(member, request)))
             except OffbeatError:
                 self._ended.wait(POLL_PAUSE_S)
+            except Exception:  # without this thread nobody could reach us any more
+                log.exception("fetching letters of %s failed", member.name)
+                self._ended.wait(POLL_PAUSE_S)
 
     def _on_reply(self, peer: str, request: control.Reply) -> Answer:
         self._post.answer(request.number, request.answer)
@@ -150,6 +153,9 @@ class Daemon:
             self._begin(run)
         except OffbeatError as problem:
             log.warning("run %s does not begin: %s", run.run, problem)
+        except Exception as problem:
+            log.exception("run %s does not begin", run.run)
+            run.stop("failed", f"it could not be taken up again: {problem!r}")
 
     def _on_under_way(self, peer: str, request: control.UnderWay) -> Answer:
         run = self._run(request.run)

@@ -73,6 +73,8 @@ class Predictions:
             log.info("%s of %s: %s", prediction, party.asker, outcome.finished[self._home.name].reason)
         except OffbeatError as problem:
             log.warning("%s of %s: %s", prediction, party.asker, problem)
+        except Exception:
+            log.exception("%s of %s failed", prediction, party.asker)
         finally:
             self._room.release()
 

@@ -8,6 +8,7 @@ private/<run>/               salt, aligned rows, this party's block: never leave
 
 import hashlib
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -44,6 +45,8 @@ from offbeat.runtime.grpc.identity import Identity, Roster, write_private
 from offbeat.runtime.grpc.options import SessionOptions
 from offbeat.runtime.grpc.server import Server
 from offbeat.runtime.grpc.session import Session
+
+log = logging.getLogger("offbeat.party")
 
 GOOD_VERDICTS = ("target", "passes")
 
@@ -124,14 +127,25 @@ class Run:
         try:
             verdict, reason, facts = self._steps()
             kind, phase = "", "done" if self._ended_well(verdict, reason) else "failed"
-        except OffbeatError as problem:
-            verdict, reason, kind, facts = "failed", f"{self._where()}: {problem}", type(problem).__name__, {}
+        except Exception as problem:
+            verdict, facts = "failed", {}
+            reason, kind = self._explained(problem)
             phase = "refused" if isinstance(problem, Refused) else "failed"
         if self._stopped and phase != "done":
             verdict, reason, kind, phase = "stopped", self._stopped, "", "stopped"
         if not self.status.ended:
             self.update(phase=phase, verdict=verdict, reason=reason, kind=kind)
         report(verdict, reason, kind, facts)
+
+    def _explained(self, problem: Exception) -> tuple[str, str]:
+        """Why a run failed, and the kind of error that its peers are told. What nobody foresaw is logged in full here:
+        its cause is in this daemon, and a run whose thread died unheard would keep everybody waiting."""
+        if type(problem) is OffbeatError or not isinstance(problem, OffbeatError):  # the former is a session's wrapping
+            log.error("run %s failed", self.run, exc_info=problem)
+        if isinstance(problem, OffbeatError):
+            return f"{self._where()}: {problem}", type(problem).__name__
+        advice = f"The log of the daemon of '{self.home.name}' has the traceback."
+        return f"{self._where()}: an unexpected {type(problem).__name__}: {problem}. {advice}", "OffbeatError"
 
     def _ended_well(self, verdict: str, reason: str) -> bool:
         """Private embeddings train until their budget is spent: there that is the planned end, a row's cap is not."""

@@ -311,8 +311,12 @@ class Session:
         problem = done.exception()
         if problem is None:
             self._inbox.put(_Incoming(LogComputed(ticket), Computed(ticket, done.result())))
+        elif isinstance(problem, OffbeatError):
+            self._fail(problem)
         else:
-            self._fail(problem if isinstance(problem, OffbeatError) else OffbeatError(f"a job failed: {problem!r}"))
+            failure = OffbeatError(f"'{self.party.name}' failed in run '{self.run_name}', computing: {problem!r}")
+            failure.__cause__ = problem
+            self._fail(failure)
 
     def _arm(self, token: int, after_s: float) -> None:
         self._timer_count += 1
