@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from offbeat.data.names import did_you_mean
+from offbeat.data.names import check_party_names, did_you_mean
 from offbeat.errors import BadJob
 from offbeat.methods import DEFAULT_ALGORITHM, EMBEDDING, kind_named
 
@@ -391,6 +391,7 @@ def _check_step(job: Job, where: str) -> None:
 
 def _check_parties(job: Job, where: str) -> None:
     names = [entry.name for entry in job.party]
+    check_party_names(names, where)
     if len(set(names)) < len(names):
         raise BadJob(f"{where}: two parties have the same name; came {', '.join(names)}.")
     if job.party and job.data.set is not None:

@@ -52,14 +52,28 @@ def _from_files(job: Job) -> VerticalData:
             f"No party brought labels ({', '.join(tables)}). Give the [[party]] that has them the key `label`, with "
             "the name of its label column."
         )
+    holders = _labels_at(job)
+    _check_labels_at(job, tables)
     return vertical_from_tables(
         tables,
-        labels_at=_labels_at(job),
+        labels_at=holders,
         preparation={entry.name: _preparation(entry, tables[entry.name], job) for entry in job.party},
         test_fraction=0.2 if job.data.test_fraction is None else job.data.test_fraction,
         seed=job.seed,
         task=_task(job),
     )
+
+
+def _check_labels_at(job: Job, tables: dict[str, Table]) -> None:
+    """Labels stay where they are: no key may hand one party's to another."""
+    brought = [name for name, table in tables.items() if table.labels is not None]
+    for name in job.labels_at or ():
+        if name in tables and name not in brought:
+            raise BadJob(
+                f"labels_at names {name!r}, which brings no labels: its [[party]] has no `label`. Those who do: "
+                f"{', '.join(brought)}. Leave labels_at out to keep the labels where they are, or give {name} the key "
+                "`label` with the name of its own label column."
+            )
 
 
 def _table(entry: PartyEntry, job: Job) -> Table:

@@ -198,6 +198,8 @@ def test_ctrl_c_keeps_what_was_computed(job, tmp_path, monkeypatch):
         (["party.bank.label=age"], 2, "exactly two classes"),
         (["algorithm=afsvrg-vp", "labels_at=['bank']"], 2, "gives the labels to every party"),
         (["algorithm=vfb2-svrg", "labels_at=['banc']"], 2, "Did you mean 'bank'"),
+        (["algorithm=vfb2-svrg", "labels_at=['shop']"], 2, "which brings no labels"),
+        (["algorithm=vfb2-svrg", "labels_at=['bank', 'shop']"], 2, "which brings no labels"),
         (["loss=squared_hinge", "task=regression"], 2, "two classes"),
         (["runtime.kind=sim"], 2, "runtime.kind"),
         (["step=1000.0"], 2, "the run ended as 'diverged'"),

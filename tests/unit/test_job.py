@@ -98,6 +98,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_name(tmp_path, line, n
         ("x = ", "not valid TOML"),
         ("[[party]]\nname = 'a'\nfile = 'x'\n[[party]]\nname = 'a'\nfile = 'y'", "same name"),
         ("labels_at = ['banc']\n[[party]]\nname = 'bank'\nfile = 'x'", "Did you mean 'bank'"),
+        ("[[party]]\nname = '../evil'\nfile = 'x'", "cannot be a party's name"),
         ("[data]\nset = 'credit-like'\n[[party]]\nname = 'a'\nfile = 'x'", "choose one"),
         ("[[party]]\nname = 'a'", "file"),
     ],

@@ -1,12 +1,16 @@
 """Names: of parties and edges when nobody chose any, of columns when there are millions, and the nearest right one."""
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.errors import BadJob
+
+PARTY_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_-])?")
 FRIENDLY = ("bank", "shop", "telecom", "insurer")
 
 
@@ -18,6 +22,17 @@ def party_names(count: int) -> tuple[str, ...]:
 def edge_names(count: int) -> tuple[str, ...]:
     """edge1, edge2, ..."""
     return tuple(f"edge{i + 1}" for i in range(count))
+
+
+def check_party_names(names: Iterable[object], where: str) -> None:
+    """Models and logs are written to files named after the parties, so not every text is a name."""
+    for name in names:
+        if not isinstance(name, str) or not PARTY_NAME.fullmatch(name):
+            shown = repr(name) if len(repr(name)) <= 80 else f"{repr(name)[:77]}..."
+            raise BadJob(
+                f"{where}: {shown} cannot be a party's name. Expected a text of letters a to z, digits, '-' and '_', "
+                "perhaps '.' inside, 64 characters at most, as in 'bank-2'. Rename the party."
+            )
 
 
 def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from offbeat.data.matrix import Floats, Integers
-from offbeat.data.names import did_you_mean, edge_names, party_names
+from offbeat.data.names import check_party_names, did_you_mean, edge_names, party_names
 from offbeat.errors import BadData
 
 HOW_COLUMNS = ("equal", "random", "mod")
@@ -35,6 +35,7 @@ def split_columns(
     list      of counts ([10, 20, 61]) or of lists of names, in the order of the parties
     """
     if isinstance(how, Mapping):
+        check_party_names(how, "The split")
         return _by_name(columns, how)
     names = _party_list(parties)
     if isinstance(how, str):
@@ -48,6 +49,7 @@ def _party_list(parties: Parties) -> tuple[str, ...]:
         raise BadData("A split needs at least one party; none was named.")
     if len(set(names)) < len(names):
         raise BadData(f"Party names must differ from one another; came {list(names)}.")
+    check_party_names(names, "The split")
     return names
 
 

@@ -18,7 +18,7 @@ from offbeat.data.holdout import held_out, id_text
 from offbeat.data.labels import Task
 from offbeat.data.load import load_dataset
 from offbeat.data.matrix import Flags, Integers, cut_columns, take_rows
-from offbeat.data.names import did_you_mean, take_names
+from offbeat.data.names import check_party_names, did_you_mean, take_names
 from offbeat.data.prepare import AS_IS, Preparation
 from offbeat.data.row_scale import Rows
 from offbeat.data.split import HowColumns, Parties, split_columns
@@ -42,6 +42,7 @@ def vertical_from_tables(
     """Join the parties' tables on their ids. `labels_at` None: the labels are with the parties whose table has them."""
     if not tables:
         raise BadData("No party brought a table.")
+    check_party_names(tables, "The tables")
     joined = align(tables)
     labels, holders = _joined_labels(tables, joined.rows)
     test = _test_rows(joined.ids, test_fraction, seed, test_ids)
@@ -78,6 +79,7 @@ def vertical_from_arrays(
     """Rows already in one order: arrays, sparse matrices or data frames by party, and the labels."""
     if not blocks:
         raise BadData("No party brought columns.")
+    check_party_names(blocks, "The columns by party")
     tables = _tables_of_blocks(blocks, preparation)
     labels = _flat_labels(y)
     row_ids = np.arange(labels.size, dtype=np.int64) if ids is None else np.asarray(ids)
