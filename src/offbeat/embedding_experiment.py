@@ -208,7 +208,7 @@ def _record(
         seconds=outcome.time_s,
         metrics=dict(onlooker.metrics()),
         parties=_parties(server, clients, outcome, job.runtime.lanes),
-        reveals=reveals(outcome.tallies, MESSAGES),
+        reveals=reveals(outcome.tallies, MESSAGES, private_labels=server.options.label_dp_epsilon is not None),
         warnings=_warnings(data, server, outcome, privacy, secret_noise),
         privacy=privacy,
         options={**msgspec.to_builtins(job), "chosen": _chosen(server)},
@@ -268,7 +268,7 @@ def _warnings(
     if missing:
         told = ", ".join(f"{name} ({count} rows)" for name, count in missing.items())
         found.append(f"Predicted without {told}: the mean of its training embeddings stood in for each.")
-    if outcome.stalled:
+    if outcome.stalled and not outcome.out_of_time:
         found.append(f"The run did not end by itself: {outcome.stalled}.")
     found.append(vafl.noise_warning(secret_noise, options))
     if "generated" in data.source:

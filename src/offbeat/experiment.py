@@ -303,11 +303,11 @@ def _result(
         objective=objective,
         certificate=certificate_of(outcome, best),
         suboptimality=objective - optimum if optimum is not None else None,
-        passes=_passes(onlooker),
+        passes=_passes(onlooker, outcome),
         seconds=outcome.time_s,
         metrics=dict(setting.test_metrics(weights)),
         parties={p.name: party_record(p, outcome.tallies[p.name], outcome.time_s, lanes) for p in parties},
-        reveals=reveals(outcome.tallies, method.family().messages),
+        reveals=reveals(outcome.tallies, method.family().messages, private_labels=job.label_dp_epsilon is not None),
         privacy=_privacy(data, job, method),
         warnings=warnings_of(
             data=data,
@@ -340,15 +340,18 @@ def _privacy(data: VerticalData, job: Job, method: Method) -> dict[str, dict[str
     return label_ledger(holders, job.label_dp_epsilon, seeded=True)
 
 
-def _passes(onlooker: Onlooker) -> float:
+def _passes(onlooker: Onlooker, outcome: Outcome) -> float:
     """How far the model that is kept had come; of a run cut short, how far the run had."""
-    member = onlooker.chair.member
-    return float(member.role.passes() if onlooker.stopped else member.marked_passes or member.role.passes())
+    member, cut_short = onlooker.chair.member, onlooker.stopped or outcome.out_of_time
+    return float(member.role.passes() if cut_short else member.marked_passes or member.role.passes())
 
 
 def _verdict(outcome: Outcome, onlooker: Onlooker) -> tuple[str, str]:
-    if onlooker.stopped:
-        return "stopped", "stopped on request; the best model certified so far is kept"
+    if onlooker.stopped or outcome.out_of_time:
+        certified = _certified_copies(onlooker.parties) is not None
+        kept = "the best model certified so far" if certified else "none was certified yet: the model as it was"
+        verdict, reason = ("stopped", "stopped on request") if onlooker.stopped else ("time", outcome.stalled)
+        return verdict, f"{reason}; {kept} is kept"
     if outcome.stalled:
         return "stalled", outcome.stalled
     finish = outcome.finished.get(onlooker.chair.name) or next(iter(outcome.finished.values()))
@@ -357,11 +360,15 @@ def _verdict(outcome: Outcome, onlooker: Onlooker) -> tuple[str, str]:
 
 def _kept_weights(parties: Sequence[Any], outcome: Outcome) -> dict[str, Floats]:
     """What a finished party keeps in its block; of a run cut short, the best certified copy, or the block as it is."""
-    if not outcome.stalled:
-        return party_weights(parties)
+    best = _certified_copies(parties) if outcome.stalled else None
+    return best if best is not None else party_weights(parties)
+
+
+def _certified_copies(parties: Sequence[Any]) -> dict[str, Floats] | None:
+    """The best certified point, where every party knows of one."""
     best = {party.name: party.member.shares.points.get(party.member.survey.best) for party in parties}
     if any(weights is None for weights in best.values()):
-        return party_weights(parties)
+        return None
     return {name: np.array(weights) for name, weights in best.items()}
 
 

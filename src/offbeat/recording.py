@@ -19,14 +19,20 @@ from offbeat.runtime.contract import Outcome, Tally
 SEEDED = "Keys and masks are seeded: for experiments only."
 
 
-def reveals_of(kind: type[Message]) -> str:
-    """The sentence after "Reveals:" in a message's docstring, on one line."""
+def reveals_of(kind: type[Message], *, private_labels: bool = False) -> str:
+    """The sentence after "Reveals:" in a message's docstring, on one line; where labels were answered at random, the
+    one after "With label_dp_epsilon:", if the message has one."""
     text = inspect.getdoc(kind) or ""
-    _, found, rest = text.partition("Reveals:")
-    return re.sub(r"\s+", " ", rest.split("\n\n")[0]).strip() if found else ""
+    for mark in ("With label_dp_epsilon:", "Reveals:") if private_labels else ("Reveals:",):
+        _, found, rest = text.partition(mark)
+        if found:
+            return re.sub(r"\s+", " ", rest.split("\n\n")[0]).strip()
+    return ""
 
 
-def reveals(tallies: Mapping[str, Tally], kinds: Iterable[type[Message]]) -> tuple[Reveal, ...]:
+def reveals(
+    tallies: Mapping[str, Tally], kinds: Iterable[type[Message]], *, private_labels: bool = False
+) -> tuple[Reveal, ...]:
     """Every kind of message that was really sent, the most telling traffic (by bytes) first."""
     by_name = {kind.__name__: kind for kind in kinds}
     totals: dict[str, list[int]] = {}
@@ -35,7 +41,10 @@ def reveals(tallies: Mapping[str, Tally], kinds: Iterable[type[Message]]) -> tup
             row = totals.setdefault(name, [0, 0])
             row[0] += count
             row[1] += size
-    rows = [Reveal(name, count, size, reveals_of(by_name[name])) for name, (count, size) in totals.items()]
+    rows = [
+        Reveal(name, count, size, reveals_of(by_name[name], private_labels=private_labels))
+        for name, (count, size) in totals.items()
+    ]
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.message)))
 
 
@@ -89,20 +98,34 @@ def certificate_from(value: Mapping[str, float]) -> Certificate:
 
 
 def with_certificates(curve: Sequence[CurveRow], outcome: Outcome) -> tuple[CurveRow, ...]:
-    """Put each certificate into the first look that came after it."""
+    """Put each certificate into the first look that came after it; what came after the last look, into its own row."""
     rows = list(curve)
     news = [(time, value) for time, _, name, value in outcome.observations if name == "certificate"]
     if len(rows) < 2:
         return (*(certified_row(time, value, 0) for time, value in news), *rows)
-    at = 0
+    at, looks = 0, len(rows)
     for time, value in news:
-        while at < len(rows) and rows[at].time_s < time:
+        while at < looks and rows[at].time_s < time:
             at += 1
-        if at == len(rows):
-            break
         known = certificate_from(value)
-        rows[at] = msgspec.structs.replace(rows[at], gradient_norm=known.gradient_norm, gap=known.duality_gap)
+        if at < looks:
+            rows[at] = msgspec.structs.replace(rows[at], gradient_norm=known.gradient_norm, gap=known.duality_gap)
+        else:
+            rows.append(_after_the_last_look(rows[-1], time, value, outcome))
     return tuple(rows)
+
+
+def _after_the_last_look(last: CurveRow, time_s: float, value: Mapping[str, float], outcome: Outcome) -> CurveRow:
+    """The certificate alone: nobody looked at the model then. A snapshot is older than its certificate, so its passes
+    may be fewer than the last look's, and no axis may run backwards."""
+    known = certificate_from(value)
+    return CurveRow(
+        time_s=time_s,
+        passes=max(last.passes, value["passes"]),
+        bytes=max(last.bytes, sum(tally.bytes_sent for tally in outcome.tallies.values())),
+        gradient_norm=known.gradient_norm,
+        gap=known.duality_gap,
+    )
 
 
 def certified_row(time_s: float, value: Mapping[str, float], bytes_sent: int) -> CurveRow:
@@ -116,7 +139,9 @@ def verdict_of(outcome: Outcome, party: str, stopped: bool) -> tuple[str, str]:
     if stopped:
         return "stopped", "stopped on request; the model as it was is kept"
     finish = outcome.finished.get(party)
-    return (finish.verdict, finish.reason) if finish is not None else ("stalled", outcome.stalled)
+    if finish is not None:
+        return finish.verdict, finish.reason
+    return ("time" if outcome.out_of_time else "stalled"), outcome.stalled
 
 
 def deliveries(outcome: Outcome) -> tuple[Delivery, ...]:
@@ -157,7 +182,7 @@ def warnings_of(
         )
     if seeded:
         found.append(SEEDED)
-    if faults != "calm":
+    if faults != "calm" and "runtime.faults" not in ignored:
         found.append(f"Faults were injected on purpose: {faults}.")
     if ignored:
         found.append(f"This runtime does not know {', '.join(ignored)}: the run went on without.")
@@ -176,13 +201,16 @@ def _about_labels(
     """Who learned the labels, and where they were answered at random, which labels the figures refer to."""
     noisy = [private_labels(label_dp_epsilon)] if label_dp_epsilon is not None else []
     if everywhere:
-        return ["The labels were given to every party: this method needs them everywhere.", *noisy]
+        given = "Random answers in place of the labels" if noisy else "The labels"
+        return [f"{given} were given to every party: this method needs them everywhere.", *noisy]
     others = [name for name in data.names if name not in labels_at]
     if not others:
         return ["Every party holds the labels.", *noisy]
     advice = " Set label_dp_epsilon to protect them." if loss == "logistic" else ""
-    told = f"they stay at {', '.join(labels_at)}, but {', '.join(others)} received {DERIVATIVES_TELL[loss]}"
-    return [f"Labels are disclosed: {told}.{advice}", *noisy]
+    told = f"stay at {', '.join(labels_at)}, but {', '.join(others)} received {DERIVATIVES_TELL[loss]}"
+    if noisy:
+        return [f"Random answers in place of the labels are disclosed: the labels {told}, not the label.", *noisy]
+    return [f"Labels are disclosed: they {told}.{advice}"]
 
 
 _MARGIN = "derivatives: at the known start they are the labels themselves, later how far the model is from them"
@@ -227,7 +255,7 @@ def _alarms(outcome: Outcome) -> list[str]:
     found = [
         f"{finish.reason}." for finish in _distinct(outcome) if finish.verdict in ("diverged", "range", "peer-lost")
     ]
-    if outcome.stalled and outcome.stalled != "ended by the observer":
+    if outcome.stalled and outcome.stalled != "ended by the observer" and not outcome.out_of_time:
         found.append(f"The run did not end by itself: {outcome.stalled}.")
     for time_s, party, name, value in outcome.observations:
         if name == "lost":

@@ -28,6 +28,9 @@ class Gradient(Message, frozen=True, gc=False):
     Reveals: to the client, with an additive head the label of every row (the one negative entry) unless
     label_dp_epsilon is set; with other heads the labels by the size and direction of the derivative, with high
     probability.
+
+    With label_dp_epsilon: to the client, with an additive head the answer that was drawn at random for the row's label,
+    the same one every time, not the label; with other heads that answer with high probability.
     """
 
     release: int

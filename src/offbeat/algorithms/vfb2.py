@@ -71,6 +71,10 @@ class Backward(Message, frozen=True):
     Reveals: one derivative per sampled row to every party. For the logistic and hinge losses its sign is the label,
     and with the label it gives the row's product with the whole model away; for the squared loss the first ones are
     the labels themselves.
+
+    With label_dp_epsilon: one derivative per sampled row to every party. Its sign is the answer that was drawn at
+    random for the label, the same one every time, not the label; with that answer it gives the row's product with the
+    whole model away.
     """
 
     number: int  # counts the sender's updates

@@ -75,7 +75,11 @@ def _record(own: OwnRun) -> RunRecord:
         seconds=outcome.time_s,
         metrics=dict(own.metrics),
         parties={name: counters},
-        reveals=reveals({phase: Tally(sent=rows) for phase, rows in own.sent.items()}, _kinds(job)),
+        reveals=reveals(
+            {phase: Tally(sent=rows) for phase, rows in own.sent.items()},
+            _kinds(job),
+            private_labels=job.method.label_dp_epsilon is not None,
+        ),
         privacy=_privacy(job, name, own.party),
         warnings=_warnings(job, name, outcome),
         options=_options(own),

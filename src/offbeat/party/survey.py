@@ -75,6 +75,10 @@ class Table(Message, frozen=True):
     Reveals: one derivative per row to every party. For the logistic and the hinge losses its sign is the label, and
     with the label it gives the row's product with the whole model away; for the squared loss at the zero start it is
     the label itself.
+
+    With label_dp_epsilon: one derivative per row to every party. Its sign is the answer that was drawn at random for
+    the label, the same one every time, not the label; with that answer it gives the row's product with the whole model
+    away.
     """
 
     snapshot: int

@@ -11,6 +11,7 @@ Mood = Literal["good", "caution", "bad"]
 _VERDICTS: dict[str, tuple[str, Mood]] = {
     "target": ("Reached the target", "good"),
     "passes": ("Used all its passes", "caution"),
+    "time": ("Used all its time", "caution"),
     "stopped": ("Stopped on request", "caution"),
     "budget": ("Stopped at the privacy budget", "caution"),
     "diverged": ("Diverged", "bad"),

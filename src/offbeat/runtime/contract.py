@@ -46,6 +46,7 @@ class Outcome:
     events: int
     lost: tuple[PartyName, ...] = ()
     stalled: str = ""  # why the run ended without every party finishing; empty if all did
+    out_of_time: bool = False  # it was broken off at the runtime's limit of time, as asked
 
 
 Look = Callable[[float], float | None]

@@ -336,7 +336,7 @@ class _Hall:
         self.observations: list[tuple[float, PartyName, str, Any]] = []
         self.timeline: list[tuple[float, float, PartyName, PartyName, str]] = []
         self.finished: dict[PartyName, Finish] = {}
-        self.stalled = ""
+        self.stalled, self.out_of_time = "", False
         self.problem: BaseException | None = None
         self._open = 0
         self._state = threading.Lock()
@@ -405,7 +405,7 @@ class _Hall:
         next_look_s = 0.0 if self.look is not None else inf
         while not self._over.wait(self._patience(next_look_s)):
             if self.now() >= self.setting.until_s:
-                self.stalled = f"stopped at the limit of {self.setting.until_s:g} seconds"
+                self.stalled, self.out_of_time = f"stopped at the limit of {self.setting.until_s:g} seconds", True
                 return
             if self.look is not None and self.now() >= next_look_s:
                 after_s = self._look()
@@ -454,6 +454,7 @@ class _Hall:
             timeline=self.timeline,
             events=sum(seat.drive.events for seat in self.seats.values()),
             stalled=self.stalled,
+            out_of_time=self.out_of_time,
         )
 
 

@@ -129,7 +129,7 @@ class _World:
         self.timeline: list[tuple[float, float, PartyName, PartyName, str]] = []
         self.trace_times, self.trace_codes = array("d"), array("L")
         self.kinds: dict[type, int] = {}
-        self.stalled = ""
+        self.stalled, self.out_of_time = "", False
         self.act: dict[type, Callable[[int, Any], None]] = {
             Send: self._send,
             Broadcast: self._broadcast,
@@ -154,6 +154,7 @@ class _World:
             if time > until_s or self.events > events_max:
                 limit = f"{until_s:g} virtual seconds" if time > until_s else f"{events_max} events"
                 self.stalled = f"stopped at the limit of {limit} before every party had finished"
+                self.out_of_time = time > until_s
                 break
             self.now = time
             if type(to) is tuple:
@@ -379,6 +380,7 @@ class _World:
             events=self.events,
             lost=tuple(self.names[i] for i in sorted(self.gone)),
             stalled=self.stalled,
+            out_of_time=self.out_of_time,
         )
         for checker in self.setting.checkers:
             checker.ended(outcome, self.parties)
