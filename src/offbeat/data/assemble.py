@@ -94,10 +94,20 @@ def build(
     fitted: dict[str, Fitted] = {}
     for party, block in raw.blocks.items():
         mine = take_rows(block, ~raw.test)
-        fitted[party] = fit_preparation(mine, raw.columns[party], by_party[party], raw.level_names.get(party))
+        fitted[party] = _fitted(party, mine, raw, by_party[party])
         train[party] = fitted[party].apply(mine)
         test[party] = fitted[party].apply(take_rows(block, raw.test))
     return _finish(raw, train, test, fitted, labels_at, by_party, task, centre_labels)
+
+
+def _fitted(party: str, rows: Matrix, raw: Raw, preparation: Preparation) -> Fitted:
+    """What the party learns from its training rows; what is wrong is said with the party's name."""
+    try:
+        return fit_preparation(rows, raw.columns[party], preparation, raw.level_names.get(party))
+    except (BadData, BadJob) as problem:
+        if party == "all":
+            raise
+        raise type(problem)(f"Party {party!r}: {problem}") from None
 
 
 def build_split_late(
@@ -148,7 +158,7 @@ def _finish(
         task=task,
         classes=classes,
         source=f"{raw.source}; {_width(train):,} columns over {len(names)} parties; {_sentence(by_party)}.",
-        notes=(*raw.notes, *_constant_notes(fitted), *_offset_note(offset)),
+        notes=(*raw.notes, *_constant_notes(fitted), *_swamped_notes(fitted), *_offset_note(offset)),
         fitted=fitted,
         y_offset=offset,
         digest=raw.digest,
@@ -216,6 +226,18 @@ def _constant_notes(fitted: Mapping[str, Fitted]) -> list[str]:
             shown = ", ".join(one.constant[:5]) + (", ..." if len(one.constant) > 5 else "")
             owner = "" if party == "all" else f"{party}: "
             notes.append(f"{owner}{len(one.constant)} columns are constant over the training rows ({shown}).")
+    return notes
+
+
+def _swamped_notes(fitted: Mapping[str, Fitted]) -> list[str]:
+    notes = []
+    for party, one in fitted.items():
+        for column in one.swamped[:5]:
+            owner = "" if party == "all" else f"{party}: "
+            notes.append(
+                f"{owner}one value of column {column} is so far from the others that, standardised, these are all "
+                "alike: next to nothing is learned from it. Correct the value if it is a mistake."
+            )
     return notes
 
 

@@ -33,6 +33,10 @@ from offbeat.errors import BadData, BadJob
 Missing = Literal["refuse", "median"]
 Standardise = Literal["none", "numeric", "all"]
 
+SWAMPED_ROWS_LEAST = 20
+SWAMPED_SHARE = 0.99
+"""A cell with more of its column's variance than this leaves nothing of the other rows."""
+
 
 @dataclass(frozen=True)
 class Preparation:
@@ -111,6 +115,7 @@ class Fitted:
     centre: Floats | None = field(default=None, repr=False)
     scale: Floats | None = field(default=None, repr=False)
     constant: tuple[str, ...] = ()
+    swamped: tuple[str, ...] = ()
 
     def apply(self, features: Matrix) -> Matrix:
         """Prepared columns of these rows, whose raw columns are in the order they were learned in."""
@@ -266,14 +271,39 @@ def _fit_scales(fitted: Fitted, features: Floats) -> Fitted:
     if preparation.standardise == "none":
         return replace(fitted, idf=idf)
     weighted = np.asarray(count_weights(block, preparation.counts, idf))
-    deviation = weighted.std(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is told of by its column and row
+        deviation = weighted.std(axis=0)
+    _refuse_overflow(weighted, deviation, fitted.columns)
     still = deviation <= 1e-12 * np.maximum(1.0, np.abs(weighted).max(axis=0, initial=0.0))
     centre, scale = weighted.mean(axis=0), 1.0 / np.where(still, 1.0, deviation)
     if preparation.standardise == "numeric":
         alone = indicator_columns(fitted.levels)
         centre[alone], scale[alone] = 0.0, 1.0
     constant = tuple(fitted.columns[int(j)] for j in np.flatnonzero(still))
-    return replace(fitted, idf=idf, centre=centre, scale=scale, constant=constant)
+    swamped = tuple(fitted.columns[int(j)] for j in _swamped(weighted, centre, scale))
+    return replace(fitted, idf=idf, centre=centre, scale=scale, constant=constant, swamped=swamped)
+
+
+def _refuse_overflow(values: Floats, deviation: Floats, columns: Sequence[str]) -> None:
+    wrong = ~np.isfinite(deviation)
+    if wrong.any():
+        column = int(np.argmax(wrong))
+        row = int(np.argmax(np.abs(values[:, column])))
+        raise BadData(
+            f"Column {columns[column]!r} cannot be standardised: one of its values is {values[row, column]:.3g}, and "
+            "the squares of such numbers are beyond what a computer holds. It is probably a mistake in the file, or a "
+            "code for a missing value: correct it, or leave the cell empty and have medians filled in."
+        )
+
+
+def _swamped(values: Floats, centre: Floats, scale: Floats) -> list[int]:
+    """Columns of more than two values in which one cell is all of the spread: to learning, the other rows are alike."""
+    if values.shape[0] < SWAMPED_ROWS_LEAST:
+        return []
+    highest, lowest = values.max(axis=0), values.min(axis=0)
+    furthest = np.maximum(highest - centre, centre - lowest) * scale
+    suspects = np.flatnonzero(furthest**2 > SWAMPED_SHARE * (values.shape[0] - 1))
+    return [int(j) for j in suspects if np.any((values[:, j] != highest[j]) & (values[:, j] != lowest[j]))]
 
 
 def _fit_sparse(features: Csr, columns: Sequence[str], preparation: Preparation) -> Fitted:

@@ -9,6 +9,7 @@ from offbeat.data.encode import bin_edges
 from offbeat.data.prepare import AS_IS, Preparation, check_preparation, fit_preparation
 from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.table import Table
+from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadData, BadJob
 
 
@@ -26,6 +27,27 @@ def test_standardising_uses_training_rows_and_reports_constant_columns() -> None
     np.testing.assert_array_equal(fitted.apply(train), [[-1, 0], [1, 0]])
     np.testing.assert_array_equal(fitted.apply(np.array([[5.0, 6.0]])), [[3, 2]])
     assert fitted.constant == ("still",)
+
+
+def test_a_value_whose_square_overflows_is_refused_by_name(recwarn) -> None:
+    train = np.arange(40.0).reshape(20, 2)
+    train[7, 1] = -1e300
+    with pytest.raises(BadData, match=r"'x'.*-1e\+300"):
+        fit_preparation(train, ("a", "x"), Preparation(standardise="numeric"))
+    assert not recwarn.list
+    blocks = {"bank": train[:, :1], "shop": train[:, 1:]}
+    with pytest.raises(BadData, match="Party 'shop'"):
+        vertical_from_arrays(blocks, np.arange(20) % 2, preparation=Preparation(standardise="numeric"))
+
+
+def test_a_column_that_one_value_swamps_is_told_of() -> None:
+    train = np.random.default_rng(0).standard_normal((50, 3))
+    train[3, 1] = 1e9
+    train[:, 2] = np.arange(50) == 4  # rare, but all there is to learn from it
+    fitted = fit_preparation(train, ("a", "x", "rare"), Preparation(standardise="numeric"))
+    assert fitted.swamped == ("x",)
+    data = vertical_from_arrays({"shop": train}, np.arange(50) % 2, preparation=Preparation(standardise="numeric"))
+    assert any("one value of column x1" in note for note in data.notes)
 
 
 def test_numeric_standardising_leaves_indicators_alone() -> None:
