@@ -14,6 +14,7 @@ from offbeat.learning.directions import Saga, Sgd, Svrg, step
 from offbeat.learning.losses import LOSSES
 from offbeat.learning.penalties import L2, NONCONVEX, PENALTIES
 from offbeat.learning.sampling import BlockSampler
+from offbeat.message.codec import decode_state, encode_state
 
 SCALE = 2.0**40
 
@@ -176,7 +177,7 @@ def test_by_curvature_a_block_goes_on_from_its_snapshot():
         one.step_by_curvature(np.linspace(0.0, 0.25, 40))
         one.set_mean_gradient(np.linspace(-1.0, 1.0, 9))
         one.step(0, 7, np.ones(7), 0.03, 0.01)
-        other.restore(one.snapshot())
+        other.restore(decode_state(encode_state(one.snapshot())))
         for block in (one, other):
             block.step(5, 20, np.linspace(-1.0, 1.0, 15), 0.03, 0.01)
         assert np.array_equal(one.weights(), other.weights())
