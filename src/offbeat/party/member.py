@@ -7,13 +7,14 @@ the role's hooks; it owns no mathematics.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import isfinite, isnan
+from math import floor, isfinite, isnan, log2, log10
 from typing import Any, Protocol
 
 import numpy as np
 
 from offbeat.errors import BadJob, OutOfRange, UnexpectedEvent
 from offbeat.learning.blocks import Block
+from offbeat.learning.losses import DEBIASED_LOGISTIC, SQUARED
 from offbeat.learning.steps import default_batch, default_step
 from offbeat.party import conduct, masked_sum, sounding, survey
 from offbeat.party.conduct import Conduct
@@ -43,6 +44,7 @@ from offbeat.party.survey import Certified, Problem, Survey
 MESSAGES = (*masked_sum.MESSAGES, *sounding.MESSAGES, *survey.MESSAGES, *conduct.MESSAGES)
 METHODS = ("sgd", "svrg", "saga")
 DIVERGED_FACTOR = 10.0
+ROOM_FOR_LABELS = 16.0  # one party's part of a product may be larger than the product
 SILENCE_MAX = 240
 """Whoever does not wait for lost parties ends after so many patrols in which nothing came: they may have ended without
 it while it was away."""
@@ -79,8 +81,8 @@ class LinearOptions:
             raise BadJob(f"step must be above 0, or left out to be chosen; got {self.step}.")
         if self.by_curvature and self.method == "sgd":
             raise BadJob(
-                "by_curvature needs SVRG or SAGA, whose steps keep their length; got sgd, whose steps decay. Use another "
-                "method or leave by_curvature out."
+                "by_curvature needs SVRG or SAGA, whose steps keep their length; got sgd, whose steps decay. Use "
+                "another method or leave by_curvature out."
             )
         if self.in_flight < 1 or (self.batch is not None and self.batch < 1):
             raise BadJob(f"in_flight and batch must be at least 1; got {self.in_flight} and {self.batch}.")
@@ -168,6 +170,7 @@ class Member:
             sums=self.sums,
             pending=self.pending,
             zero_start=options.method == "svrg" and options.zero_start,
+            largest_scalar=self._largest_scalar,
         )
         self.lags, self.lag_sum, self.lag_max = [0] * 40, 0, 0
         self.sounding_begun = self.closing = False
@@ -230,15 +233,48 @@ class Member:
     def _out_of_range(self, problem: OutOfRange) -> list[Effect]:
         """Shares that fitted at first and no longer do have grown: that is divergence, not scale."""
         if self.block.version > 0:
-            return self._alarm(
-                "diverged", f"{self.name}'s shares grew out of the fixed-point range; use a smaller step"
+            grown = (
+                f"{self.name}'s shares grew out of the fixed-point range of +-{self.sums.limit:.3g}; {self._remedy()}"
             )
+            return self._alarm("diverged", f"{grown}. Where the numbers are meant to be so large, lower fraction_bits")
         return self._alarm("range", f"{self.name}: {problem}")
+
+    def _remedy(self) -> str:
+        if self.problem.loss is DEBIASED_LOGISTIC:
+            return (
+                "label_dp_epsilon is so small that random answers drown the labels, and their correction makes every "
+                "step a large one; use a larger epsilon (2 to 3 costs little accuracy), or a smaller step"
+            )
+        return "use a smaller step"
+
+    def _check_labels_fit(self) -> None:
+        """The products are to reach the labels: where those do not fit, no step size helps."""
+        labels, limit = self.problem.labels, self.sums.limit
+        if labels is None or self.problem.loss is not SQUARED or not np.abs(labels).max() >= limit:
+            return
+        largest = float(np.abs(labels).max())
+        bits = max(0, floor(63 - log2(ROOM_FOR_LABELS * largest * (len(self.peers) + 1))))
+        raise OutOfRange(
+            f"The label's numbers are too large: sums over the parties hold numbers below {limit:.3g} only. Divide the "
+            f"label by {10.0 ** floor(log10(largest)):.0e}, say, or set fraction_bits to {bits} or less: each bit less "
+            "doubles the range and halves the precision."
+        )
+
+    def _largest_scalar(self, loss: float) -> float:
+        """About how large the certificate's scalars can be. A squared gradient is at most 2 L f; a penalty at most
+        f / strength, and hardly above f / (L / 10), since moving the weights has used up f."""
+        smoothness = self.conduct.smoothness or self.sounding.smoothness or 1.0 / (self.conduct.eta or 1.0)
+        if self.options.by_curvature:  # measured where all curvatures are about 1
+            smoothness = max(smoothness, 100.0)
+        return max(loss, self.start_objective) * max(
+            2.0 * smoothness, 1.0 / max(self.problem.strength, 0.1 * smoothness)
+        )
 
     # -- events --------------------------------------------------------------------------------------------------
 
     def _on_started(self, event: Started) -> list[Effect]:
         if not self.conduct.begun:
+            self._check_labels_fit()
             if self.options.by_curvature:
                 self.block.step_by_curvature(np.full(self.problem.rows, self.problem.loss.curvature))
             self.sounding.offer()
@@ -397,10 +433,10 @@ class Member:
     def judge(self, news: Certified) -> list[Effect]:
         """The chair: a survey is over. End, or go on."""
         self.survey_due = self.role.passes() + self.options.survey_passes
-        certificate = news.gradient_norm if isnan(news.gap) else news.gap
+        certificate = _certificate(news)
         target = self.options.target
         if not isfinite(news.objective) or news.objective > DIVERGED_FACTOR * self.start_objective:
-            return self._end("diverged", "the objective rose beyond ten times its start; use a smaller step")
+            return self._end("diverged", f"the objective rose beyond ten times its start; {self._remedy()}")
         if target is not None and certificate <= target:
             return self._end("target", f"the certificate {certificate:.3g} is at or below the target {target:g}")
         if not self.closing:
@@ -410,9 +446,12 @@ class Member:
             return self.role.certified(news)
         if not self.final:  # this survey had begun before the last pass was over
             return self.begin_survey()
-        return self._end("passes", self._passes_reason(certificate))
+        return self._end("passes", self._passes_reason(news))
 
-    def _passes_reason(self, certificate: float) -> str:
+    def _passes_reason(self, last: Certified) -> str:
+        """The certificate is that of the model that is kept, as it is in the record."""
+        best = self._best_worth_keeping()
+        certificate = _certificate(next((news for news in self.survey.history if news.snapshot == best), last))
         reason = f"{self.options.passes:g} passes were made; the certificate is {certificate:.3g}"
         return f"{reason}, above the target {self.options.target:g}" if self.options.target is not None else reason
 
@@ -473,6 +512,10 @@ class Member:
         self.lags = list(state["lags"])
         for name in self._PARTS:
             getattr(self, name).restore(state[name])
+
+
+def _certificate(news: Certified) -> float:
+    return news.gradient_norm if isnan(news.gap) else news.gap
 
 
 def _plain(news: Certified, passes: float) -> dict[str, float]:

@@ -3,7 +3,9 @@
 A *point* is an integer: CURRENT is the block as it is now, s >= 0 the copy frozen for snapshot s, `probe_point(k)` the
 k-th probe of a sounding, NORMS the squared norms of the rows, `scalars_of(s)` a short vector of numbers; all are summed
 over parties like any share. Scalars may be tiny (a squared gradient norm near the optimum), so each travels as two
-words: its value rounded to the fixed-point grid, and what the rounding left, enlarged.
+words: its value rounded to the fixed-point grid, and what the rounding left, enlarged. They may also be huge (the same
+norm while a label of 200,000 is being fitted), so each is on offer a second time, as three words: its whole part,
+counted in ones, and the rest as before. The asker chooses by the part of the vector that it asks for.
 """
 
 from collections.abc import Mapping
@@ -16,6 +18,8 @@ from offbeat.learning.blocks import Block
 from offbeat.party.masked_sum import CURRENT
 
 NORMS = -2
+TWO_WORDS, THREE_WORDS = (0, 4), (4, 10)
+"""Where the two scalars of a certificate stand in the vector on offer, in either form."""
 
 
 def probe_point(number: int) -> int:
@@ -55,6 +59,13 @@ class BlockShares:
         """Make scalars available to be summed."""
         self.scalars[point] = widen(values, scale)
 
+    def offered(self, start: int, stop: int, point: int, scale: float) -> np.ndarray:
+        """A part of the scalars on offer: see TWO_WORDS and THREE_WORDS."""
+        values = self.scalars[point]
+        if point != NORMS and (start, stop) == THREE_WORDS:
+            return widen_large(narrow(values, scale), scale)
+        return values[start:stop]
+
     def version(self) -> int:
         return self.block.version if self._held is None else self._held[1]
 
@@ -67,7 +78,8 @@ class BlockShares:
         if point == CURRENT:
             weights = None
         elif point in self.scalars:
-            return _scalar_words(self.scalars[point][start:stop], mask, at, scale, limit)
+            what = "The squared length of a row" if point == NORMS else "A number of the certificate"
+            return _scalar_words(self.offered(start, stop, point, scale), mask, at, scale, limit, what)
         else:
             weights = self.points[point]
         if self._held is not None:
@@ -102,15 +114,29 @@ def narrow(sums: np.ndarray, scale: float) -> np.ndarray:
     return np.asarray(sums[:half] + sums[half:] / scale)
 
 
+def widen_large(values: np.ndarray, scale: float) -> np.ndarray:
+    """Each value as (its whole part, a unit of the grid for every one, the rest as two words): up to 2^63 fits."""
+    whole = np.rint(values)
+    return np.concatenate((whole / scale, widen(values - whole, scale)))
+
+
+def narrow_large(sums: np.ndarray, scale: float) -> np.ndarray:
+    third = len(sums) // 3
+    return np.asarray(sums[:third] * scale + narrow(sums[third:], scale))
+
+
 def decode(words: np.ndarray, scale: float) -> np.ndarray:
     return words.view(np.int64) / scale
 
 
-def _scalar_words(values: np.ndarray, mask: np.ndarray | None, at: int, scale: float, limit: float) -> np.ndarray:
+def _scalar_words(
+    values: np.ndarray, mask: np.ndarray | None, at: int, scale: float, limit: float, what: str = "A share"
+) -> np.ndarray:
     if not np.all(np.abs(values) < limit):
         raise OutOfRange(
-            f"A number to be summed over the parties is {np.abs(values).max():.3g}, outside the fixed-point range of "
-            f"+-{limit:.3g}. Scale the features down (standardise them), or lower the step size."
+            f"{what} is {np.abs(values).max():.3g}, and sums over the parties hold numbers below {limit:.3g} only. "
+            "Bring the columns to a common scale (standardise them), or set fraction_bits lower, to 20 say: each bit "
+            "less doubles the range and halves the precision."
         )
     words = np.rint(values * scale).astype(np.int64).view(np.uint64)
     return words if mask is None else words + mask[at : at + len(words)]

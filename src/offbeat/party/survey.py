@@ -19,7 +19,7 @@ The certificate: with G_l = X_l^T theta / n + strength * penalty'(w_l), the squa
 |G_l|^2, one scalar per party; for the l2 penalty the duality gap at theta(w) equals |grad|^2 / (2 strength) exactly.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from offbeat.party.contract import Broadcast, Effect, Message, PartyName, Send
 from offbeat.party.expected import expect_array
 from offbeat.party.masked_sum import MaskedSum, Sum
 from offbeat.party.pending import Pending
-from offbeat.party.shares import BlockShares, decode, narrow, scalars_of
+from offbeat.party.shares import THREE_WORDS, TWO_WORDS, BlockShares, decode, narrow, narrow_large, scalars_of
 
 CHUNK_ROWS = 1024
 CHUNKS_IN_FLIGHT = 2
@@ -156,7 +156,9 @@ class Survey:
         sums: MaskedSum,
         pending: Pending,
         zero_start: bool,
+        largest_scalar: Callable[[float], float] = lambda loss: 0.0,
     ) -> None:
+        self.largest_scalar = largest_scalar  # about how large a party's scalars are at this mean loss
         self.me, self.chair, self.active = me, chair, active
         self.problem, self.shares, self.sums, self.pending = problem, shares, sums, pending
         self.zero_start = zero_start  # no block moves before the first survey is complete
@@ -222,15 +224,26 @@ class Survey:
         if not (everybody and self.under_way and self.scalars_asked < 0):
             return []
         self.scalars_asked = self.sums.next_first
-        return self.sums.ask(0, 4, scalars_of(self.current), self.shares.version())
+        start, stop = THREE_WORDS if self._scalars_are_large() else TWO_WORDS
+        return self.sums.ask(start, stop, scalars_of(self.current), self.shares.version())
+
+    def _scalars_are_large(self) -> bool:
+        """Judged by what the chair knows anyway: nobody has to say that its own do not fit."""
+        own = float(np.abs(self.shares.scalars[scalars_of(self.current)]).max())
+        return max(own, self.largest_scalar(self._mean_loss())) >= self.sums.limit
+
+    def _mean_loss(self) -> float:
+        losses = sum(self.loss_sums[start] for start in sorted(self.loss_sums))  # in row order, whatever came first
+        return losses / self.problem.rows
 
     def on_scalars(self, done: Sum) -> tuple[list[Effect], Certified]:
         """The masked sum of the parties' scalars: the certificate."""
         self.scalars_asked = -1
-        own = self.shares.scalars[scalars_of(self.current)]
-        norm_squared, penalty = narrow(decode(done.words, self.sums.scale) + own, self.sums.scale).tolist()
-        losses = sum(self.loss_sums[start] for start in sorted(self.loss_sums))  # in row order, whatever came first
-        objective = losses / self.problem.rows + self.problem.strength * penalty
+        scale = self.sums.scale
+        own = self.shares.offered(done.start, done.stop, done.point, scale)
+        joined = narrow if (done.start, done.stop) == TWO_WORDS else narrow_large
+        norm_squared, penalty = joined(decode(done.words, scale) + own, scale).tolist()
+        objective = self._mean_loss() + self.problem.strength * penalty
         norm_squared = max(norm_squared, 0.0)
         self.best = self.current if self._is_best(objective) else self.best
         certified = Certified(self.current, objective, norm_squared**0.5, self.problem.gap(norm_squared), self.best)

@@ -1,11 +1,14 @@
 """What every linear party does with events that come early, late or at a bad moment."""
 
+import re
+
 import numpy as np
 import pytest
 
 from offbeat.algorithms.afsgd_vp import Product
-from offbeat.errors import BadJob, UnexpectedEvent
+from offbeat.errors import BadJob, OutOfRange, UnexpectedEvent
 from offbeat.learning import central
+from offbeat.learning.losses import DEBIASED_LOGISTIC, SQUARED
 from offbeat.party.conduct import Alarm, Begin, Begun, Halt
 from offbeat.party.contract import Computed, Finish, Message, PeerLost, Received, Send, Started, Wake, Woken
 from offbeat.party.masked_sum import ShareAsked, ShareGiven, SumOptions
@@ -13,7 +16,7 @@ from offbeat.party.member import SILENCE_MAX, LinearOptions
 from offbeat.party.survey import Certified, Go, Mark, Table
 from offbeat.runtime.simulator import CrashAndRestore, Simulator
 from offbeat.testing.algorithm_checks import LastParties
-from offbeat.testing.small_problem import build_parties, draw_problem, method_named, rebuilder, weights
+from offbeat.testing.small_problem import SmallProblem, build_parties, draw_problem, method_named, rebuilder, weights
 
 PROBLEM = draw_problem(5, parties=3, rows=90)
 
@@ -200,3 +203,43 @@ def test_labels_at_some_leave_the_other_blocks_at_zero():
 def test_wrong_options_are_refused(wrong):
     with pytest.raises(BadJob):
         LinearOptions(**wrong)
+
+
+def test_a_label_that_no_product_can_reach_is_refused_before_the_first_step():
+    drawn = draw_problem(5, parties=3, rows=90, loss=SQUARED)
+    far = SmallProblem(drawn.X, 1e8 * drawn.y, SQUARED, 1e-4, drawn.columns, drawn.penalty)
+    made = build_parties("afsaga-vp", far, LinearOptions(method="saga", batch=16), 1)
+    outcome = Simulator().run(made)
+    ((verdict, reason),) = {(finish.verdict, finish.reason) for finish in outcome.finished.values()}
+    assert verdict == "range"
+    (bits,) = re.findall(r"Divide the label by 1e\+08, say, or set fraction_bits to (\d+) or less", reason)
+    fewer = SumOptions(fraction_bits=int(bits))
+    made = build_parties("afsaga-vp", far, LinearOptions(method="saga", batch=16, passes=3.0, sums=fewer), 1)
+    assert {finish.verdict for finish in Simulator().run(made).finished.values()} == {"passes"}
+
+
+def test_shares_that_grew_name_the_step_and_the_range():
+    party = parties("afsaga-vp")["party1"]
+    party.member.block.version = 3
+    (alarm,) = [e.body for e in party.member._out_of_range(OutOfRange("")) if isinstance(getattr(e, "body", 0), Alarm)]
+    assert alarm.verdict == "diverged"
+    assert "smaller step" in alarm.reason and "fraction_bits" in alarm.reason
+
+
+def test_divergence_under_a_small_epsilon_names_it():
+    drawn = draw_problem(5, parties=3, rows=90)
+    noisy = SmallProblem(drawn.X, 50.0 * drawn.y, DEBIASED_LOGISTIC, 1e-4, drawn.columns, drawn.penalty)
+    chair = build_parties("afsaga-vp", noisy, LinearOptions(method="saga", batch=16), 1)[0].member
+    chair.survey.begin()
+    chair.judge(Certified(0, 1e9, 1.0, 1.0, 0))
+    assert chair.conduct.halt.verdict == "diverged"
+    assert "label_dp_epsilon" in chair.conduct.halt.reason and "larger epsilon" in chair.conduct.halt.reason
+
+
+def test_the_last_pass_reports_the_certificate_of_the_model_that_is_kept():
+    member = halting_chair().member
+    member.closing = member.final = True
+    member.role.passes = lambda: 60.0
+    member.survey.on_certified("party0", Certified(1, 0.6, 5.0, 7.0, 0))
+    member.judge(Certified(1, 0.6, 5.0, 7.0, 0))
+    assert member.conduct.halt.reason == "60 passes were made; the certificate is 1"

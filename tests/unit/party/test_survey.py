@@ -10,6 +10,7 @@ from offbeat.learning.penalties import L2, NONCONVEX
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.party import survey as surveys
 from offbeat.party.contract import Broadcast, Compute, Computed, Observe, Received, Started, Woken
+from offbeat.party.masked_sum import ShareAsked, SumOptions
 from offbeat.party.member import LinearOptions
 from offbeat.party.survey import EPOCH_STRIDE, Certified, Go, Mark, Marked, Ready, Table, TableWanted
 from offbeat.testing.small_problem import SmallProblem, build_parties, draw_problem
@@ -249,3 +250,30 @@ def test_a_restored_party_takes_part_as_if_nothing_had_been(after):
     room.parties["party1"] = again
     room.settle()
     assert room.chair.survey.history[0].objective == pytest.approx(np.log(2), abs=1e-9)
+
+
+@pytest.mark.parametrize(("size", "words"), [(1.0, 4), (2e5, 6)])
+@pytest.mark.parametrize("scheme", ["pairwise", "two-tree"])
+def test_scalars_beyond_the_fixed_point_range_travel_as_three_words(size, words, scheme):
+    drawn = draw_problem(6, parties=4, rows=80, sparse=False, loss=SQUARED)
+    problem = SmallProblem(drawn.X, size * drawn.y, SQUARED, 1e-4, drawn.columns, L2)
+    room = Room(problem, sums=SumOptions(scheme=scheme))
+    best, _ = central.optimum(problem.X, problem.y, SQUARED, 1e-4, tolerance=1e-12 * size)
+    asked = []
+    for distance in (-0.5, 1e-9):
+        for name, columns in problem.columns.items():
+            room.member(name).block.set_weights(best[columns] * (1 + distance))
+        room.post("party0", room.chair.survey.begin())
+        room.settle(keep=lambda event: asked.append(words_asked(event)) or True)
+        certified = room.chair.survey.history[-1]
+        at = room.frozen(certified.snapshot)
+        gradient = central.gradient(problem.X, problem.y, at, SQUARED, L2, 1e-4)
+        assert certified.objective == pytest.approx(problem.objective(at), rel=1e-12)
+        assert certified.gradient_norm == pytest.approx(np.linalg.norm(gradient), rel=1e-2)
+    assert set(asked) - {0} == {words}
+
+
+def words_asked(event):
+    """How many words a request for scalars asks for; 0 for anything else."""
+    body = event.body
+    return body.stop - body.start if isinstance(body, ShareAsked) and body.point < -2 else 0
