@@ -41,6 +41,7 @@ PAIRS = (
     Pair("afsvrg-vp", "fsvrg-vp", 1e-4),
     Pair("afsaga-vp", "fsaga-vp", 1e-4),
 )
+TARGETS = {name: pair.target for pair in PAIRS for name in (pair.asynchronous, pair.synchronous)}
 ASYNCHRONOUS = tuple(pair.asynchronous for pair in PAIRS)
 MAIN = "afsvrg-vp"
 

@@ -1,6 +1,7 @@
 """The command line, as a user and as a script meets it: names, exit codes, one JSON document, one clear paragraph."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -313,7 +314,11 @@ def test_the_demo_on_generated_data_shows_speedups_and_repeats(tmp_path, monkeyp
     first = json.loads(call("demo", "--json", "--out", tmp_path / "a").stdout)
     assert first.keys() >= RUN_KEYS | {"speedups"}
     assert set(first["speedups"]) == {"afsgd-vp", "afsvrg-vp", "afsaga-vp"}
-    assert (tmp_path / "a" / "report.html").is_file()
+    page = (tmp_path / "a" / "report.html").read_text()
+    cells = r'<td class="n">([^<]*)</td>' * 4
+    shown = {row[0]: row[4] for row in re.findall(rf'<th scope="row">([a-z-]+)</th>{cells}', page)}
+    told = {name: f"{value:.2f}x" if value else "not met" for name, value in first["speedups"].items()}
+    assert {name: shown[name] for name in told} == told
     again = call("demo", "--out", tmp_path / "b")
     assert f"Digest {first['digest']}" in again.stderr
     assert "Generated data" in again.stderr and str(tmp_path / "b" / "report.html") in again.stdout

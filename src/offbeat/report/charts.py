@@ -69,11 +69,11 @@ def axis_unit(axis: Axis, largest: float) -> Unit:
     return Unit(name, divisor, symbol)
 
 
-def line_chart(series: Sequence[Series], axis: Axis, quantity: str, log: bool, level: float | None = None) -> Markup:
-    """Some quantity against time, passes or bytes; `level` draws a target across."""
+def line_chart(series: Sequence[Series], axis: Axis, quantity: str, log: bool, levels: Sequence[float] = ()) -> Markup:
+    """Some quantity against time, passes or bytes; each of `levels` draws a target across."""
     drawn = [_cut(line, log) for line in series]
     xs = [x for line in drawn for x, _ in line.points]
-    ys = [y for line in drawn for _, y in line.points] + ([] if level is None else [level])
+    ys = [y for line in drawn for _, y in line.points] + [*levels]
     unit = axis_unit(axis, max(xs, default=1.0))
     across = linear_scale(xs, _LEFT, _RIGHT, from_zero=True)
     upwards = log_scale(ys, _BOTTOM, _TOP) if log else linear_scale(ys, _BOTTOM, _TOP)
@@ -82,7 +82,7 @@ def line_chart(series: Sequence[Series], axis: Axis, quantity: str, log: bool, l
         tag("title", f"{quantity} against {unit.name}"),
         tag("desc", _described(drawn, unit)),
         _grid(across, upwards, unit, quantity),
-        _level(level, upwards),
+        *(_level(level, upwards) for level in levels),
         *(_line(line, across, upwards, unit) for line in drawn),
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         class_="chart lines",
@@ -121,14 +121,12 @@ def _grid(across: Scale, upwards: Scale, unit: Unit, quantity: str) -> Markup:
     return tag("g", *parts, aria_hidden="true")
 
 
-def _level(value: float | None, upwards: Scale) -> Markup:
-    if value is None:
-        return Markup("")
+def _level(value: float, upwards: Scale) -> Markup:
     y = upwards.at(value)
     return tag(
         "g",
         tag("line", x1=_LEFT, x2=_RIGHT, y1=y, y2=y, class_="level"),
-        tag("text", "target", x=_LEFT + 4, y=y - 4, class_="tick"),
+        tag("text", "target", x=_RIGHT - 4, y=y - 4, class_="tick end"),
     )
 
 

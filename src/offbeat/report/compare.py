@@ -5,7 +5,7 @@ rates.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from offbeat.report.charts import (
     time_bars,
 )
 from offbeat.report.figures import Curve, Panel, draw_panels
-from offbeat.report.html import Markup, document, section, table, tag
+from offbeat.report.html import Child, Markup, document, section, table, tag
 from offbeat.report.page import header, split_rows
 
 Records = Mapping[str, RunRecord]
@@ -40,10 +40,14 @@ _PREFERRED: tuple[Quantity, ...] = ("suboptimality", "objective", "gap", "test_m
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Runs by name, and the target (of sub-optimality, or of the quantity all runs measured) that they race to."""
+    """Runs by name, and the target (of sub-optimality, or of the quantity all runs measured) that they race to.
+
+    `targets` gives some runs a target of their own, where methods that end at different distances are raced in pairs.
+    """
 
     records: Records
     target: float | None = None
+    targets: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def quantity(self) -> Quantity | None:
@@ -57,10 +61,17 @@ class Comparison:
     def log(self) -> bool:
         return self.quantity in ("suboptimality", "gap")
 
+    @property
+    def levels(self) -> list[float]:
+        """Every target that some run has, each once."""
+        own = (self.targets.get(name, self.target) for name in self.records)
+        return sorted({target for target in own if target is not None})
+
     def time_to_target(self, name: str) -> float | None:
-        if self.target is None or self.quantity is None:
+        target = self.targets.get(name, self.target)
+        if target is None or self.quantity is None:
             return None
-        return to_target(self.records[name].curve, self.target, self.quantity)
+        return to_target(self.records[name].curve, target, self.quantity)
 
     def caveats(self) -> list[str]:
         """Sentences on everything that makes these runs unequal beyond what they are meant to compare."""
@@ -108,7 +119,8 @@ def comparison_text(runs: Comparison, width: int = 120) -> str:
 
 def _cells(runs: Comparison) -> tuple[list[str], list[list[str]]]:
     metrics = list(dict.fromkeys(name for record in runs.records.values() for name in record.metrics))
-    target = [f"time to {numbers.short(runs.target)}"] if runs.target is not None else []
+    levels = [numbers.short(level) for level in reversed(runs.levels)]
+    target = [f"time to {' or '.join(levels)}"] if levels else []
     head = ["run", "method", "verdict", "objective", "bound", *map(wording.metric_name, metrics), "passes", "time",
             *target, "sent", "lag mean", "lag max"]  # fmt: skip
     return head, [_row(runs, name, metrics) for name in runs.records]
@@ -119,7 +131,7 @@ def _row(runs: Comparison, name: str, metrics: list[str]) -> list[str]:
     parties = record.parties.values()
     applied = sum(party.updates for party in parties)
     lag = sum(party.lag_mean * party.updates for party in parties) / applied if applied else 0.0
-    reached = [numbers.seconds(runs.time_to_target(name))] if runs.target is not None else []
+    reached = [numbers.seconds(runs.time_to_target(name))] if runs.levels else []
     return [
         name,
         record.algorithm,
@@ -139,8 +151,8 @@ def _row(runs: Comparison, name: str, metrics: list[str]) -> list[str]:
 # -- page ---------------------------------------------------------------------------------------------------------
 
 
-def comparison_page(runs: Comparison, title: str = "Runs compared", lead: str = "") -> str:
-    """Several curves on one axis, the table, and where each run's time went."""
+def comparison_page(runs: Comparison, title: str = "Runs compared", lead: str = "", first: Child = "") -> str:
+    """Several curves on one axis, the table, and where each run's time went; `first` goes before them."""
     head, rows = _cells(runs)
     warnings = tag("ul", *(tag("li", caveat) for caveat in runs.caveats()), class_="warnings")
     return document(
@@ -150,6 +162,7 @@ def comparison_page(runs: Comparison, title: str = "Runs compared", lead: str = 
         ),
         tag(
             "main",
+            first,
             section("runs", "Runs", table(head, rows, "One row per run", numeric=range(3, len(head)))),
             section("progress", "Progress", _curves(runs)),
             section("time", "Where the time went", part_legend(), _splits(runs)),
@@ -157,10 +170,12 @@ def comparison_page(runs: Comparison, title: str = "Runs compared", lead: str = 
     )
 
 
-def write_comparison(runs: Comparison, path: str | Path, title: str = "Runs compared", lead: str = "") -> Path:
+def write_comparison(
+    runs: Comparison, path: str | Path, title: str = "Runs compared", lead: str = "", first: Child = ""
+) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(comparison_page(runs, title, lead), encoding="utf-8")
+    path.write_text(comparison_page(runs, title, lead, first), encoding="utf-8")
     return path
 
 
@@ -180,7 +195,7 @@ def _curves(runs: Comparison) -> Markup:
                 axis,
                 QUANTITIES[quantity],
                 runs.log,
-                level=runs.target,
+                levels=runs.levels,
             )
         ),
     )

@@ -37,6 +37,16 @@ def test_the_table_is_exact(runs):
     ]
 
 
+def test_runs_may_race_to_targets_of_their_own(runs):
+    paired = Comparison(runs.records, targets={"async": 1e-4, "sync": 1e-2})
+    assert paired.time_to_target("async") == runs.time_to_target("async")
+    assert paired.time_to_target("sync") < runs.time_to_target("sync")
+    assert "time to 0.01 or 0.0001" in comparison_text(paired)
+    page = comparison_page(paired, first="before <all>")
+    assert page.count(">target</text>") == 6 and "before &lt;all&gt;" in page
+    assert "time to" not in comparison_text(Comparison(runs.records))
+
+
 def test_many_runs_are_set_five_abreast():
     many = Comparison({f"run-{number}": sample_record(seed=number) for number in range(8)})
     lines = comparison_text(many, width=100).splitlines()
