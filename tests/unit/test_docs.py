@@ -1,5 +1,6 @@
 """What the pages say exists: commands, options, files, line counts, and the four parts of every decision."""
 
+import json
 import re
 from pathlib import Path
 
@@ -100,6 +101,57 @@ def test_the_job_of_the_readme_is_a_job():
 
     (job,) = fences(REPOSITORY / "README.md", "toml")
     assert job_from(tomllib.loads(job)).algorithm == "vfb2-svrg"
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def measured(name):
+    return json.loads(text_of(REPOSITORY / "benchmarks" / "results" / f"{name}.json"))["rows"]
+
+
+def row_of_readme(command):
+    (row,) = [
+        line for line in text_of(REPOSITORY / "README.md").splitlines() if line.startswith(f"| `offbeat {command}")
+    ]
+    return row
+
+
+def test_the_readme_tells_the_private_accuracies_as_they_were_measured():
+    found = [row["ours"] for row in measured("vafl-privacy-quick") if row["setting"].startswith("mnist, private")]
+    assert f"{', '.join(f'{value:.2f}' for value in found)} at epsilon 1, 4, 16" in row_of_readme(
+        "reproduce vafl-privacy"
+    )
+
+
+def test_the_readme_tells_speeds_on_a_gpu_each_with_its_way():
+    told = row_of_readme("bench vafl-gpu")
+    for way, said in (
+        ("vafl, a thread for each party", "a thread for each party"),
+        ("vafl, one thread", "one thread for all"),
+    ):
+        rows = [row for row in measured("vafl-gpu-h200") if row["way"] == way]
+        own = told.partition(f"{said}: ")[2].partition(")")[0]
+        assert [float(number) for number in re.findall(r"0\.\d\d", own)] == [
+            round(r["of_centralised"], 2) for r in rows
+        ]
+        assert all(f"{round(row['samples_per_s'], -2):,}" in own for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("kind", "delays", "shape"),
+    [
+        ("async", "Poisson", "asynchronous {}x"),
+        ("t-sync", "Poisson", "t-synchronous {}x"),
+        ("async", "exponential", "(fig3, fig4) {}x"),
+        ("t-sync", "exponential", "and {}x. In print"),
+    ],
+)
+def test_the_readme_tells_the_range_of_vafl_as_the_files_have_it(kind, delays, shape):
+    files = ("vafl-fig3-quick", "vafl-fig4", "vafl-fig5-6-quick", "vafl-fig7-8")
+    settings = [row for name in files for row in measured(name) if row["setting"].endswith(f": {kind}")]
+    found = [row["ours"] for row in settings if f"{delays} delays" in row["setting"]]
+    assert shape.format(f"{min(found):.1f}-{max(found):.1f}") in row_of_readme("reproduce vafl-fig3")
 
 
 # -- links and files ---------------------------------------------------------------------------------------------------
