@@ -19,8 +19,6 @@ EXTRAS = {
     "grpc": ("grpc", "organisations over gRPC, and the runtime 'processes'"),
     "mqtt": ("paho", "edge sites over a broker"),
     "psi": ("private_set_intersection", "private intersection of ids"),
-    "ray": ("ray", "one organisation with a cluster"),
-    "web": ("uvicorn", "the live view"),
 }
 NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "msgspec", "cryptography", "dp-accounting")
 MEMORY_LEAST_GB = 2.0
