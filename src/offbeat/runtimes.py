@@ -8,12 +8,15 @@ import msgspec
 
 from offbeat.errors import BadJob
 from offbeat.job import Job, RuntimeEntry
+from offbeat.methods import EMBEDDING
 from offbeat.party.contract import Message, Party
 from offbeat.randomness import stream
 from offbeat.runtime.contract import Runtime
 from offbeat.runtime.simulator import CostModel, Jitter, Link, Simulator, profile
 
 SIMULATED_LATENCY_S = 1e-4
+RESTARTS = 3
+"""Whoever waits for a lost party can be helped on one machine: its process is started again, so often."""
 THREADS_KNOW = (
     "kind",
     "slow",
@@ -89,4 +92,14 @@ def _processes(job: Job, folder: Path | None) -> Runtime:
 
     if folder is None:
         raise BadJob("The runtime 'processes' keeps its parties' logs in a run folder; none was given.")
-    return Processes("offbeat.job_party:party_of_job", msgspec.to_builtins(job), folder)
+    session: dict[str, object] = {"on_loss": job.on_loss}
+    if job.algorithm in EMBEDDING:
+        session["checkpoint_s"] = inf  # a snapshot of theirs forgets the work that is under way: the whole log, then
+    return Processes(
+        "offbeat.job_party:party_of_job",
+        msgspec.to_builtins(job),
+        folder,
+        session=session,
+        restarts=RESTARTS if job.on_loss == "wait" else 0,
+        timeout_s=inf,
+    )

@@ -2,34 +2,48 @@
 
 There is no second protocol here: the processes talk over loopback with mutual TLS, under keys made for this run and
 thrown away with it. A process builds its party itself, from a factory's name and a plain specification, so no object
-is ever pickled. With `restarts` a process that dies is started again, and goes on from its log.
+is ever pickled. With `restarts` a process that dies is started again, and goes on from its log; without, the others are
+told at once that it is lost, and do as `on_loss` says. Ctrl-C reaches the parent alone: it tells the children, who stop
+where they are and hand over what they have.
 """
 
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from offbeat.errors import BadInput, NotInstalled, OffbeatError, PeerFailed
-from offbeat.message.codec import decode_state, encode_state
+from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.contract import Finish, Message, Party, PartyName
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 from offbeat.runtime.contract import Look, Outcome, Tally
+from offbeat.runtime.recovery import recover
+
+if TYPE_CHECKING:
+    from offbeat.runtime.grpc.session import Session
+
+log = logging.getLogger("offbeat.processes")
 
 Built = tuple[Party, tuple[type[Message], ...]]
 Factory = Callable[[Mapping[str, Any], PartyName], Built]
 """Builds one party, and names its message types, from a specification that fits into JSON."""
 
 _POLL_S = 0.02
+STOPPED = "stopped on request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +73,65 @@ class Processes:
             raise NotInstalled("the runtime 'processes' needs gRPC: pip install 'offbeat[grpc]'") from problem
         names = tuple(party.name for party in parties)
         begin = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="offbeat-keys-") as keys:
-            ends = _Family(self, names, Path(keys)).run()
+        with tempfile.TemporaryDirectory(prefix="offbeat-keys-") as keys, interruptions() as interrupted:
+            ends = _Family(self, names, Path(keys), interrupted).run()
         for party in parties:
-            state = read_checkpoint(self.folder / "final", party.name)
-            if state is not None:
+            if "killed" in ends[party.name]:
+                ends[party.name] = self._left_by(party, ends[party.name])
+            elif (state := read_checkpoint(self.folder / "final", party.name)) is not None:
                 party.restore(state)
         outcome = _joined(ends, time.monotonic() - begin)
         if look is not None:
             look(outcome.time_s)
         return outcome
 
+    def _left_by(self, party: Party, end: Mapping[str, Any]) -> dict[str, Any]:
+        """What a party whose process was killed had done until then, by its log; it is as it was at that moment."""
+        _, messages = load_factory(self.factory)(self.spec, party.name)
+        drive = recover(party, Codec(messages), self.folder).drive
+        done = {
+            "digest": drive.digest.hex(),
+            "events": drive.events,
+            "observations": drive.observed,
+            "sent": drive.sent,
+            "time_s": drive.clock_s,
+            "lost": sorted(drive.lost),
+        }
+        if drive.finished is None:
+            return {**end, **done}
+        return {"verdict": drive.finished.verdict, "reason": drive.finished.reason, **done}
+
+
+@contextmanager
+def interruptions() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed, and whoever handles it lets the run end in order: a handler that raises breaks it
+    off as ever."""
+    pressed = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield pressed.is_set
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        before(number, frame)
+        pressed.set()
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
 
 class _Family:
     """The processes of one run."""
 
-    def __init__(self, setting: Processes, names: tuple[PartyName, ...], keys: Path) -> None:
-        self.setting, self.names, self.keys = setting, names, keys
+    def __init__(
+        self, setting: Processes, names: tuple[PartyName, ...], keys: Path, interrupted: Callable[[], bool]
+    ) -> None:
+        self.setting, self.names, self.keys, self.interrupted = setting, names, keys, interrupted
+        self.gone: dict[PartyName, str] = {}  # how the processes ended that will not come back
+        self.stopping = False
         self.children: dict[PartyName, subprocess.Popen[bytes]] = {}
         self.restarts = dict.fromkeys(names, 0)
 
@@ -92,6 +148,9 @@ class _Family:
                 if child.poll() is None:
                     child.kill()
                 child.wait()
+                if child.stdin is not None:
+                    with suppress(OSError):
+                        child.stdin.close()
         return {name: self._end(name) for name in self.names}
 
     def _prepare(self) -> None:
@@ -143,7 +202,19 @@ class _Family:
             command = [*(self.setting.within or {}).get(name, ()), sys.executable, "-m", "offbeat.runtime.processes"]
             command.append(str(self._child_file(name)))
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-            self.children[name] = subprocess.Popen(command, stdout=sink, stderr=sink, env=environment)
+            # In a process group of its own: a terminal sends Ctrl-C to the whole group of whoever runs in it.
+            self.children[name] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=sink, stderr=sink, env=environment, process_group=0
+            )
+        for peer, how in self.gone.items():
+            self._tell(name, {"lost": peer, "how": how})
+
+    def _tell(self, name: PartyName, news: Mapping[str, str]) -> None:
+        pipe = self.children[name].stdin
+        assert pipe is not None
+        with suppress(OSError):  # it has ended meanwhile
+            pipe.write(json.dumps(news).encode() + b"\n")
+            pipe.flush()
 
     def _wait(self) -> None:
         deadline = time.monotonic() + self.setting.timeout_s
@@ -151,28 +222,59 @@ class _Family:
             if time.monotonic() > deadline:
                 raise PeerFailed(f"the parties' processes did not end within {self.setting.timeout_s:g} s.")
             self._again()
+            self._note_gone()
+            if self.interrupted() and not self.stopping:
+                self.stopping = True
+                for name in self.names:
+                    self._tell(name, {"stop": STOPPED})
             time.sleep(_POLL_S)
+
+    def _note_gone(self) -> None:
+        """Tell the others of a process that died without a word; its peers alone would take long to believe it."""
+        for name, child in self.children.items():
+            if child.poll() in (None, 0) or name in self.gone or self._end_file(name).is_file():
+                continue
+            self.gone[name] = how = self._how_ended(name)
+            policy = (self.setting.session or {}).get("on_loss", "wait")
+            log.warning("The process of '%s' %s; the others are told that it is lost (on_loss: %s).", name, how, policy)
+            for other in self.names:
+                if other not in self.gone:
+                    self._tell(other, {"lost": name, "how": how})
 
     def _again(self) -> bool:
         """Start again what was killed by a signal, as often as allowed; True if anything was."""
         restarted = False
         for name, child in list(self.children.items()):
             code = child.poll()
-            killed = code is not None and code < 0
-            if killed and self.restarts[name] < self.setting.restarts:
+            killed = code is not None and code < 0 and not self._end_file(name).is_file()
+            if killed and self.restarts[name] < self.setting.restarts and not self.stopping:
                 self.restarts[name] += 1
+                count = f"{self.restarts[name]} of at most {self.setting.restarts} times"
+                log.warning(
+                    "The process of '%s' %s; started again (%s), it goes on from its log.",
+                    name,
+                    self._how_ended(name),
+                    count,
+                )
                 self._start(name)
                 restarted = True
         return restarted
 
-    def _end(self, name: PartyName) -> dict[str, Any]:
-        path = self.setting.folder / "ends" / f"{name}.msgpack"
-        if path.is_file():
-            end: dict[str, Any] = decode_state(path.read_bytes())
-            return end
+    def _end_file(self, name: PartyName) -> Path:
+        return self.setting.folder / "ends" / f"{name}.msgpack"
+
+    def _how_ended(self, name: PartyName) -> str:
         code = self.children[name].returncode
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return {"error": f"the process of '{name}' {how}; see {self.setting.folder / 'processes' / f'{name}.log'}."}
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def _end(self, name: PartyName) -> dict[str, Any]:
+        if self._end_file(name).is_file():
+            end: dict[str, Any] = decode_state(self._end_file(name).read_bytes())
+            return end
+        how = f"the process of '{name}' {self._how_ended(name)}"
+        if self.children[name].returncode < 0:
+            return {"killed": f"{how}."}
+        return {"error": f"{how}; see {self.setting.folder / 'processes' / f'{name}.log'}."}
 
 
 def free_ports(count: int) -> list[int]:
@@ -188,28 +290,35 @@ def free_ports(count: int) -> list[int]:
 
 
 def _joined(ends: Mapping[PartyName, Mapping[str, Any]], time_s: float) -> Outcome:
-    finished, tallies, observations, problems = {}, {}, [], []
-    for name, end in ends.items():
-        if "error" in end:
-            problems.append(f"{name}: {end['error']}")
-            continue
-        finished[name] = Finish(end["verdict"], end["reason"])
-        sent = {kind: list(row) for kind, row in end["sent"].items()}
-        tallies[name] = Tally(end["events"], end["compute_s"], end["serve_s"], 0.0, sent)
-        observations += [(at_s, name, what, value) for at_s, what, value in end["observations"]]
+    """One outcome of all. Whoever was killed has not finished; the run has ended if the others have."""
+    problems = [f"{name}: {end['error']}" for name, end in ends.items() if "error" in end]
+    killed = [name for name, end in ends.items() if "killed" in end]
+    if len(killed) == len(ends):
+        problems += [f"{name}: {ends[name]['killed']}" for name in killed]
     if problems:
         raise PeerFailed(" ".join(problems))
+    finished = {name: Finish(end["verdict"], end["reason"]) for name, end in ends.items() if name not in killed}
+    stopped = any(finish.verdict == "stopped" for finish in finished.values())
     return Outcome(
         clock="wall",
-        time_s=max((end["time_s"] for end in ends.values()), default=time_s),
+        time_s=max((ends[name]["time_s"] for name in finished), default=time_s),
         digest=" ".join(ends[name]["digest"] for name in sorted(ends)),
         finished=finished,
-        observations=sorted(observations, key=lambda o: o[0]),
-        tallies=tallies,
+        observations=sorted(
+            ((at_s, name, what, value) for name, end in ends.items() for at_s, what, value in end["observations"]),
+            key=lambda o: o[0],
+        ),
+        tallies={name: _tally(end) for name, end in ends.items()},
         timeline=[],
         events=sum(end["events"] for end in ends.values()),
-        lost=tuple(sorted({lost for end in ends.values() for lost in end["lost"]})),
+        lost=tuple(sorted({*killed, *(lost for name in finished for lost in ends[name]["lost"])})),
+        stalled=STOPPED if stopped else "",
     )
+
+
+def _tally(end: Mapping[str, Any]) -> Tally:
+    sent = {kind: list(row) for kind, row in end["sent"].items()}
+    return Tally(end["events"], end.get("compute_s", 0.0), end.get("serve_s", 0.0), 0.0, sent)
 
 
 # -- inside a party's process -----------------------------------------------------------------------------------------
@@ -224,7 +333,41 @@ def load_factory(name: str) -> Factory:
     return factory
 
 
-def take_part(child: Mapping[str, Any]) -> Outcome:
+class _Ear:
+    """Hears the parent: who is lost, and that the run is to stop, which its own death means too."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._waiting: list[Mapping[str, str]] = []
+
+    def listen(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            self._hear(json.loads(line))
+        self._hear({"stop": "the process that started the run is gone"})
+
+    def attach(self, session: "Session") -> None:
+        with self._lock:
+            self._session, waiting = session, self._waiting
+            for news in waiting:
+                _pass_on(news, session)
+
+    def _hear(self, news: Mapping[str, str]) -> None:
+        with self._lock:
+            if self._session is None:
+                self._waiting.append(news)
+            else:
+                _pass_on(news, self._session)
+
+
+def _pass_on(news: Mapping[str, str], session: "Session") -> None:
+    if "lost" in news:
+        session.lose(news["lost"], news["how"])
+    else:
+        session.stop(news["stop"])
+
+
+def take_part(child: Mapping[str, Any], ear: _Ear) -> Outcome:
     """Build the party of this process and take it through the run."""
     from offbeat.runtime.grpc.identity import load_identity, read_roster
     from offbeat.runtime.grpc.options import SessionOptions
@@ -248,6 +391,7 @@ def take_part(child: Mapping[str, Any]) -> Outcome:
         options=SessionOptions(**child["session"]),
         folder=Path(child["folder"]),
     )
+    ear.attach(session)
     outcome = session.run()
     server.stop()
     write_checkpoint(Path(child["folder"]) / "final", name, party.snapshot())
@@ -271,8 +415,12 @@ def _report(outcome: Outcome, name: PartyName) -> dict[str, Any]:
 def main(path: str) -> int:
     child = json.loads(Path(path).read_text(encoding="utf-8"))
     sys.setswitchinterval(0.0005)  # the party's thread must not keep the streams' threads waiting for 5 ms
+    ear = _Ear()
+    # Unbuffered: an interpreter that ends cannot take a buffer's lock from the thread that is reading.
+    lines = FileIO(sys.stdin.fileno(), "rb", closefd=False)
+    threading.Thread(target=ear.listen, args=(lines,), name="parent", daemon=True).start()
     try:
-        end, code = _report(take_part(child), child["party"]), 0
+        end, code = _report(take_part(child, ear), child["party"]), 0
     except OffbeatError as problem:
         end, code = {"error": str(problem)}, problem.exit_code
     ends = Path(child["folder"]) / "ends"

@@ -108,6 +108,7 @@ class Session:
         self._results: dict[int, Future[Any]] = {}
         self._failure: OffbeatError | None = None
         self._stop_reason = ""
+        self._gone: dict[PartyName, str] = {}
         self._channels = {peer: self._new_channel(peer) for peer in self.peers}
         self._acknowledged = dict.fromkeys(self.peers, 0)
         self._dialers: list[Dialer] = []
@@ -128,12 +129,17 @@ class Session:
         self._stop_reason = reason
         self._inbox.put(None)
 
+    def lose(self, peer: PartyName, how: str) -> None:
+        """From any thread: the peer has died, says somebody who knows, and will not come back."""
+        self._gone[peer] = how
+        self._inbox.put(None)
+
     def run(self) -> Outcome:
         """Take part until the party finishes, or raise what ended it early."""
         self._started_s = time.monotonic()
         with ThreadPoolExecutor(self.options.lanes, thread_name_prefix="lane") as self._lanes:
             self._recover()
-            self._vigil = Vigil(self.options, self._channels, self._drive.lost, self._trouble)
+            self._vigil = Vigil(self.options, self._channels, self._drive.lost, self._trouble, self._gone)
             self._connect()
             try:
                 self._loop()
@@ -368,9 +374,8 @@ class Session:
             channel.finish(goodbye)
         hurried = self._failure is not None or bool(self._stop_reason)
         deadline = time.monotonic() + (min(2.0, self.options.linger_s) if hurried else self.options.linger_s)
-        present = [
-            c for p, c in self._channels.items() if c.met and (p not in self._drive.lost or c.peer_verdict is not None)
-        ]
+        away = {*self._drive.lost, *self._gone}
+        present = [c for p, c in self._channels.items() if c.met and (p not in away or c.peer_verdict is not None)]
         while time.monotonic() < deadline and not all(channel.over() for channel in present):
             self._forget_arrivals()
         for dialer in self._dialers:
@@ -394,11 +399,10 @@ class Session:
             self._channels[item.record.sender].logged(item.record.number)
 
     def _outcome(self) -> Outcome:
-        if self._stop_reason:
+        finish = self._drive.finished
+        if finish is None:
+            assert self._stop_reason
             finish = Finish("stopped", self._stop_reason)
-        else:
-            assert self._drive.finished is not None
-            finish = self._drive.finished
         self.tally.sent = self._drive.sent
         return Outcome(
             clock="wall",

@@ -25,8 +25,10 @@ class Vigil:
         channels: Mapping[PartyName, Channel],
         lost: set[PartyName],
         trouble: Callable[[PartyName], str],
+        gone: Mapping[PartyName, str] | None = None,
     ) -> None:
         self.options, self.channels, self.lost = options, channels, lost
+        self._gone = gone if gone is not None else {}  # peers known to have died, and how: they need not fall silent
         self._trouble = trouble
         self._goodbyes: dict[PartyName, float] = {}
         self._give_up_s: float | None = None
@@ -39,6 +41,8 @@ class Vigil:
         for peer, channel in self.channels.items():
             if channel.peer_verdict is not None:
                 news += self._judge_goodbye(peer, channel.peer_verdict, quiet)
+            elif peer in self._gone:
+                news += self._judge_gone(peer)
             else:
                 news += self._judge_silence(peer, channel)
         return news
@@ -76,6 +80,12 @@ class Vigil:
         trouble = self._trouble(peer)
         what = f"was not heard for {silence_s:.0f} s" + (f" ({trouble})" if trouble else "")
         return self._lost(peer, what, options.grace_s)
+
+    def _judge_gone(self, peer: PartyName) -> list[PeerLost | PeerBack]:
+        """Nobody who only waits will do anything about it."""
+        options = self.options
+        grace_s = min(_SETTLE_S, options.grace_s) if options.on_loss == "wait" else options.grace_s
+        return [] if peer in self.lost else self._lost(peer, self._gone[peer], grace_s)
 
     def _judge_goodbye(self, peer: PartyName, goodbye: str, quiet: bool) -> list[PeerLost | PeerBack]:
         """A peer that ended well has told our party what it needs to know; one that ended otherwise may not have."""
