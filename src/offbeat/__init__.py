@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         PeerFailed,
         Refused,
     )
-    from offbeat.estimators import VerticalClassifier, VerticalRegressor
+    from offbeat.estimators import PartyColumns, VerticalClassifier, VerticalRegressor
     from offbeat.experiment import Result, run_experiment
     from offbeat.job import Job, read_job
     from offbeat.job_data import load_data
@@ -37,6 +37,7 @@ WHERE = {
     "NotInstalled": "errors",
     "OffbeatError": "errors",
     "OutOfRange": "errors",
+    "PartyColumns": "estimators",
     "PeerFailed": "errors",
     "Refused": "errors",
     "Result": "experiment",
@@ -64,6 +65,7 @@ __all__ = [
     "NotInstalled",
     "OffbeatError",
     "OutOfRange",
+    "PartyColumns",
     "PeerFailed",
     "Refused",
     "Result",

@@ -6,10 +6,15 @@
 
 Everything runs in this process: it is for research, for planning, and for finding out what a joint model would be
 worth before organisations connect. Columns are taken as they are unless `standardise` says otherwise.
+
+To scikit-learn's splitters a dictionary of three parties looks like three rows. `PartyColumns` tells them better:
+
+    cross_val_score(VerticalClassifier(), PartyColumns({"bank": Xb, "shop": Xs, "telecom": Xt}), y)
+    GridSearchCV(VerticalClassifier(), {"penalty": np.logspace(-4, -1, 4)}).fit(PartyColumns(X), y)
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +26,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from offbeat.data.assemble import VerticalData
 from offbeat.data.labels import Task, encode_labels
+from offbeat.data.matrix import take_rows
 from offbeat.data.names import NumberedColumns, did_you_mean
 from offbeat.data.prepare import Preparation
 from offbeat.data.table import Table, table_from_arrays
 from offbeat.data.vertical import vertical_from_arrays
-from offbeat.errors import BadData
+from offbeat.errors import BadData, BadJob, OutOfRange
 from offbeat.evaluation import probabilities
 from offbeat.experiment import Result, run_experiment
 from offbeat.job import Job, job_from
@@ -36,6 +42,43 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Blocks = Mapping[str, Any]
+
+
+class PartyColumns(Mapping[str, Any]):
+    """Columns by party that can be cut by rows: `X["bank"]` are a party's columns, `X[rows]` some rows of all parties.
+
+    With its shape (rows, columns) it goes wherever scikit-learn cuts rows: cross_val_score, GridSearchCV,
+    train_test_split. Data frames stay data frames.
+    """
+
+    def __init__(self, blocks: Blocks) -> None:
+        _check_blocks(blocks)
+        self._blocks = {name: _cuttable(name, block) for name, block in blocks.items()}
+        sizes = {name: block.shape[0] for name, block in self._blocks.items()}
+        if len(set(sizes.values())) != 1:
+            raise BadData(f"All parties need the same number of rows; came {sizes}.")
+        self.shape = (next(iter(sizes.values())), sum(block.shape[1] for block in self._blocks.values()))
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return self._blocks[key]
+        rows = np.arange(self.shape[0])[key]
+        return PartyColumns(
+            {
+                name: block.iloc[rows] if hasattr(block, "iloc") else take_rows(block, rows)
+                for name, block in self._blocks.items()
+            }
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._blocks)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+
+def _cuttable(name: str, block: Any) -> Any:
+    return block if hasattr(block, "iloc") else table_from_arrays(block, name=f"party {name!r}").features
 
 
 class _Vertical(BaseEstimator):  # type: ignore[misc]
@@ -58,6 +101,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         by_curvature: bool = False,
         secure_sum: str = "pairwise",
         two_party_insecure: bool = False,
+        fraction_bits: int | None = None,
         labels_at: list[str] | None = None,
         label_dp_epsilon: float | None = None,
         runtime: str = "simulator",
@@ -78,6 +122,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         self.by_curvature = by_curvature
         self.secure_sum = secure_sum
         self.two_party_insecure = two_party_insecure
+        self.fraction_bits = fraction_bits
         self.labels_at = labels_at
         self.label_dp_epsilon = label_dp_epsilon
         self.runtime = runtime
@@ -86,33 +131,43 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _fit(self, X: Blocks, y: Any, task: Task) -> Result:
-        job = self._job(task)
+    def _fit(self, X: Blocks, y: Any, task: Task, given: Any) -> Result:
+        """y: the labels as numbers; given: as the user brought them, perhaps with an index."""
+        _check_blocks(X)
+        job = self._job(task, X)
+        _warn_of_indexes([*X.items(), ("y", given)])
         data = self._data(X, y, task, job)
         result = run_experiment(data, job)
+        _check_usable(result)
         self._keep(result, data)
         self._warn(result)
         return result
 
-    def _job(self, task: Task) -> Job:
+    def _job(self, task: Task, X: Blocks) -> Job:
+        me = type(self).__name__
+        method_named(self.algorithm)
+        if self.runtime == "processes":
+            raise BadJob(
+                f'{me} runs in one process: runtime must be "simulator" or "threads"; got "processes", which is for '
+                "job files: offbeat run JOB.toml --runtime processes."
+            )
+        slow = {name: _plain(factor) for name, factor in (self.slow or {}).items()}
+        unknown = [name for name in slow if name not in X]
+        if unknown:
+            raise BadJob(f"slow names {unknown[0]!r}, which is no party. {did_you_mean(str(unknown[0]), X)}")
         given = {
-            name: getattr(self, name)
+            name: _plain(getattr(self, name))
             for name in self.get_params(deep=False)
             if name not in ("runtime", "slow", "standardise") and getattr(self, name) is not None
         }
-        runtime = {"kind": self.runtime, "slow": dict(self.slow or {})}
+        runtime = {"kind": self.runtime, "slow": slow}
         tree = {**given, "task": task, "runtime": runtime, "optimum": False, "looks_per_pass": 1.0}
-        return job_from(tree, where=type(self).__name__)
+        return job_from(tree, where=me)
 
     def _data(self, X: Blocks, y: Any, task: Task, job: Job) -> VerticalData:
-        if not isinstance(X, Mapping):
-            raise BadData(
-                f"X must be a dictionary from party to its columns, as in {{'bank': Xb, 'shop': Xs}}; got "
-                f"{type(X).__name__}."
-            )
         everywhere = method_named(job.algorithm).labels_everywhere
-        holders: Any = "all" if everywhere else (self.labels_at or [next(iter(X), "")])
-        if everywhere and self.labels_at is not None:
+        holders: Any = "all" if everywhere else [next(iter(X))] if job.labels_at is None else job.labels_at
+        if everywhere and job.labels_at is not None:
             raise BadData(f"{job.algorithm} gives the labels to every party; leave labels_at out, or use vfb2-svrg.")
         preparation = Preparation(standardise=self.standardise)  # type: ignore[arg-type]
         return vertical_from_arrays(X, y, holders, preparation, 0.0, self.seed, task=task)
@@ -139,6 +194,8 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Blocks) -> Floats:
         """The product of every row with the whole model."""
         check_is_fitted(self)
+        _check_blocks(X)
+        _warn_of_indexes(list(X.items()))
         tables = {name: self._table(X, name) for name in self.parties_}
         unknown = [name for name in X if name not in tables]
         if unknown:
@@ -154,7 +211,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
     def _table(self, X: Blocks, name: str) -> Table:
         if name not in X:
             raise BadData(f"The columns of party {name!r} are missing; this model needs {', '.join(self.parties_)}.")
-        table = table_from_arrays(X[name], name=f"party {name!r}")
+        table = table_from_arrays(X[name], name=f"party {name!r}", missing="refuse")
         expected = len(self.coef_[name])  # nothing here makes several columns of one
         if len(table.columns) != expected:
             raise BadData(f"Party {name!r} had {expected} columns when fitted; came {len(table.columns)}.")
@@ -168,11 +225,75 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         return table
 
 
+def _plain(value: Any) -> Any:
+    """numpy's numbers and arrays, as grids are made of, become Python's."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _check_blocks(X: Any) -> None:
+    if not isinstance(X, Mapping):
+        raise BadData(
+            f"X must be a dictionary from party to its columns, as in {{'bank': Xb, 'shop': Xs}}; got "
+            f"{type(X).__name__}."
+        )
+    if not X:
+        raise BadData("X must have the columns of at least one party; got an empty dictionary.")
+    for name in X:
+        if not isinstance(name, str) or not name:
+            raise BadData(f"Parties must be named by text, as in {{'bank': Xb, 'shop': Xs}}; got {name!r}.")
+
+
+def _check_labels(y: Any) -> None:
+    """An empty label is no class of its own."""
+    import pandas as pd
+
+    labels = np.asarray(y)
+    empty = np.asarray(pd.isna(labels) | np.isinf(labels) if labels.dtype.kind == "f" else pd.isna(labels))
+    if empty.any():
+        row = int(np.argwhere(empty)[0][0])
+        raise BadData(
+            f"y must have a label in every row; row {row + 1} has {labels[row]} ({int(empty.sum())} such rows). Fill "
+            "the labels in or leave these rows out."
+        )
+
+
+def _warn_of_indexes(given: list[tuple[str, Any]]) -> None:
+    """Rows are matched by position, as everywhere in scikit-learn; data frames may know better."""
+    import pandas as pd
+
+    indexes = [(name, part.index) for name, part in given if isinstance(getattr(part, "index", None), pd.Index)]
+    for name, index in indexes[1:]:
+        first, expected = indexes[0]
+        if len(index) != len(expected):
+            continue
+        differ = np.asarray(index.to_numpy() != expected.to_numpy())
+        if differ.any():
+            row = int(np.argmax(differ))
+            warnings.warn(
+                f"The rows of {first} and {name} are matched by position, but their indexes differ: row {row + 1} is "
+                f"{expected[row]} in one and {index[row]} in the other. Bring them into one order first (by reindex, "
+                "say), or drop the indexes (reset_index) if the order is right.",
+                UserWarning,
+                stacklevel=4,
+            )
+            return
+
+
+def _check_usable(result: Result) -> None:
+    """A run that never got anywhere leaves no model."""
+    record = result.record
+    if record.verdict == "range":
+        raise OutOfRange(f"Nothing was learned: {record.reason}")
+    if record.verdict == "diverged":
+        raise BadJob(f"Training diverged after {record.passes:.3g} passes: {record.reason}.")
+
+
 class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
     """Two classes of any type. After `fit`: coef_ (by party), intercept_, classes_, certificate_, record_."""
 
     def fit(self, X: Blocks, y: Any) -> "VerticalClassifier":
         """X: the columns of each party (arrays, sparse matrices, data frames), all with the same rows; y: labels."""
+        _check_labels(y)
         labels = np.asarray(y)
         try:
             classes, position = np.unique(labels, return_inverse=True)
@@ -181,7 +302,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
         if len(classes) != 2 or labels.ndim != 1:
             encode_labels(labels.ravel(), "classification", "y")
             raise BadData(f"y must be one label per row; came an array of shape {labels.shape}.")
-        self._fit(X, np.where(position == 0, -1.0, 1.0), "classification")
+        self._fit(X, np.where(position == 0, -1.0, 1.0), "classification", y)
         self.classes_ = classes
         return self
 
@@ -208,7 +329,8 @@ class VerticalRegressor(RegressorMixin, _Vertical):  # type: ignore[misc]
 
     def fit(self, X: Blocks, y: Any) -> "VerticalRegressor":
         """X: the columns of each party (arrays, sparse matrices, data frames), all with the same rows; y: numbers."""
-        self._fit(X, y, "regression")
+        _check_labels(y)
+        self._fit(X, y, "regression", y)
         return self
 
     def predict(self, X: Blocks) -> Floats:

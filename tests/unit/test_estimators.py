@@ -7,10 +7,11 @@ import scipy.sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.utils import estimator_checks
 
-from offbeat import VerticalClassifier, VerticalRegressor
-from offbeat.errors import BadData, BadInput, BadJob
+from offbeat import PartyColumns, VerticalClassifier, VerticalRegressor
+from offbeat.errors import BadData, BadInput, BadJob, OutOfRange
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
@@ -167,3 +168,156 @@ def test_a_target_that_was_missed_is_a_warning():
     blocks, score, _ = problem(60)
     with pytest.warns(ConvergenceWarning, match="above the target"):
         VerticalClassifier("afsgd-vp", passes=1, target=1e-12).fit(blocks, score > 0)
+
+
+@pytest.mark.parametrize("algorithm", ["vfb2-svrg", "vfb2-saga", "afsvrg-vp"])
+def test_prices_are_learned_as_they_are(algorithm):
+    """A squared gradient near 1e10 is far outside of what one fixed-point word holds."""
+    blocks, score, rng = problem(400)
+    price = 2e5 + 5e4 * score / score.std() + 1e4 * rng.normal(size=len(score))
+    model = VerticalRegressor(algorithm, passes=100).fit(blocks, price)
+    assert model.record_.verdict == "target"
+    pooled = np.hstack([*blocks.values(), np.ones((len(price), 1))])
+    ridge = Ridge(alpha=len(price) * 1e-4 / 2, fit_intercept=False).fit(pooled, price)
+    assert np.abs(ridge.predict(pooled) - model.predict(blocks)).max() < 0.1
+    assert model.score(blocks, price) > 0.9
+
+
+def test_a_label_beyond_the_range_says_which_fraction_bits_help():
+    blocks, score, _ = problem(200)
+    far = 1e8 * score
+    with pytest.raises(OutOfRange, match=r"fraction_bits to 2[0-9] or less"):
+        VerticalRegressor().fit(blocks, far)
+    model = VerticalRegressor(fraction_bits=20, target=None).fit(blocks, far)
+    assert model.score(blocks, far) > 0.999
+
+
+def test_a_run_that_got_nowhere_leaves_no_model():
+    blocks, score, _ = problem(120)
+    raw = {name: 1e4 * block for name, block in blocks.items()}
+    model = VerticalClassifier()
+    with pytest.raises(OutOfRange, match=r"squared length of a row.*standardise"):
+        model.fit(raw, score > 0)
+    assert not hasattr(model, "coef_")
+    with pytest.raises(BadJob, match=r"diverged.*smaller step"):
+        VerticalRegressor("fsgd-vp", step=50.0).fit(blocks, score)
+
+
+def test_parameters_may_come_from_numpy():
+    blocks, score, _ = problem(80)
+    plain = VerticalClassifier(penalty=0.1, passes=3.0, batch=16, in_flight=2, labels_at=["shop"], target=None)
+    grid = VerticalClassifier(
+        penalty=np.logspace(-3, -1, 3)[-1],
+        passes=np.int64(3),
+        batch=np.int32(16),
+        in_flight=np.int64(2),
+        intercept=np.bool_(True),
+        labels_at=np.array(["shop"]),
+        slow={"bank": np.float32(1.0)},
+        target=None,
+    )
+    expected = plain.set_params(slow={"bank": 1.0}).fit(blocks, score > 0).decision_function(blocks)
+    assert np.array_equal(grid.fit(blocks, score > 0).decision_function(blocks), expected)
+
+
+@pytest.mark.parametrize("empty", [np.nan, None, np.inf])
+@pytest.mark.parametrize("kind", [VerticalClassifier, VerticalRegressor])
+def test_a_row_without_a_label_is_refused(kind, empty):
+    blocks, score, _ = problem(60)
+    label = np.where(score > 0, 1.0, 2.0).astype(float if empty is not None else object)
+    label[[3, 7]] = empty
+    with pytest.raises(BadData, match=r"row 4 .*2 such rows"):
+        kind().fit(blocks, label)
+    with pytest.raises(BadData, match="label in every row"):
+        kind().fit(blocks, np.where(score > 0, np.nan, 1.0))
+
+
+def test_indexes_that_disagree_are_a_warning(recwarn):
+    blocks, score, _ = problem(60)
+    frames = {name: pd.DataFrame(block) for name, block in blocks.items()}
+    label = pd.Series(score > 0)
+    model = VerticalClassifier("fsaga-vp", passes=2, target=None).fit(frames, label)
+    model.predict(frames)
+    assert not [w for w in recwarn if "indexes differ" in str(w.message)]
+    shuffled = {**frames, "shop": frames["shop"].iloc[::-1]}
+    with pytest.warns(UserWarning, match="bank and shop are matched by position.* row 1 is 0 in one and 59 in the"):
+        model.fit(shuffled, label)
+    with pytest.warns(UserWarning, match="bank and y are matched by position"):
+        model.fit(frames, label.iloc[::-1])
+    with pytest.warns(UserWarning, match="bank and shop") as caught:
+        model.predict(shuffled)
+    assert caught[0].filename == __file__
+
+
+def test_names_of_parties_and_columns_are_checked():
+    blocks, score, _ = problem(60)
+    with pytest.raises(BadData, match=r"named by text.*got 1"):
+        VerticalClassifier().fit(dict(enumerate(blocks.values(), 1)), score > 0)
+    with pytest.raises(BadData, match="empty dictionary"):
+        VerticalClassifier().fit({}, score > 0)
+    twice = pd.DataFrame(blocks["bank"], columns=["a", "b", "a"])
+    with pytest.raises(BadData, match="party 'bank' has more than one column 'a'"):
+        VerticalClassifier().fit({**blocks, "bank": twice}, score > 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"slow": {"shopp": 2.0}}, "slow names 'shopp'.*Did you mean 'shop'"),
+        ({"labels_at": []}, "At least one party must hold the labels"),
+        ({"labels_at": ["shopp"]}, "'shopp', which is no party"),
+        ({"runtime": "processes"}, 'runtime must be "simulator" or "threads"'),
+        ({"algorithm": "vafl"}, "trains embeddings"),
+    ],
+)
+def test_parameters_are_held_against_the_parties(wrong, said):
+    blocks, score, _ = problem(60)
+    with pytest.raises(BadJob, match=said):
+        VerticalClassifier(**wrong).fit(blocks, score > 0)
+
+
+def test_advice_can_be_followed_in_python():
+    blocks, score, _ = problem(60)
+    model = VerticalClassifier("fsaga-vp", passes=2, target=None).fit(blocks, score > 0)
+    holed = {**blocks, "bank": np.where(blocks["bank"] > 2, np.nan, blocks["bank"])}
+    for use in (model.predict, lambda X: clone(model).fit(X, score > 0)):
+        with pytest.raises(BadData, match=r"empty cell.*fill empty cells first") as refused:
+            use(holed)
+        assert "missing =" not in str(refused.value)
+    with pytest.raises(BadData, match="VerticalRegressor"):
+        VerticalClassifier().fit(blocks, score)
+    with pytest.raises(BadData, match="X must be a dictionary"):
+        model.predict(blocks["bank"])
+    dated = pd.DataFrame(blocks["bank"]).assign(day=pd.Timestamp("2020-01-01"))
+    with pytest.raises(BadData, match="Leave it out"):
+        model.fit({**blocks, "bank": dated}, score > 0)
+
+
+def test_scikit_learn_cuts_party_columns_by_rows():
+    blocks, score, _ = problem(120)
+    label = score > 0
+    mixed = {
+        "bank": blocks["bank"].tolist(),
+        "shop": scipy.sparse.csr_matrix(blocks["shop"]),
+        "telecom": pd.DataFrame(blocks["telecom"], columns=list("abcd")),
+    }
+    X = PartyColumns(mixed)
+    assert X.shape == (120, 9) and list(X) == list(WIDTHS) and len(X) == 3
+    model = VerticalClassifier("fsvrg-vp", passes=8, target=None)
+    assert cross_val_score(model, X, label, cv=3).min() > 0.85
+    train, test, train_label, test_label = train_test_split(X, label, random_state=0)
+    assert list(train["telecom"].columns) == list("abcd")
+    search = GridSearchCV(model, {"penalty": np.logspace(-3, 0, 2)}, cv=2).fit(train, train_label)
+    assert search.best_params_ == {"penalty": 1e-3}
+    assert search.score(test, test_label) > 0.85
+    odd = X[np.arange(120) % 2 == 1]
+    assert np.array_equal(odd["bank"], blocks["bank"][1::2])
+    assert np.allclose(model.fit(odd, label[1::2]).predict(odd), model.predict(dict(odd)))
+
+
+def test_party_columns_of_different_lengths_are_refused():
+    blocks, _, _ = problem(60)
+    with pytest.raises(BadData, match="same number of rows"):
+        PartyColumns({**blocks, "shop": blocks["shop"][:50]})
+    with pytest.raises(BadData, match="dictionary"):
+        PartyColumns(blocks["bank"])

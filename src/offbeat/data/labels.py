@@ -46,5 +46,8 @@ def _numbers(labels: NDArray[Any], where: str) -> Floats:
 def _not_two(classes: tuple[Any, ...], counts: list[int], where: str) -> str:
     shown = ", ".join(f"{value!r} ({count} rows)" for value, count in list(zip(classes, counts, strict=True))[:6])
     shown += ", ..." if len(classes) > 6 else ""
-    advice = 'Use task = "regression" for a number to be predicted.' if len(classes) > 2 else "Check the label column."
+    regression = (
+        'A number to be predicted is regression: task = "regression" in a job file, VerticalRegressor in Python.'
+    )
+    advice = regression if len(classes) > 2 else "Check the label column."
     return f"Classification needs exactly two classes; {where} has {len(classes)}: {shown}. {advice}"

@@ -86,6 +86,9 @@ def table_from_arrays(
     levels: Mapping[str, tuple[str, ...]] = {}
     if hasattr(features, "columns") and hasattr(features, "dtypes"):
         frame = features.rename(columns=str)
+        if not frame.columns.is_unique:
+            twice = frame.columns[frame.columns.duplicated()][0]
+            raise BadData(f"{name} has more than one column {twice!r}. Give every column a name of its own.")
         coded = _from_frame(frame, Path(name), None, None, None, tuple(column for column in text if column in frame))
         matrix, columns, levels = coded.features, columns or coded.columns, coded.levels
     else:
@@ -95,7 +98,7 @@ def table_from_arrays(
     names = columns if columns is not None else NumberedColumns(range(matrix.shape[1]))
     row_ids = np.arange(matrix.shape[0], dtype=np.int64) if ids is None else tidy_ids(np.asarray(ids), name)
     table = Table(row_ids, names, matrix, None if labels is None else np.asarray(labels).ravel(), name, levels)
-    return _checked(table, missing, "refuse")
+    return _checked(table, missing, "refuse", in_memory=True)
 
 
 def _numeric_matrix(features: Any, name: str) -> Matrix:
@@ -154,14 +157,17 @@ def _numbers(series: "pd.Series[Any]", column: str, file: Path) -> Floats:
     if pd.api.types.is_bool_dtype(series.dtype) or pd.api.types.is_numeric_dtype(series.dtype):
         return series.to_numpy(np.float64, na_value=np.nan)
     if not (pd.api.types.is_string_dtype(series.dtype) or series.dtype == object):
-        raise BadData(f"{file}, column {column!r} holds {series.dtype}, not numbers. Leave it out with `columns`.")
+        raise BadData(
+            f"{file}, column {column!r} holds {series.dtype}, not numbers. Leave it out (by `columns` in a job file)."
+        )
     numbers = pd.to_numeric(series, errors="coerce")
     wrong = numbers.isna() & series.notna()
     if wrong.any():
         row = int(np.argmax(wrong.to_numpy()))
         raise BadData(
             f"{file}, column {column!r}, row {row + 1}: expected a number, came {str(series.iloc[row])!r} "
-            f"({int(wrong.sum())} such cells). If these are categories, list it under one_hot, or leave it out."
+            f"({int(wrong.sum())} such cells). If these are categories, encode them (one_hot in a job file does), "
+            "or leave the column out."
         )
     return numbers.to_numpy(np.float64, na_value=np.nan)
 
@@ -238,20 +244,20 @@ def _is_plain_integer(text: str) -> bool:
     return len(text) < 19 and text.isdecimal() and text.isascii() and (text == "0" or text[0] != "0")
 
 
-def _checked(table: Table, missing: str, duplicates: str) -> Table:
+def _checked(table: Table, missing: str, duplicates: str, in_memory: bool = False) -> Table:
     if table.features.shape[0] == 0:
         raise BadData(f"{table.name} has no rows: there is a header or a shape, but nothing under it.")
     for what, values in (("ids", table.ids), ("labels", table.labels)):
         if values is not None and values.size != table.features.shape[0]:
             raise BadData(f"{table.name} has {table.features.shape[0]} rows but {values.size} {what}.")
-    _check_finite(table, missing)
+    _check_finite(table, missing, in_memory)
     _check_labels(table)
     if duplicates == "refuse":
         _check_unique(table)
     return table
 
 
-def _check_finite(table: Table, missing: str) -> None:
+def _check_finite(table: Table, missing: str, in_memory: bool) -> None:
     values = table.features if isinstance(table.features, np.ndarray) else table.features.data
     wrong = ~np.isfinite(values) if missing == "refuse" else np.isinf(values)
     if not wrong.any():
@@ -264,10 +270,14 @@ def _check_finite(table: Table, missing: str) -> None:
         row = int(np.searchsorted(table.features.indptr, at, side="right")) - 1
         column, value = int(table.features.indices[at]), values[at]
     came = "an empty cell" if np.isnan(value) else f"{value}"
+    if in_memory:
+        advice = "Correct the values" + (", or fill empty cells first, with medians say." if np.isnan(value) else ".")
+    else:
+        filled = ', or set missing = "median" to fill empty cells with training medians.'
+        advice = "Correct the file" + (filled if np.isnan(value) else ".")
     raise BadData(
         f"{table.name}, column {table.columns[column]!r}, row {row + 1}: expected a finite number, came {came} "
-        f"({int(wrong.sum())} such cells in the table). Correct the file"
-        + (', or set missing = "median" to fill empty cells with training medians.' if np.isnan(value) else ".")
+        f"({int(wrong.sum())} such cells in the table). {advice}"
     )
 
 

@@ -228,7 +228,8 @@ class Member:
                 return handler(sender, body)
             return self.other_events[type(event)](event)
         except OutOfRange as problem:
-            return [Observe("range", str(problem)), *self._out_of_range(problem)]
+            again: list[Effect] = [Wake(self.options.patience_s)] if isinstance(event, Started | Woken) else []
+            return [*again, Observe("range", str(problem)), *self._out_of_range(problem)]
 
     def _out_of_range(self, problem: OutOfRange) -> list[Effect]:
         """Shares that fitted at first and no longer do have grown: that is divergence, not scale."""
