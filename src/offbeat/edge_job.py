@@ -52,7 +52,8 @@ from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
 from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge, GradientStep, Rule, noise_source
 from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
-from offbeat.job import PLAIN_CHOICES, JobPart, RuntimeEntry, check_keys, read_tree, readable, value_of
+from offbeat.job import PLAIN_CHOICES, RuntimeEntry, check_keys, read_tree, readable
+from offbeat.job_numbers import JobPart, check_numbers, check_slow, value_of
 from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data
 from offbeat.methods import HORIZONTAL
 from offbeat.privacy.accountant import Adjacency
@@ -183,6 +184,8 @@ def _check_values(job: EdgeJob, where: str) -> None:
     for key, (value, known) in chosen.items():
         if value not in known:
             raise BadJob(f"{where}: {key} is {value!r}. {did_you_mean(value, known)}")
+    check_numbers(job, where)
+    check_slow(job.runtime.slow, where)
     for key, number in (("updates", job.updates), ("batch", job.batch), ("privacy.uploads", job.privacy.uploads)):
         if number < 1:
             raise BadJob(f"{where}: {key} must be at least 1; it is {number}.")

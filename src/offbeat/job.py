@@ -7,6 +7,7 @@ brings is looked for beside the job file. `toml_of` writes a job back with every
 `job.toml` of a run folder. What each key means stands in docs/reference/job-file.md.
 """
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -17,11 +18,8 @@ import msgspec
 
 from offbeat.data.names import check_party_names, did_you_mean
 from offbeat.errors import BadJob
+from offbeat.job_numbers import JobPart, check_numbers, check_slow, value_of
 from offbeat.methods import DEFAULT_ALGORITHM, EMBEDDING, kind_named
-
-
-class JobPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of a job's tables."""
 
 
 class PartyEntry(JobPart, frozen=True, kw_only=True):
@@ -138,6 +136,11 @@ SERVER = "server"
 """VAFL's party with the labels and the head; the others are its clients."""
 SET_ONLY = ("set", "dir", "parties", "split", "split_after_one_hot", "preparation", "limit_rows")
 """Keys of [data] that say nothing where the parties bring files."""
+PARTIES_MOST = 1000
+TRIPS_MOST = 10
+"""Times patience_s. A question is asked twelve times before it is given up."""
+MESSAGE_ROWS = 1024
+"""Rows of which a party tells at a time, a number of 64 bits for each."""
 LINEAR_ONLY = (
     "target",
     "loss",
@@ -184,44 +187,6 @@ PLAIN_CHOICES: dict[str, tuple[str, ...]] = {
     "data.missing": ("refuse", "median"),
     "data.duplicates": ("refuse", "keep-first"),
 }
-AT_LEAST_ONE = (
-    "in_flight",
-    "batch_least",
-    "runtime.lanes",
-    "embedding.width",
-    "embedding.channels",
-    "embedding.t",
-    "embedding.uploads_max",
-)
-ABOVE_ZERO = (
-    "passes",
-    "target",
-    "snapshot_passes",
-    "certify_passes",
-    "patience_s",
-    "looks_per_pass",
-    "label_dp_epsilon",
-    "embedding.head_step",
-    "embedding.delay_bound",
-    "embedding.epsilon",
-    "embedding.delta",
-    "embedding.clip",
-    "embedding.gradient_clip",
-    "runtime.bandwidth_mbit_s",
-    "runtime.until_s",
-    "runtime.faults_until_s",
-)
-NOT_NEGATIVE = (
-    "seed",
-    "penalty",
-    "lag",
-    "lag_max",
-    "embedding.noise",
-    "runtime.latency_s",
-    "runtime.overhead_s",
-    "runtime.per_sample_s",
-    "runtime.per_nonzero_s",
-)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -305,6 +270,8 @@ def apply_setting(tree: dict[str, Any], setting: str) -> None:
     place: Any = tree
     for step in path:
         place = _step_into(place, step, key)
+    if isinstance(place, list):
+        raise BadJob(f"--set {key}: {last!r} is a whole party; name one of its keys, as in {key.strip()}.file=x.csv.")
     place[last] = _value(text)
 
 
@@ -332,46 +299,25 @@ def _value(text: str) -> Any:
 # -- checks ----------------------------------------------------------------------------------------------------------
 
 
-def value_of(job: JobPart, key: str) -> Any:
-    """The value under a dotted key."""
-    place: Any = job
-    for step in key.split("."):
-        place = getattr(place, step)
-    return place
-
-
 def checked(job: Job, where: str = "the job") -> Job:
     """The job itself, when nothing is wrong with it."""
     for key, choices in PLAIN_CHOICES.items():
         value = value_of(job, key)
         if value not in choices:
             raise BadJob(f"{where}: {key} must be one of {', '.join(choices)}; got {value!r}. {_near(value, choices)}")
-    _check_numbers(job, where)
+    check_numbers(job, where)
+    check_slow(job.runtime.slow, where)
     _check_step(job, where)
     _check_parties(job, where)
+    _check_set_only(job, where)
     _check_family(job, where)
+    _check_patience(job, where)
     return job
 
 
 def _near(value: object, choices: Sequence[str]) -> str:
     hint = did_you_mean(str(value), choices)
     return hint if hint.startswith("Did") else ""
-
-
-def _check_numbers(job: Job, where: str) -> None:
-    rules = ((AT_LEAST_ONE, 1, "at least 1"), (NOT_NEGATIVE, 0, "0 or more"))
-    for keys, least, words in rules:
-        for key in keys:
-            value = value_of(job, key)
-            if value is not None and not value >= least:
-                raise BadJob(f"{where}: {key} must be {words}; got {value}.")
-    for key in ABOVE_ZERO:
-        value = value_of(job, key)
-        if value is not None and not value > 0:
-            raise BadJob(f"{where}: {key} must be above 0; got {value}.")
-    for party, factor in job.runtime.slow.items():
-        if not factor >= 1:
-            raise BadJob(f"{where}: runtime.slow.{party} is how many times slower it is, 1 or more; got {factor}.")
 
 
 def _check_step(job: Job, where: str) -> None:
@@ -403,6 +349,40 @@ def _check_parties(job: Job, where: str) -> None:
         for name in wanted:
             if name not in known:
                 raise BadJob(f"{where}: {key} names {name!r}, which is no party. {did_you_mean(name, names)}")
+
+
+def _check_set_only(job: Job, where: str) -> None:
+    """Keys of a named set say nothing about files. `dir` may come from --data, which is given for any job."""
+    usual = DataEntry()
+    for key in SET_ONLY:
+        if job.party and key != "dir" and getattr(job.data, key) != getattr(usual, key):
+            raise BadJob(
+                f"{where}: data.{key} is for a named set; here the parties bring files of their own. Leave it out."
+            )
+    parties = job.data.parties
+    if isinstance(parties, list):
+        check_party_names(parties, f"{where}, data.parties")
+    if not 2 <= (len(parties) if isinstance(parties, list) else parties) <= PARTIES_MOST:
+        raise BadJob(
+            f"{where}: data.parties must be a number from 2 to {PARTIES_MOST}, or so many names; got {parties!r}."
+        )
+
+
+def _check_patience(job: Job, where: str) -> None:
+    """A sum whose answers outlast all tries is asked for anew, for ever."""
+    entry = job.runtime
+    if kind_named(job.algorithm) != "linear" or entry.kind == "processes":
+        return
+    rows = max(MESSAGE_ROWS, job.batch if isinstance(job.batch, int) else job.batch_least)
+    slowest = max((1.0, *entry.slow.values())) if entry.serving == "slow" else 1.0
+    serving = 0.0 if entry.serving == "free" else entry.overhead_s * slowest
+    trip_s = 2 * (entry.latency_s or 0.0) + 64 * rows / (1e6 * entry.bandwidth_mbit_s) + serving
+    if trip_s > TRIPS_MOST * job.patience_s:
+        raise BadJob(
+            f"{where}: a question and its answer take about {trip_s:.3g} s with this latency_s, bandwidth_mbit_s and "
+            f"serving under [runtime], far longer than patience_s = {job.patience_s:g} allows for: every question is "
+            f"given up. Set patience_s to {math.ceil(trip_s)} or more, or check the units: latency_s is in seconds."
+        )
 
 
 def _check_family(job: Job, where: str) -> None:

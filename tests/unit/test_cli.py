@@ -205,7 +205,7 @@ def test_ctrl_c_keeps_what_was_computed(job, tmp_path, monkeypatch):
         (["runtime.kind=sim"], 2, "runtime.kind"),
         (["step=1000.0"], 2, "the run ended as 'diverged'"),
         (["step=1e9"], 2, "the run ended as 'diverged'"),
-        (["fraction_bits=62"], 4, "the run ended as 'range'"),
+        (["fraction_bits=60"], 4, "the run ended as 'range'"),
     ],
 )
 def test_bad_input_ends_with_its_code_and_one_paragraph(job, tmp_path, settings, code, words):

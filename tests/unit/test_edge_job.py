@@ -189,3 +189,17 @@ def test_a_network_needs_constants_that_its_form_does_not_give():
     found = constants_of(given)
     assert (found.smoothness, found.deviation, found.late) == (2.0, 3.0, 5)
     assert found.gap == pytest.approx(math.log(given.model.classes))
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"rate": {"step": math.inf}}, "rate.step must be a finite number"),
+        ({"privacy": {"epsilon": {"edge1": math.nan}}}, "privacy.epsilon.edge1 must be a finite number"),
+        ({"runtime": {"slow": {"edge1": 1e9}}}, "1 to 1000"),
+        ({"runtime": {"jitter_cv": math.inf}}, "runtime.jitter_cv must be a finite number"),
+    ],
+)
+def test_numbers_with_which_a_run_could_only_hang_are_refused(tables, words):
+    with pytest.raises(BadJob, match=words):
+        changed(**tables)

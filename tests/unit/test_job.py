@@ -99,6 +99,38 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_name(tmp_path, line, n
         ("[[party]]\nname = 'a'\nfile = 'x'\n[[party]]\nname = 'a'\nfile = 'y'", "same name"),
         ("labels_at = ['banc']\n[[party]]\nname = 'bank'\nfile = 'x'", "Did you mean 'bank'"),
         ("[[party]]\nname = '../evil'\nfile = 'x'", "cannot be a party's name"),
+        ("penalty = inf", "penalty must be a finite number"),
+        ("step = inf", "step must be a finite number"),
+        ("lag = inf", "lag must be a finite number"),
+        ("target = nan", "target must be a finite number"),
+        ("label_dp_epsilon = inf", "label_dp_epsilon must be a finite number"),
+        ("label_dp_epsilon = 1000.0", "label_dp_epsilon must be between"),
+        ("in_flight = 1000000", "in_flight must be between 1 and 1024"),
+        (f"seed = 1{'0' * 400}", "seed must be a number of 64 bits"),
+        ("patience_s = 1e-9", "patience_s must be between"),
+        ("looks_per_pass = 1e9", "looks_per_pass must be between"),
+        ("fraction_bits = 1", "fraction_bits must be between 16 and 60"),
+        ("fraction_bits = 63", "fraction_bits must be between 16 and 60"),
+        ("[runtime]\nslow = { shop = 1e6 }", "1 to 1000"),
+        ("[runtime]\nslow = { shop = inf }", "runtime.slow.shop must be a finite number"),
+        ("[runtime]\nlatency_s = inf", "runtime.latency_s must be a finite number"),
+        ("[runtime]\nlatency_s = 10", "Set patience_s to 20 or more"),
+        ("[runtime]\nbandwidth_mbit_s = 1e-9", "runtime.bandwidth_mbit_s must be between"),
+        ("[runtime]\nbandwidth_mbit_s = 1e-3", "Set patience_s"),
+        ("[runtime]\nserving = 'slow'\noverhead_s = 10\nslow = { shop = 4 }", "Set patience_s"),
+        ("[runtime]\noverhead_s = inf", "runtime.overhead_s must be a finite number"),
+        ("[runtime]\nfaults_until_s = inf", "runtime.faults_until_s must be a finite number"),
+        ("[runtime]\njitter_cv = inf", "runtime.jitter_cv must be a finite number"),
+        ("[runtime]\njitter_cv = nan", "runtime.jitter_cv must be a finite number"),
+        ("[runtime]\njitter_cv = -1", "runtime.jitter_cv must be 0 or more"),
+        ("[data]\nset = 'credit-like'\nparties = 0", "data.parties must be a number from 2"),
+        ("[data]\nset = 'credit-like'\nparties = -3", "data.parties must be a number from 2"),
+        ("[data]\nset = 'credit-like'\nparties = []", "data.parties must be a number from 2"),
+        ("[data]\nset = 'credit-like'\nlimit_rows = -5", "data.limit_rows must be at least 1"),
+        ("[data]\nlimit_rows = 10\n[[party]]\nname = 'a'\nfile = 'x'", "data.limit_rows is for a named set"),
+        ("[data]\nparties = 7\n[[party]]\nname = 'a'\nfile = 'x'", "data.parties is for a named set"),
+        ("[data]\nsplit = 'mod'\n[[party]]\nname = 'a'\nfile = 'x'", "data.split is for a named set"),
+        ("[data]\npreparation = 'z'\n[[party]]\nname = 'a'\nfile = 'x'", "data.preparation is for a named set"),
         ("[data]\nset = 'credit-like'\n[[party]]\nname = 'a'\nfile = 'x'", "choose one"),
         ("[[party]]\nname = 'a'", "file"),
     ],
@@ -106,6 +138,14 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_name(tmp_path, line, n
 def test_a_wrong_value_is_refused_with_its_key(tmp_path, line, words):
     with pytest.raises(BadJob, match=re.escape(words)):
         read_job(written(tmp_path, line))
+
+
+def test_numbers_that_may_be_infinite_or_large_are_accepted():
+    unlimited = job_from({"runtime": {"until_s": inf, "bandwidth_mbit_s": inf}})
+    assert unlimited.runtime.until_s == inf
+    job_from({"patience_s": 10.0, "runtime": {"latency_s": 10.0}})
+    job_from({"runtime": {"latency_s": 10.0, "kind": "processes"}})  # which has a real network instead
+    job_from({"algorithm": "vafl", "embedding": {"delay_bound": inf}, "runtime": {"latency_s": 10.0}})
 
 
 def test_a_missing_job_file_is_named(tmp_path):
@@ -128,7 +168,13 @@ def test_settings_replace_keys_at_any_depth(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"), [("seed", "key=value"), ("party.shopp.file=x", "'shop'"), ("seed.x=1", "value")]
+    ("setting", "words"),
+    [
+        ("seed", "key=value"),
+        ("party.shopp.file=x", "'shop'"),
+        ("seed.x=1", "value"),
+        ("party.bank=3", "party.bank.file"),
+    ],
 )
 def test_a_setting_that_fits_nowhere_is_refused(setting, words):
     with pytest.raises(BadJob, match=words):

@@ -15,12 +15,19 @@ from offbeat.errors import BadJob
 from offbeat.privacy.noise import Stream
 
 Targets = NDArray[np.float64]
+EPSILON_MOST = 100.0
+"""Beyond, no label would ever change: a guarantee by name only."""
 
 
 def response_probabilities(epsilon: float, classes: int) -> tuple[float, float]:
     """(probability of keeping the label, probability of each other class)."""
     if not epsilon > 0:
         raise BadJob(f"label_dp_epsilon must be above 0; got {epsilon}. 2 to 3 costs little accuracy.")
+    if not epsilon <= EPSILON_MOST:
+        raise BadJob(
+            f"label_dp_epsilon must be at most {EPSILON_MOST:g}; got {epsilon}, with which no label would ever change. "
+            "2 to 3 costs little accuracy; leave it out for labels as they are."
+        )
     other = 1.0 / (math.exp(epsilon) + classes - 1)
     return math.exp(epsilon) * other, other
 

@@ -83,6 +83,8 @@ def test_nonsense_is_refused():
         calibrate(1.0, 1e-5, 3, embedding_share=1.0)
     with pytest.raises(BadJob, match="label_dp_epsilon"):
         response_probabilities(0.0, 2)
+    with pytest.raises(BadJob, match="at most 100"):
+        response_probabilities(1000.0, 2)
 
 
 @pytest.mark.parametrize("classes", [2, 5])

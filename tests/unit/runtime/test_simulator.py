@@ -148,7 +148,12 @@ def test_timers_and_ties_are_in_order():
 
 
 def test_wrong_costs_are_refused():
-    for wrong in (lambda: CostModel(serving="maybe"), lambda: CostModel(slow={"a": 0.0}), lambda: Jitter("wild")):
+    for wrong in (
+        lambda: CostModel(serving="maybe"),
+        lambda: CostModel(slow={"a": 0.0}),
+        lambda: Jitter("wild"),
+        lambda: Jitter(cv=float("nan")),
+    ):
         with pytest.raises(BadJob):
             wrong()
 
@@ -495,3 +500,7 @@ def test_a_party_that_stops_answering_is_seen():
 
     with pytest.raises(Violation, match="did not end"):
         broken_run("afsaga-vp", spoil)
+
+
+def test_a_poisson_factor_without_variation_is_one():
+    assert Jitter("poisson", cv=0.0).sampler(np.random.default_rng(0)) is None

@@ -11,7 +11,7 @@ slowness, times the jitter. A message takes `latency_s + bytes / bandwidth_bytes
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from offbeat.party.contract import PartyName
 
 SERVING = ("free", "full", "slow")
 JITTERS = ("none", "lognormal", "exponential", "poisson")
+POISSON_CV_LEAST = 1e-6  # so many tiny delays that their number is no longer counted exactly
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,12 @@ class Jitter:
     def __post_init__(self) -> None:
         if self.kind not in JITTERS:
             raise BadJob(f"jitter must be one of {', '.join(JITTERS)}; got {self.kind!r}.")
+        if not 0 <= self.cv < inf:
+            raise BadJob(f"jitter_cv must be a finite number, 0 or more; got {self.cv}.")
 
     def sampler(self, rng: np.random.Generator) -> Callable[[], float] | None:
         """A source of factors, or None where every factor is one."""
-        if self.kind == "none":
+        if self.kind == "none" or (self.kind == "poisson" and self.cv < POISSON_CV_LEAST):
             return None
         if self.kind == "exponential":
             return rng.standard_exponential
