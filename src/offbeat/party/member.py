@@ -44,6 +44,7 @@ from offbeat.party.survey import Certified, Problem, Survey
 MESSAGES = (*masked_sum.MESSAGES, *sounding.MESSAGES, *survey.MESSAGES, *conduct.MESSAGES)
 METHODS = ("sgd", "svrg", "saga")
 DIVERGED_FACTOR = 10.0
+FRACTION_BITS_LEAST = 16  # fewer would round products too coarsely to be worth advising
 ROOM_FOR_LABELS = 16.0  # one party's part of a product may be larger than the product
 SILENCE_MAX = 240
 """Whoever does not wait for lost parties ends after so many patrols in which nothing came: they may have ended without
@@ -254,11 +255,11 @@ class Member:
         if labels is None or self.problem.loss is not SQUARED or not np.abs(labels).max() >= limit:
             return
         largest = float(np.abs(labels).max())
-        bits = max(0, floor(63 - log2(ROOM_FOR_LABELS * largest * (len(self.peers) + 1))))
+        bits = floor(63 - log2(ROOM_FOR_LABELS * largest * (len(self.peers) + 1)))
+        fewer = f", or set fraction_bits to {bits} or less: each bit less doubles the range and halves the precision"
         raise OutOfRange(
             f"The label's numbers are too large: sums over the parties hold numbers below {limit:.3g} only. Divide the "
-            f"label by {10.0 ** floor(log10(largest)):.0e}, say, or set fraction_bits to {bits} or less: each bit less "
-            "doubles the range and halves the precision."
+            f"label by {10.0 ** floor(log10(largest)):.0e}, say{fewer if bits >= FRACTION_BITS_LEAST else ''}."
         )
 
     def _largest_scalar(self, loss: float) -> float:

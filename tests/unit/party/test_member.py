@@ -216,6 +216,9 @@ def test_a_label_that_no_product_can_reach_is_refused_before_the_first_step():
     fewer = SumOptions(fraction_bits=int(bits))
     made = build_parties("afsaga-vp", far, LinearOptions(method="saga", batch=16, passes=3.0, sums=fewer), 1)
     assert {finish.verdict for finish in Simulator().run(made).finished.values()} == {"passes"}
+    beyond = SmallProblem(drawn.X, 1e15 * drawn.y, SQUARED, 1e-4, drawn.columns, drawn.penalty)
+    made = build_parties("afsaga-vp", beyond, LinearOptions(method="saga", batch=16), 1)
+    assert all("say." in finish.reason for finish in Simulator().run(made).finished.values())
 
 
 def test_shares_that_grew_name_the_step_and_the_range():
