@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from offbeat.experiment import run_experiment
+from offbeat.job import DataEntry, Job, RuntimeEntry
+from offbeat.job_data import load_data
 from offbeat.learning import central
 from offbeat.learning.penalties import L2
 from offbeat.party.contract import Send
@@ -295,3 +298,18 @@ def test_the_how_to_pages_do_what_they_say(page, capsys):
         exec(compile(block, page, "exec"), names)
     told = capsys.readouterr().out
     assert "profile swarm, seed 2: ended and converged" in told or "verdict='target'" in told
+
+
+@pytest.mark.parametrize("latency_s", [10.0, 60.0])
+def test_a_round_trip_longer_than_all_tries_together_is_outwaited(latency_s):
+    job = Job(
+        algorithm="vfb2-svrg",
+        passes=30,
+        target=1e-3,
+        penalty=1e-2,
+        data=DataEntry(set="known-logistic", parties=["bank", "shop", "telecom"]),
+        runtime=RuntimeEntry(latency_s=latency_s, until_s=1e5),
+    )
+    result = run_experiment(load_data(job), job)
+    assert result.record.verdict == "target"
+    assert 0 < sum(party.member.sums.abandoned for party in result.parties) < 20

@@ -10,7 +10,8 @@ modulo 2^64, hidden as the scheme says; the asker adds what arrives, in any orde
 A request's number is its place in the asker's stream of mask words, so masks are bound to (run, roster epoch, asker,
 request) and never used twice. A request is answered once; a repeated request gets the cached bytes; the same number
 with other rows is refused. A sum that misses a share is abandoned after a bounded number of tries, and its number is
-burnt: the asker learns nothing from it.
+burnt: the asker learns nothing from it. Whoever had to give one up is more patient with the next, within bounds: else
+a round trip longer than all tries together would never end.
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ CURRENT = -1
 
 ANSWERS_KEPT = 512
 EARLY_KEPT = 256
+STRETCH_MAX = 64
 
 
 class ShareSource(Protocol):
@@ -178,6 +180,7 @@ class MaskedSum:
         self._secret = secret
         self.next_first = self.asked = 0
         self.retried = self.abandoned = self.refused = 0
+        self.stretch = 1  # how many times longer than usual this party now waits for a sum
         self.seen: dict[PartyName, int] = {}  # newest block version heard of, by party
         self._enter_epoch(0, roster)
 
@@ -287,6 +290,8 @@ class MaskedSum:
         if wanted.missing:
             return None
         del self.open[wanted.first]
+        while self.stretch > 1 and 4 * wanted.tries <= self.options.tries_max * self.stretch:
+            self.stretch //= 2
         return wanted
 
     def patrol(self) -> tuple[list[Effect], list[Sum]]:
@@ -303,15 +308,22 @@ class MaskedSum:
                 del self.open[wanted.first]
                 given_up.append(wanted)
                 continue
-            wanted.tries = min(wanted.tries + 1, self.options.tries_max)
-            effects.append(Broadcast(self._late(wanted), self._request(wanted)))
-            self.retried += 1
+            wanted.tries = min(wanted.tries + 1, self._tries_most)
+            if wanted.tries % self.stretch == 0:
+                effects.append(Broadcast(self._late(wanted), self._request(wanted)))
+                self.retried += 1
         self.abandoned += len(given_up)
+        if any(lost.tries >= self._tries_most for lost in given_up):
+            self.stretch = min(2 * self.stretch, STRETCH_MAX)
         return effects, given_up
+
+    @property
+    def _tries_most(self) -> int:
+        return self.options.tries_max * self.stretch
 
     def _hopeless(self, wanted: Sum) -> bool:
         """Asked for often enough, or so many requests ago that its answers may have been forgotten."""
-        return wanted.tries >= self.options.tries_max or self.asked - wanted.order >= ANSWERS_KEPT
+        return wanted.tries >= self._tries_most or self.asked - wanted.order >= ANSWERS_KEPT
 
     def _late(self, wanted: Sum) -> tuple[PartyName, ...]:
         """Whom to ask again: in a tree the missing subtree may lack anybody's answer."""
@@ -510,6 +522,7 @@ class MaskedSum:
             "next_first": self.next_first,
             "asked": self.asked,
             "counts": [self.retried, self.abandoned, self.refused],
+            "stretch": self.stretch,
             "seen": dict(self.seen),
             "publics": dict(self.publics),
             "nets": {name: net.snapshot() for name, net in self.nets.items()},
@@ -529,6 +542,7 @@ class MaskedSum:
         self._enter_epoch(state["epoch"], tuple(state["roster"]))
         self.next_first, self.asked = state["next_first"], state["asked"]
         self.retried, self.abandoned, self.refused = state["counts"]
+        self.stretch = state["stretch"]
         self.seen = dict(state["seen"])
         for name, public in state["publics"].items():
             self._agree(name, public)

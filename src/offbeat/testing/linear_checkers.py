@@ -7,6 +7,7 @@ import numpy as np
 
 from offbeat.party import masked_sum
 from offbeat.party.contract import Party
+from offbeat.party.masked_sum import STRETCH_MAX
 from offbeat.party.member import LinearOptions
 from offbeat.privacy import masks
 from offbeat.runtime.simulator.checkers import (
@@ -70,6 +71,9 @@ def _sizes(party: Party) -> Mapping[str, tuple[float, float]]:
         "mask gaps": (max((len(net.gaps) for net in sums.nets.values()), default=0), masks.GAPS_MAX),
         "open sums": (len(sums.open), member.options.in_flight + IN_HAND_MOST),
         "work in hand": (len(member.pending), member.options.in_flight + IN_HAND_MOST),
-        "tries of one sum": (max((s.tries for s in sums.open.values()), default=0), sums.options.tries_max),
+        "tries of one sum": (
+            max((s.tries for s in sums.open.values()), default=0),
+            sums.options.tries_max * STRETCH_MAX,
+        ),
         "frozen points": (sum(point >= 0 for point in member.shares.points), 2),
     }

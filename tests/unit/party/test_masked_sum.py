@@ -12,6 +12,7 @@ from offbeat.party.contract import Broadcast, Send
 from offbeat.party.masked_sum import (
     ANSWERS_KEPT,
     CURRENT,
+    STRETCH_MAX,
     KeyOffered,
     MaskedSum,
     PartialGiven,
@@ -453,3 +454,34 @@ def test_work_is_said_with_the_answer():
     (send,) = World(3).sums["p2"].answer("p0", ShareAsked(0, 0, 10, CURRENT, 0, 0, 0))
     assert isinstance(send, Send)
     assert (send.samples, send.nonzeros) == (5, 3)  # the product is half of a batch's work
+
+
+def patrols_until_given_up(sums):
+    """How many patrols a sum lives through without an answer, and how often it is asked for meanwhile."""
+    sums.ask(0, 5, CURRENT, 0)
+    patrols = asked = 0
+    while sums.open:
+        effects, _ = sums.patrol()
+        patrols, asked = patrols + 1, asked + len(effects)
+    return patrols, asked
+
+
+def test_whoever_gives_up_is_more_patient_with_the_next_sum_within_bounds():
+    sums = World(3, tries_max=3).sums["p0"]
+    waited = [patrols_until_given_up(sums) for _ in range(9)]
+    assert [patrols - 2 for patrols, _ in waited] == [3 * min(2**k, STRETCH_MAX) for k in range(9)]
+    assert {asked for _, asked in waited} == {3}, "it waits longer; it does not ask more often"
+
+
+def test_a_sum_that_comes_soon_ends_the_patience():
+    world = World(3, tries_max=3)
+    sums = world.sums["p0"]
+    for _ in range(3):
+        patrols_until_given_up(sums)
+    assert sums.stretch == 8
+    again = world.make("p0")
+    again.restore(decode_state(encode_state(sums.snapshot())))
+    assert again.stretch == 8
+    world.post("p0", sums.ask(0, 5, CURRENT, 0))
+    world.settle()
+    assert not sums.open and sums.stretch == 1
