@@ -361,7 +361,22 @@ def _verdict(outcome: Outcome, onlooker: Onlooker) -> tuple[str, str]:
 def _kept_weights(parties: Sequence[Any], outcome: Outcome) -> dict[str, Floats]:
     """What a finished party keeps in its block; of a run cut short, the best certified copy, or the block as it is."""
     best = _certified_copies(parties) if outcome.stalled else None
-    return best if best is not None else party_weights(parties)
+    if best is not None:
+        return best
+    weights = party_weights(parties)
+    survivors = [party for party in parties if party.name in outcome.finished]
+    if outcome.stalled or len(survivors) == len(parties):
+        return weights
+    return {party.name: _after_losses(party, survivors, weights[party.name]) for party in parties}
+
+
+def _after_losses(party: Any, survivors: Sequence[Any], weights: Floats) -> Floats:
+    """A party's block where somebody did not live to hear the end: the snapshot that those who did have kept; nothing
+    of a party that they had left out."""
+    decides = next((one for one in survivors if one.member.conduct.presides), survivors[0]).member
+    halt, roster = decides.conduct.halt, decides.conduct.roster
+    kept = party.member.shares.points.get(halt.best if halt is not None else decides.survey.best)
+    return np.array(kept) if kept is not None and party.name in roster else np.zeros_like(weights)
 
 
 def _certified_copies(parties: Sequence[Any]) -> dict[str, Floats] | None:
