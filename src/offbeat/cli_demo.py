@@ -25,7 +25,7 @@ ONE_SEED = "One seed: differences below some 15 % (with plain stochastic gradien
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="The same seed gives the same digest.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same digest.")] = 0,
     data: Annotated[Path | None, typer.Option(help="Where named data sets lie.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go; a new folder under runs/ by default.")] = None,
     json: Json = False,

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from offbeat.errors import OffbeatError
+from offbeat.errors import BadInput, OffbeatError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,6 +44,19 @@ class Polite(TyperGroup):
         except BrokenPipeError:  # a reader such as `head` has seen enough
             sys.stdout = None
             raise typer.Exit(0) from None
+        except OSError as problem:
+            speaker().print(f"[bold red]offbeat:[/] {escape(_os_sentence(problem))}", soft_wrap=True, highlight=False)
+            raise typer.Exit(BadInput.exit_code if problem.filename is not None else 1) from None
+
+
+def _os_sentence(problem: OSError) -> str:
+    """A path that cannot be read or written is the user's to mend; anything else is the machine's."""
+    if problem.filename is None:
+        return f"the operating system refused: {problem}."
+    return (
+        f"{problem.filename} cannot be read or written: {problem.strerror}. Give another path, or see that it may "
+        "be read and written."
+    )
 
 
 def speaker() -> Console:
@@ -80,6 +93,8 @@ def _finite(value: Any) -> Any:
 def new_folder(out: Path | None, name: str) -> Path:
     """The folder asked for, or a new one under runs/."""
     if out is not None:
+        if out.exists() and not out.is_dir():
+            raise BadInput(f"--out {out} is a file; expected a folder, or a path where one can be made.")
         _set_aside(out)
         out.mkdir(parents=True, exist_ok=True)
         return out

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -213,6 +214,25 @@ def test_bad_input_ends_with_its_code_and_one_paragraph(job, tmp_path, settings,
     result = call("run", job, *flags, "--out", tmp_path / "run")
     assert result.exit_code == code, result.stderr
     assert words.lower() in paragraph(result).lower()
+
+
+@pytest.mark.parametrize("place", ["job.toml", "job.toml/inside", "/proc/offbeat"])
+def test_a_run_folder_that_cannot_be_made_is_one_paragraph(job, tmp_path, place):
+    result = call("run", job, "--set", "passes=1", "--out", tmp_path / place)
+    assert result.exit_code == 2, result.stderr
+    assert Path(place).name in paragraph(result)
+
+
+def test_a_page_that_cannot_be_written_is_one_paragraph(job, tmp_path):
+    call("run", job, "--set", "passes=1", "--out", tmp_path / "run")
+    result = call("report", tmp_path / "run", "--html", tmp_path / "absent" / "page.html")
+    assert result.exit_code == 2 and "page.html" in paragraph(result)
+    result = call("compare", tmp_path / "run", tmp_path / "run", "--target", "0")
+    assert result.exit_code == 2 and "above 0" in paragraph(result)
+
+
+def test_the_demo_takes_no_negative_seed():
+    assert call("demo", "--seed", "-1").exit_code == 2
 
 
 def test_a_step_that_diverges_leaves_a_record_with_the_best_iterate(job, tmp_path):

@@ -110,6 +110,12 @@ def _check_header(content: io.BytesIO, file: Path, separator: str) -> None:
     names = [name.strip() for name in next(csv.reader([first], delimiter=separator), [])]
     if not first:
         raise BadData(f"{file} is empty, or its first line is; a header line with column names was expected.")
+    others = [mark for mark in ",;\t|" if mark != separator and mark in first]
+    if len(names) == 1 and others:
+        raise BadData(
+            f"{file}: its columns seem to be separated by {others[0]!r}, but by its name {separator!r} was expected. "
+            "Save it with commas as .csv, or with tabs as .tsv."
+        )
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise BadData(f"{file}: the header names column {twice[0]!r} {names.count(twice[0])} times; names must differ.")

@@ -49,5 +49,5 @@ def _not_two(classes: tuple[Any, ...], counts: list[int], where: str) -> str:
     regression = (
         'A number to be predicted is regression: task = "regression" in a job file, VerticalRegressor in Python.'
     )
-    advice = regression if len(classes) > 2 else "Check the label column."
+    advice = regression if len(classes) > 2 else "Check the label column, and that enough ids are shared."
     return f"Classification needs exactly two classes; {where} has {len(classes)}: {shown}. {advice}"

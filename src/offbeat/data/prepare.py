@@ -310,7 +310,7 @@ def _fit_sparse(features: Csr, columns: Sequence[str], preparation: Preparation)
     if preparation.one_hot or preparation.bins or preparation.standardise != "none":
         raise BadJob(
             "Sparse columns stay sparse: one-hot, bins and standardisation are for dense columns (centring would fill "
-            f"the matrix). Came {preparation}. Use counts and rows only, or bring the columns as a dense table."
+            f"the matrix). Came: {preparation.sentence()}. Leave these out, or bring the columns as a dense table."
         )
     everything = np.arange(features.shape[1], dtype=np.int64)
     idf = inverse_document_frequency(features) if preparation.counts == "tf-idf" else None

@@ -63,6 +63,7 @@ def read_table(
     duplicates  `keep-first` leaves repeated ids in, and the join keeps the first row of each
     """
     file = Path(path)
+    _check_wanted(columns, file)
     raw = read_frame(file)
     if raw is not None:
         table = _from_frame(raw, file, id, label, columns, tuple(text))
@@ -108,6 +109,19 @@ def _numeric_matrix(features: Any, name: str) -> Matrix:
         raise BadData(f"{name}: features must be numbers; {error}.") from error
 
 
+def _check_wanted(columns: Sequence[str] | None, file: Path) -> None:
+    if columns is None:
+        return
+    if not columns:
+        raise BadData(
+            f"{file}: columns = [] leaves no column to learn from, and every party needs one. List some, or leave "
+            "`columns` out to use all but id and label."
+        )
+    twice = [column for column in columns if list(columns).count(column) > 1]
+    if twice:
+        raise BadData(f"{file}: columns lists {twice[0]!r} more than once. List every column once.")
+
+
 # -- from a data frame ---------------------------------------------------------------------------------------------
 
 
@@ -143,7 +157,7 @@ def _chosen_columns(
     for what, wanted in [("id", id), ("label", label), *(("feature", column) for column in columns or ())]:
         if wanted is not None and wanted not in known:
             raise BadData(f"{file} has no {what} column {wanted!r}. {did_you_mean(wanted, known)}")
-    kept = [column for column in (columns or known) if column not in (id, label)]
+    kept = [column for column in (known if columns is None else columns) if column not in (id, label)]
     if not kept:
         raise BadData(
             f"{file} has no feature column: besides id and label it holds nothing. Columns: {', '.join(known)}."

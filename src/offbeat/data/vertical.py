@@ -55,7 +55,7 @@ def vertical_from_tables(
         labels=labels,
         ids=joined.ids,
         test=test,
-        where=f"the label column of {tables[holders[0]].name}",
+        where=_label_column(tables[holders[0]], joined.ids.size),
         source=source or f"{len(tables)} tables ({', '.join(t.name for t in tables.values())}) joined on their ids",
         notes=notes,
         digest=joined.digest,
@@ -161,11 +161,16 @@ def _joined_labels(tables: Mapping[str, Table], rows: Mapping[str, Integers]) ->
         if differ.any():
             row = int(np.argmax(differ))
             raise BadData(
-                f"{first} and {party} disagree on {int(differ.sum())} of {differ.size} labels: {labels[row]!r} "
-                f"against {theirs[row]!r} at row {int(rows[first][row]) + 1} of {tables[first].name}. Name the label "
-                "column of one of the two only."
+                f"{first} and {party} disagree on {int(differ.sum())} of {differ.size} labels: {id_text(labels[row])} "
+                f"against {id_text(theirs[row])} at row {int(rows[first][row]) + 1} of {tables[first].name}. Name the "
+                "label column of one of the two only."
             )
     return labels, tuple(found)
+
+
+def _label_column(table: Table, shared: int) -> str:
+    left = "" if shared == len(table) else f" (the {shared} of its {len(table)} rows whose ids all parties have)"
+    return f"the label column of {table.name}{left}"
 
 
 def _tables_of_blocks(blocks: Mapping[str, Any], preparation: Preparations) -> dict[str, Table]:

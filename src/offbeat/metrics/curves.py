@@ -14,6 +14,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from offbeat.errors import BadInput
+
 LOOKS_TOGETHER = 3
 
 Axis = Literal["time_s", "passes", "bytes"]
@@ -47,6 +49,8 @@ def to_target(
     Looks that did not measure the quantity are passed over; a look that is not finite breaks the run of three. A
     value at or below zero (a sub-optimality at rounding) counts as one unit of rounding.
     """
+    if not target > 0:
+        raise BadInput(f"A target must be above 0, as distances are compared by their logarithms; got {target:g}.")
     logs: list[float] = []
     for row in rows:
         value = getattr(row, quantity)

@@ -178,3 +178,9 @@ def test_sentences() -> None:
         "categorical columns one-hot, numeric columns standardised and one-hot left 0/1, "
         "each party's part of a row scaled to norm 1/sqrt(q)"
     )
+
+
+def test_sparse_columns_say_in_words_what_cannot_be_done_to_them() -> None:
+    with pytest.raises(BadJob, match="Came: numeric columns standardised") as refused:
+        fit_preparation(sp.csr_matrix(np.eye(3)), ("a", "b", "c"), Preparation(standardise="numeric"))
+    assert "Preparation(" not in str(refused.value)

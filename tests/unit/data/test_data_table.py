@@ -141,6 +141,9 @@ BAD_CSV = {
     "nothing": ("", {}, ["is empty"]),
     "only an id": ("id\n1\n", {"id": "id"}, ["no feature column"]),
     "repeated header": ("id,x,x\n1,2,3\n", {"id": "id"}, ["names column 'x' 2 times"]),
+    "no column wanted": ("id,x\n1,2\n", {"id": "id", "columns": []}, ["columns = []", "leave `columns` out"]),
+    "a column twice": ("id,x\n1,2\n", {"id": "id", "columns": ["x", "x"]}, ["lists 'x' more than once"]),
+    "semicolons": ("id;x\n1;2\n", {"id": "id"}, ["separated by ';'", "as .csv"]),
     "row too long": ("id,x\n1,2\n2,3,4\n", {"id": "id"}, ["not a table"]),
     "all rows too long": ("id,x\n1,2,9\n2,3,9\n", {"id": "id"}, ["not a table"]),
 }

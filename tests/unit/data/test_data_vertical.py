@@ -80,7 +80,7 @@ def test_given_test_ids_and_given_label_holders(files: Path) -> None:
 def test_labels_that_disagree_or_are_nowhere(files: Path) -> None:
     ours = tables(files)
     shop = table_from_arrays(SPEND[:, None], ids=IDS, labels=1 - DEFAULT, name="shop.csv")
-    with pytest.raises(BadData, match=r"bank and shop disagree on 60 of 60 labels"):
+    with pytest.raises(BadData, match=r"bank and shop disagree on 60 of 60 labels: [01] against [\w.-]+ at row"):
         vertical_from_tables({"bank": ours["bank"], "shop": shop})
     with pytest.raises(BadData, match="No party brought labels"):
         vertical_from_tables({"telecom": ours["telecom"]})
@@ -201,3 +201,17 @@ def test_horizontal_data_covers_all_rows() -> None:
         horizontal_from_dataset("known-logistic", 2)
     with pytest.raises(BadData, match="columns"):
         horizontal_from_arrays(np.eye(3), [0, 1, 2], np.eye(2), [0, 1], 2)
+
+
+def test_a_class_that_is_lost_in_the_join_is_laid_to_the_ids() -> None:
+    labels = np.repeat([0, 1], 20)
+    bank = table_from_arrays(np.zeros((40, 1)), ids=np.arange(40), labels=labels, name="bank.csv")
+    shop = table_from_arrays(np.zeros((5, 1)), ids=np.arange(5), name="shop.csv")
+    with pytest.raises(BadData, match=r"5 of its 40 rows whose ids all parties have.*enough ids"):
+        vertical_from_tables({"bank": bank, "shop": shop})
+
+
+def test_a_wrong_one_hot_column_is_told_of_with_its_party() -> None:
+    blocks = {"bank": np.zeros((4, 1)), "shop": np.zeros((4, 1))}
+    with pytest.raises(BadJob, match="Party 'shop': one_hot names column 'regoin'"):
+        vertical_from_arrays(blocks, [0, 1, 0, 1], preparation={"shop": Preparation(one_hot=("regoin",))})

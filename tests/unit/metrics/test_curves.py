@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from offbeat.errors import BadInput
 from offbeat.metrics.curves import (
     CurveRow,
     looks_per_pass,
@@ -108,3 +109,9 @@ def test_median_curve_holds_values_between_looks():
     assert median_curve([first, second, third], looks=4) == [(0.0, 2.0), (1.0, 2.0), (2.0, 2.0), (3.0, 1.0)]
     assert median_curve([], looks=4) == []
     assert median_curve([[(1.0, 5.0)], [(1.0, 7.0)]]) == [(1.0, pytest.approx(6.0))]
+
+
+@pytest.mark.parametrize("target", [0.0, -1.0, math.nan])
+def test_a_target_that_has_no_logarithm_is_refused(target):
+    with pytest.raises(BadInput, match="above 0"):
+        to_target([], target)
