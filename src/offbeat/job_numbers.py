@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from math import isfinite, isnan
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -54,8 +55,9 @@ NOT_NEGATIVE = (
     "runtime.per_sample_s",
     "runtime.per_nonzero_s",
 )
+IN_FLIGHT_MOST = 1024
 RANGES: dict[str, tuple[float, float]] = {
-    "in_flight": (1, 1024),
+    "in_flight": (1, IN_FLIGHT_MOST),
     "lag": (0, 1e6),
     "patience_s": (1e-3, 1e6),
     "fraction_bits": (16, 60),
@@ -82,8 +84,8 @@ def value_of(job: JobPart, key: str) -> Any:
     return place
 
 
-def check_numbers(job: JobPart, where: str) -> None:
-    """Every number is finite, and those with a rule obey it. Rules for keys that this kind of job lacks are skipped."""
+def finite_numbers(job: msgspec.Struct, where: str | Path) -> dict[str, float]:
+    """All numbers by their dotted keys, when every one is finite or may be infinite."""
     found = dict(_numbers(job))
     for key, value in found.items():
         if isinstance(value, int):
@@ -91,6 +93,12 @@ def check_numbers(job: JobPart, where: str) -> None:
                 raise BadJob(f"{where}: {key} must be a number of 64 bits; the one given is too large.")
         elif isnan(value) or not (isfinite(value) or key in MAY_BE_INFINITE):
             raise BadJob(f"{where}: {key} must be a finite number; got {value}.")
+    return found
+
+
+def check_numbers(job: JobPart, where: str) -> None:
+    """Every number is finite, and those with a rule obey it. Rules for keys that this kind of job lacks are skipped."""
+    found = finite_numbers(job, where)
     for keys, least, words in ((AT_LEAST_ONE, 1, "at least 1"), (NOT_NEGATIVE, 0, "0 or more")):
         for key in keys:
             if key in found and not found[key] >= least:
@@ -112,7 +120,7 @@ def check_slow(slow: Mapping[str, float], where: str) -> None:
 
 
 def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """(dotted key, number) for all numbers of a job; those in lists and tables go by the key that holds them."""
+    """(dotted key, number) for all numbers of a job; those in lists by their places."""
     if isinstance(value, msgspec.Struct):
         for field in msgspec.structs.fields(value):
             yield from _numbers(getattr(value, field.name), f"{key}.{field.name}".lstrip("."))
@@ -120,7 +128,7 @@ def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
         for name, inner in value.items():
             yield from _numbers(inner, f"{key}.{name}")
     elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _numbers(inner, f"{key}[]")
+        for at, inner in enumerate(value):
+            yield from _numbers(inner, f"{key}[{at}]")
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield key, value

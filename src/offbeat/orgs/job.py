@@ -19,8 +19,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from offbeat.errors import BadJob
+from offbeat.job_numbers import IN_FLIGHT_MOST, finite_numbers
 from offbeat.methods import DEFAULT_ALGORITHM, EMBEDDING, method_named
 from offbeat.orgs.structs import Settings, settings_from, settings_text
+from offbeat.privacy.label_response import EPSILON_MOST
 from offbeat.runtime.grpc.identity import NAME_PATTERN
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -35,10 +37,12 @@ class Method(Settings, frozen=True):
     target: Positive | None = 1e-6
     step: Positive | None = None
     batch: Count | None = None
-    in_flight: Count = 2
+    in_flight: Annotated[int, msgspec.Meta(ge=1, le=IN_FLIGHT_MOST)] = 2
     secure_sum: Literal["pairwise", "two-tree", "tree"] = "pairwise"
     two_party_insecure: bool = False
-    label_dp_epsilon: Positive | None = None  # answer the labels at random, once for each epsilon
+    label_dp_epsilon: Annotated[float, msgspec.Meta(gt=0, le=EPSILON_MOST)] | None = (
+        None  # answer the labels at random, once for each epsilon
+    )
     seed: int = 0
 
 
@@ -134,6 +138,7 @@ def job_from_text(text: str, where: str | Path = "the job") -> Job:
 
 def check_job(job: Job, where: str | Path) -> None:
     """What types alone cannot say."""
+    finite_numbers(job, where)
     for name in (*job.parties, *job.labels_at):
         if not NAME_PATTERN.fullmatch(name):
             raise BadJob(f"{where}: '{name}' cannot be a party's name.")
