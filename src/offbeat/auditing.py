@@ -132,6 +132,12 @@ class _Watched:
 def audit_run(folder: Path) -> dict[str, Any]:
     """The audit of a run folder, as plain values."""
     record = RunRecord.read(folder)
+    if record.runtime == "grpc":
+        raise BadInput(
+            f"expected a run in one place; {folder} is one organisation's side of a run between several. An audit does "
+            "the run again with everybody's data, and nobody has that here. See `offbeat report` for what this party "
+            "sent and received, and `offbeat replay --verify` to do its own part again from its log."
+        )
     with computing_as_on(record.machine):
         return _audit(folder, record)
 

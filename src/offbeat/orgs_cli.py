@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -305,7 +306,8 @@ def status_line(status: Any) -> str:
     parts = [f"{status.run}: {status.phase}"]
     if "passes" in progress and not status.ended:
         parts.append(f"{progress['passes']:.1f} passes")
-        shown = {"objective": "objective", "gap": "certificate", "batch_loss": "loss"}
+        certificate = "gap" if isfinite(progress.get("gap", inf)) else "gradient_norm"  # no gap without convexity
+        shown = {"objective": "objective", certificate: "certificate", "batch_loss": "loss"}
         parts += [f"{word} {progress[key]:.4g}" for key, word in shown.items() if key in progress]
     if status.ended:
         parts.append(f"{status.verdict}: {status.reason}" if status.verdict else status.reason)
@@ -360,7 +362,7 @@ def _ids_in(path: Path | None) -> list[str]:
     if not path.is_file():
         raise BadInput(f"expected a file with one id per line at {path}, found nothing.")
     try:
-        return path.read_text(encoding="utf-8").split()
+        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as problem:
         raise BadInput(f"{path} is not text: expected one id per line.") from problem
 

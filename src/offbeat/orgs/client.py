@@ -6,7 +6,8 @@
 The scores come from all parties together, through the daemon of the folder named first; see orgs/predict.py.
 """
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.holdout import id_text
-from offbeat.errors import BadJob, PeerFailed
+from offbeat.errors import BadData, BadInput, BadJob, PeerFailed
 from offbeat.orgs.control import Caller, Predict, Predicted, Request
 from offbeat.orgs.party_config import CONTROL_FILE, read_home
 
 PREDICT_WITHIN_S = 120.0
+NAMED_MOST = 5
 
 
 @dataclass(frozen=True, slots=True)
 class JointModel:
-    """A model whose parts stay where they are. A row that not every party knows scores NaN."""
+    """A model whose parts stay where they are. A row that not every party knows scores NaN, with a warning; if no row
+    is known to all, that is an error."""
 
     home: Path
     run: str
@@ -48,9 +51,33 @@ class JointModel:
         return [classes[int(score >= 0)] if known else None for score, known in zip(*_of(answer), strict=True)]
 
     def _ask(self, ids: Sequence[Any]) -> Predicted:
-        answer = ask(self.home, Predict(self.run, [id_text(value) for value in ids]), self.address, PREDICT_WITHIN_S)
+        wanted = id_texts(ids)
+        answer = ask(self.home, Predict(self.run, wanted), self.address, PREDICT_WITHIN_S)
         assert isinstance(answer, Predicted)
+        unknown = [text for text, known in zip(wanted, answer.known, strict=True) if not known]
+        if unknown:
+            told = f"{len(unknown)} of {len(wanted)} ids are not known to every party: {_some(unknown)}"
+            if len(unknown) == len(wanted):
+                raise BadData(f"{told}. Expected ids as they stand in the parties' id columns.")
+            warnings.warn(f"{told}. They have no score (NaN, or None for a class).", stacklevel=3)
         return answer
+
+
+def id_texts(ids: Sequence[Any]) -> list[str]:
+    """The ids as the parties spell them; refuses what cannot be a list of ids."""
+    expected = 'expected a list of ids, such as ["P100000", "P100003"]'
+    if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
+        raise BadInput(f"{expected}; got {ids!r}, a {type(ids).__name__}. Put a single id into a list.")
+    for place, value in enumerate(ids):
+        whole = isinstance(value, float | np.floating) and float(value).is_integer()
+        if not (whole or isinstance(value, str | bytes | int | np.integer)) or isinstance(value, bool):
+            raise BadInput(f"{expected}; got {value!r}, a {type(value).__name__}, at place {place}.")
+    return [id_text(value) for value in ids]
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:NAMED_MOST])
+    return shown if len(names) <= NAMED_MOST else f"{shown} and {len(names) - NAMED_MOST} more"
 
 
 def connect(home: str | Path, run: str, address: str = "") -> JointModel:

@@ -300,14 +300,7 @@ class Daemon:
         run = self._run(request.run)
         if run.initiator != self.home.name or peer not in run.job.parties:
             raise Refused(f"'{peer}' reports about run '{request.run}', which '{self.home.name}' does not lead.")
-        run.reports[peer] = {
-            "verdict": request.verdict,
-            "reason": request.reason,
-            "kind": request.kind,
-            **request.facts,
-        }
-        metrics = {**run.status.metrics, **request.facts.get("metrics", {})}
-        run.update(parties={**run.status.parties, peer: request.verdict}, metrics=metrics)
+        run.note_report(peer, request.verdict, request.reason, request.kind, request.facts)
         if request.kind and peer != self.home.name and not run.status.ended:
             run.update(kind=request.kind)
             run.stop("failed", f"'{peer}' failed: {request.reason}")

@@ -36,6 +36,8 @@ class Predictions:
     def ask(self, run: Run, ids: Sequence[str]) -> Predicted:
         """Score these rows together with the run's other parties."""
         self._refuse_untrained(run)
+        if not ids:
+            return Predicted([], [], [] if run.job.model.loss == "logistic" else None, classes_of(run), [])
         prediction = f"predict-{secrets.token_hex(8)}"
         self._open_everywhere(run, prediction, len(ids))
         party = self._predictor(run, prediction, self._home.name, tokens_of(ids, run.salt))

@@ -76,7 +76,7 @@ class Run:
         self._session: Session | None = None
         self._stopped = ""
         self._sent: dict[str, dict[str, list[int]]] = {}  # by session: kind -> [messages, payload bytes]
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -93,6 +93,13 @@ class Run:
             unfinished = self.folder / "state.new"
             unfinished.write_text(json.dumps({**content, "reports": self.reports}, indent=1), encoding="utf-8")
             unfinished.replace(self.folder / "state.json")
+
+    def note_report(self, peer: str, verdict: str, reason: str, kind: str, facts: dict[str, Any]) -> None:
+        """What a party says about its end; two may say it at once."""
+        with self._lock:
+            self.reports[peer] = {"verdict": verdict, "reason": reason, "kind": kind, **facts}
+            metrics = {**self.status.metrics, **facts.get("metrics", {})}
+            self.update(parties={**self.status.parties, peer: verdict}, metrics=metrics)
 
     def accept(self, salt: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -3,10 +3,15 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from offbeat.cli import app
+from offbeat.errors import BadInput
+from offbeat.orgs.client import id_texts
+from offbeat.orgs.control import RunStatus
+from offbeat.orgs_cli import status_line
 from offbeat.runtime.grpc.identity import new_authority, read_roster
 
 runner = CliRunner()
@@ -108,3 +113,19 @@ def test_requests_without_a_daemon_say_so(home: Path, tmp_path: Path) -> None:
     assert "found nothing" in run("job", "submit", tmp_path / "none.toml", "--home", home, code=2)
     assert "expected ids" in run("predict", "RUN", "--home", home, code=2)
     assert "no log of a training" in run("party", "replay", "RUN", "--home", home, code=2)
+
+
+@pytest.mark.parametrize("ids", ["c001", b"c001", {"c001": 1}, None, 7, [None], ["c1", 1.5], [["c1"]], [True]])
+def test_what_is_no_list_of_ids_is_refused(ids):
+    with pytest.raises(BadInput, match="expected a list of ids"):
+        id_texts(ids)
+
+
+def test_ids_have_one_spelling():
+    assert id_texts(np.array([7, 8])) == id_texts([7.0, " 8"]) == id_texts((b"7", "8")) == ["7", "8"]
+
+
+def test_the_certificate_of_a_run_without_a_gap_is_its_gradient_norm():
+    progress = {"passes": 2.0, "objective": 0.5, "gap": float("nan"), "gradient_norm": 1e-3}
+    line = status_line(RunStatus("r", "j", "bank", "training", progress=progress))
+    assert "certificate 0.001" in line and "nan" not in line
