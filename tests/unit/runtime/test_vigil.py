@@ -136,3 +136,16 @@ def test_whom_a_party_was_told_lost_survives_its_restart() -> None:
 def test_periods_in_the_wrong_order_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(BadInput, match="expected"):
         dataclasses.replace(OPTIONS, **change)
+
+
+@pytest.mark.parametrize("on_loss", ["stop", "continue", "wait"])
+def test_a_peer_that_is_known_to_have_died_is_lost_at_once_and_for_good(on_loss: str) -> None:
+    bo = FakeChannel()
+    lost: set[str] = set()
+    options = dataclasses.replace(OPTIONS, on_loss=on_loss)  # type: ignore[arg-type]
+    watch = Vigil(options, {"bo": bo}, lost, lambda peer: "", {"bo": "was ended by SIGKILL"})  # type: ignore[dict-item]
+    assert watch.look(quiet=False) == [PeerLost("bo")]
+    lost.add("bo")
+    assert watch.look(quiet=True) == [], "its stream may still be up for a moment: it is not back"
+    ends = watch.verdict(idle=False)
+    assert ends == (None if on_loss == "continue" else Finish("peer-lost", "'bo' was ended by SIGKILL"))
