@@ -369,7 +369,7 @@ def _check_set_only(job: Job, where: str) -> None:
 
 
 def _check_patience(job: Job, where: str) -> None:
-    """A sum whose answers outlast all tries is asked for anew, for ever."""
+    """Sums whose answers outlast all tries are given up and asked for anew, more patiently each time: a waste."""
     entry = job.runtime
     if kind_named(job.algorithm) != "linear" or entry.kind == "processes":
         return
@@ -380,8 +380,8 @@ def _check_patience(job: Job, where: str) -> None:
     if trip_s > TRIPS_MOST * job.patience_s:
         raise BadJob(
             f"{where}: a question and its answer take about {trip_s:.3g} s with this latency_s, bandwidth_mbit_s and "
-            f"serving under [runtime], far longer than patience_s = {job.patience_s:g} allows for: every question is "
-            f"given up. Set patience_s to {math.ceil(trip_s)} or more, or check the units: latency_s is in seconds."
+            f"serving under [runtime], far longer than patience_s = {job.patience_s:g} allows for: questions would "
+            f"be given up again and again. Set patience_s to {math.ceil(trip_s)} or more, or check the units: latency_s is in seconds."
         )
 
 
