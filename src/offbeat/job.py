@@ -381,7 +381,8 @@ def _check_patience(job: Job, where: str) -> None:
         raise BadJob(
             f"{where}: a question and its answer take about {trip_s:.3g} s with this latency_s, bandwidth_mbit_s and "
             f"serving under [runtime], far longer than patience_s = {job.patience_s:g} allows for: questions would "
-            f"be given up again and again. Set patience_s to {math.ceil(trip_s)} or more, or check the units: latency_s is in seconds."
+            f"be given up again and again. Set patience_s to {math.ceil(trip_s)} or more, or check the units: "
+            "latency_s is in seconds."
         )
 
 
