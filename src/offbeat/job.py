@@ -20,6 +20,7 @@ from offbeat.data.names import check_party_names, did_you_mean
 from offbeat.errors import BadJob
 from offbeat.job_numbers import JobPart, check_numbers, check_slow, value_of
 from offbeat.methods import DEFAULT_ALGORITHM, EMBEDDING, kind_named
+from offbeat.runtime.simulator import PROFILES
 
 
 class PartyEntry(JobPart, frozen=True, kw_only=True):
@@ -171,18 +172,7 @@ PLAIN_CHOICES: dict[str, tuple[str, ...]] = {
     "runtime.serving": ("free", "full", "slow"),
     "runtime.jitter": JITTERS,
     "runtime.link_jitter": JITTERS,
-    "runtime.faults": (
-        "calm",
-        "delay",
-        "loss",
-        "duplicate",
-        "reorder",
-        "partition",
-        "crash",
-        "clog",
-        "swarm",
-        "suspicion",
-    ),
+    "runtime.faults": PROFILES,
     "data.standardise": ("auto", "none", "numeric", "all"),
     "data.missing": ("refuse", "median"),
     "data.duplicates": ("refuse", "keep-first"),

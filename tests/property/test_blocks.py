@@ -17,6 +17,13 @@ from offbeat.learning.sampling import BlockSampler
 from offbeat.message.codec import decode_state, encode_state
 
 SCALE = 2.0**40
+TABLES = {
+    "seed": st.integers(0, 2**32 - 1),
+    "rows": st.integers(1, 40),
+    "width": st.integers(1, 12),
+    "density": st.sampled_from([0.0, 0.2, 1.0]),
+    "batch": st.integers(1, 9),
+}
 
 
 class PlainBlock:
@@ -60,11 +67,7 @@ def directions(method, rows, seed):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    seed=st.integers(0, 2**32 - 1),
-    rows=st.integers(1, 40),
-    width=st.integers(1, 12),
-    density=st.sampled_from([0.0, 0.2, 1.0]),
-    batch=st.integers(1, 9),
+    **TABLES,
     strength=st.sampled_from([0.0, 1e-3, 0.3]),
     loss=st.sampled_from(LOSSES),
     method=st.sampled_from(["sgd", "svrg", "saga"]),
@@ -100,11 +103,7 @@ def test_dense_sparse_and_plain_agree(seed, rows, width, density, batch, strengt
 
 @settings(max_examples=120, deadline=None)
 @given(
-    seed=st.integers(0, 2**32 - 1),
-    rows=st.integers(1, 40),
-    width=st.integers(1, 12),
-    density=st.sampled_from([0.0, 0.2, 1.0]),
-    batch=st.integers(1, 9),
+    **TABLES,
     kind=st.sampled_from(["whole", "diagonal", "sparse"]),
     strength=st.sampled_from([0.0, 0.1, 2.0]),
     method=st.sampled_from(["svrg", "saga"]),

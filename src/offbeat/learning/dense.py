@@ -138,18 +138,14 @@ class DenseBlock:
         kernels.invert(curvature, self._metric)
 
     def in_step_metric(self, gradient: Floats) -> Floats:
-        return self._stepped(gradient)
+        if len(self._metric) == 0:
+            return gradient
+        whole = len(self._metric) == self.width
+        return self._metric @ gradient if whole else (self._metric[0] * gradient.T).T
 
     def row_norms_squared(self, start: int, stop: int) -> Floats:
         rows = self._X[:, start:stop]
-        return np.asarray(np.einsum("ji,ji->i", self._stepped(rows), rows))
-
-    def _stepped(self, vectors: Floats) -> Floats:
-        """These vectors over the columns, as a step would follow them."""
-        if len(self._metric) == 0:
-            return vectors
-        whole = len(self._metric) == self.width
-        return self._metric @ vectors if whole else (self._metric[0] * vectors.T).T
+        return np.asarray(np.einsum("ji,ji->i", self.in_step_metric(rows), rows))
 
     def gather(self, start: int, stop: int) -> Gathered:
         return None, self._at(start, stop, None).copy()

@@ -7,7 +7,7 @@ the role's hooks; it owns no mathematics.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import floor, isfinite, isnan, log2, log10
+from math import floor, isfinite, log2, log10
 from typing import Any, Protocol
 
 import numpy as np
@@ -435,7 +435,7 @@ class Member:
     def judge(self, news: Certified) -> list[Effect]:
         """The chair: a survey is over. End, or go on."""
         self.survey_due = self.role.passes() + self.options.survey_passes
-        certificate = _certificate(news)
+        certificate = news.certificate
         target = self.options.target
         if not isfinite(news.objective) or news.objective > DIVERGED_FACTOR * self.start_objective:
             return self._end("diverged", f"the objective rose beyond ten times its start; {self._remedy()}")
@@ -453,7 +453,7 @@ class Member:
     def _passes_reason(self, last: Certified) -> str:
         """The certificate is that of the model that is kept, as it is in the record."""
         best = self._best_worth_keeping()
-        certificate = _certificate(next((news for news in self.survey.history if news.snapshot == best), last))
+        certificate = next((news for news in self.survey.history if news.snapshot == best), last).certificate
         reason = f"{self.options.passes:g} passes were made; the certificate is {certificate:.3g}"
         return f"{reason}, above the target {self.options.target:g}" if self.options.target is not None else reason
 
@@ -514,10 +514,6 @@ class Member:
         self.lags = list(state["lags"])
         for name in self._PARTS:
             getattr(self, name).restore(state[name])
-
-
-def _certificate(news: Certified) -> float:
-    return news.gradient_norm if isnan(news.gap) else news.gap
 
 
 def _plain(news: Certified, passes: float) -> dict[str, float]:

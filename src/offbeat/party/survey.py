@@ -21,6 +21,7 @@ The certificate: with G_l = X_l^T theta / n + strength * penalty'(w_l), the squa
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,11 @@ class Certified(Message, frozen=True):
     gradient_norm: float
     gap: float  # NaN where the problem has no certificate
     best: int
+
+    @property
+    def certificate(self) -> float:
+        """The duality gap, or the gradient norm where there is none."""
+        return self.gradient_norm if isnan(self.gap) else self.gap
 
 
 MESSAGES = (Mark, Marked, Go, Table, TableWanted, Ready, Certified)
