@@ -33,6 +33,7 @@ from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.replay import replay_sessions, replay_training
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import load_table, own_rows, read_model
+from offbeat.orgs.runs import Run
 from offbeat.replaying import replay_run
 from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.grpc.dialer import open_channel
@@ -107,6 +108,11 @@ class Town:
             self.daemons[name] = Daemon(read_home(self.folder / name))
             self.daemons[name].start()
         return self
+
+    def restart(self, name: str) -> None:
+        self.daemons[name].stop()
+        self.daemons[name] = Daemon(read_home(self.folder / name))
+        self.daemons[name].start()
 
     def close(self) -> None:
         for daemon in self.daemons.values():
@@ -318,18 +324,65 @@ def test_a_prediction_goes_on_without_a_party_where_all_policies_allow_it(tmp_pa
         town.close()
 
 
+AGREED = "credit-20260101-000000-aaaaaa"
+
+
+def agree(town: Town, *, at_bank: bool = True) -> Run:
+    """All have accepted a run of the bank's; nobody was told to begin."""
+    wanted, salt, bank = job(target=1e-3), b"s" * 32, town.daemons["bank"]
+    bank._agree(["shop", "telecom"], control.Propose(AGREED, wanted.text, salt))
+    run = bank._new_run(AGREED, wanted, "bank")
+    if at_bank:
+        bank.runs[AGREED] = run
+        run.accept(salt)
+    return run
+
+
 def test_a_run_that_was_agreed_on_but_not_begun_begins_after_a_restart(town: Town) -> None:
     """The initiator dies between the last acceptance and the word to begin."""
     town.open()
-    wanted, run, salt = job(target=1e-3), "credit-20260101-000000-aaaaaa", b"s" * 32
-    bank = town.daemons["bank"]
-    bank._agree(["shop", "telecom"], control.Propose(run, wanted.text, salt))
-    bank._new_run(run, wanted, "bank").accept(salt)
-    bank.stop()
-    town.daemons["bank"] = Daemon(read_home(town.folder / "bank"))
-    town.daemons["bank"].start()
-    wait_until(lambda: run in town.daemons["bank"]._threads)
-    assert {town.ended(name, run).phase for name in NAMES} == {"done"}
+    agree(town)
+    town.restart("bank")
+    wait_until(lambda: AGREED in town.daemons["bank"]._threads)
+    assert {town.ended(name, AGREED).phase for name in NAMES} == {"done"}
+
+
+@pytest.mark.parametrize("back_first", ["bank", "shop"])
+def test_a_run_begins_when_those_who_were_away_before_it_did_are_back(
+    town: Town, monkeypatch: pytest.MonkeyPatch, back_first: str
+) -> None:
+    monkeypatch.setattr("offbeat.orgs.daemon.WORD_PAUSE_S", 0.1)
+    town.open()
+    agree(town)
+    for name in ("bank", "shop"):
+        town.daemons[name].stop()
+    town.restart(back_first)
+    if back_first == "bank":  # it begins, and waits for the shop
+        wait_until(lambda: AGREED in town.daemons["bank"]._threads)
+    town.restart("shop" if back_first == "bank" else "bank")
+    for name in NAMES:
+        wait_until(lambda: AGREED in town.daemons[name]._threads)  # noqa: B023
+    assert {town.ended(name, AGREED).phase for name in NAMES} == {"done"}
+
+
+def test_an_agreed_run_that_its_initiator_never_heard_of_ends_at_the_others(town: Town) -> None:
+    """The initiator died before the last acceptance, so nobody else will ever begin it."""
+    town.open()
+    agree(town, at_bank=False)
+    town.restart("shop")
+    wait_until(lambda: town.daemons["shop"].runs[AGREED].status.ended)
+    status = town.ended("shop", AGREED)
+    assert status.phase == "failed" and "'bank' knows no run" in status.reason
+
+
+def test_a_party_that_has_ended_a_run_before_it_began_ends_it_for_all(town: Town) -> None:
+    town.open()
+    run = agree(town)
+    town.ask("shop", control.Stop(AGREED))
+    town.daemons["bank"]._give_word(run)
+    assert town.ended("shop", AGREED).phase == "stopped"
+    for name in ("bank", "telecom"):
+        assert "'shop' did not begin" in town.ended(name, AGREED).reason
 
 
 def test_a_row_cap_ends_a_training_that_asks_too_often(town: Town) -> None:

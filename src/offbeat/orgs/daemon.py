@@ -11,11 +11,11 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, Refused
+from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, PeerFailed, Refused
 from offbeat.orgs import control
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
@@ -36,6 +36,8 @@ PEER_REQUEST_BYTES = 2**20
 POLL_WITHIN_S = 10.0
 REFUSALS_LOGGED = 50
 POLL_PAUSE_S = 1.0
+WORD_PAUSE_S = 5.0
+WORD_TRIES = 720  # an hour and more: a call to a party that is away takes its time too
 
 
 class Daemon:
@@ -80,14 +82,15 @@ class Daemon:
 
     def start(self) -> str:
         """Begin to listen, and take up the runs that a crash or a restart left; the address is returned."""
-        port = self.server.start()
+        left = [self._left(state) for state in sorted(self.home.runs.glob("*/state.json"))]
+        port = self.server.start()  # now: a peer may ask for one of those runs at once
         host = (self.home.config.listen or "127.0.0.1:0").rpartition(":")[0]
         self.address = f"{host}:{port}"
         self.home.private.mkdir(parents=True, exist_ok=True, mode=0o700)
         local = "127.0.0.1" if host in ("0.0.0.0", "[::]") else host
         (self.home.private / CONTROL_FILE).write_text(f"{local}:{port}\n", encoding="utf-8")
-        for state in sorted(self.home.runs.glob("*/state.json")):
-            self._take_up(state)
+        for run in left:
+            self._take_up(run)
         if not self.roster.member(self.home.name).address:
             self._fetch_letters()
         return self.address
@@ -129,13 +132,17 @@ class Daemon:
             return self.caller.call(peer, request)
         return control.decode_answer(self._post.send(peer, control.encode(request), control.CALL_WITHIN_S))
 
-    def _take_up(self, path: Path) -> None:
+    def _left(self, path: Path) -> Run:
+        """A run that an earlier process of this party knew."""
         state = json.loads(path.read_text(encoding="utf-8"))
         reports = state.pop("reports")
         job = job_from_text((path.parent / "job.toml").read_text(encoding="utf-8"), path.parent / "job.toml")
         run = self._new_run(state["run"], job, state["initiator"])
         run.status, run.reports = RunStatus(**state), reports
         self.runs[run.run] = run
+        return run
+
+    def _take_up(self, run: Run) -> None:
         if run.status.phase in ("aligning", "training"):
             log.info("going on with run %s", run.run)
             self._begin(run)
@@ -145,21 +152,32 @@ class Daemon:
     def _take_up_accepted(self, run: Run) -> None:
         """All had agreed, or we had; the word to begin was lost with this process."""
         try:
-            if run.initiator != self.home.name:
-                self._call(run.initiator, control.UnderWay(run.run))
-            for other in run.job.parties if run.initiator == self.home.name else ():
-                if other != self.home.name:
-                    self._call(other, control.Begin(run.run))
-            self._begin(run)
-        except OffbeatError as problem:
-            log.warning("run %s does not begin: %s", run.run, problem)
+            if run.initiator == self.home.name:
+                self._give_word(run)
+            else:
+                self._ask_for_word(run)
         except Exception as problem:
             log.exception("run %s does not begin", run.run)
             run.stop("failed", f"it could not be taken up again: {problem!r}")
 
+    def _ask_for_word(self, run: Run) -> None:
+        """The initiator may be away too: ask it until it answers. What it does not know will never begin."""
+        for _ in self._tries(run):
+            try:
+                self._call(run.initiator, control.UnderWay(run.run))
+            except PeerFailed as problem:
+                log.warning("cannot ask %s whether run %s has begun: %s", run.initiator, run.run, problem)
+            except OffbeatError as problem:
+                run.stop("failed", f"it did not begin: {problem}")
+            else:
+                self._begin(run)
+                return
+        if not self._ended.is_set() and not run.status.ended:
+            run.stop("failed", f"it did not begin: '{run.initiator}' could not be asked about it.")
+
     def _on_under_way(self, peer: str, request: control.UnderWay) -> Answer:
         run = self._run(request.run)
-        if run.initiator != self.home.name or run.run not in self._threads or run.status.ended:
+        if run.initiator != self.home.name or run.status.ended:
             raise Refused(f"run '{request.run}' is not under way at '{self.home.name}'.")
         return control.Done()
 
@@ -219,9 +237,7 @@ class Daemon:
         run = self._new_run(name, job, self.home.name)
         self.runs[name] = run
         run.accept(salt)
-        for other in others:
-            self._call(other, control.Begin(name))
-        self._begin(run)
+        self._give_word(run)
         return control.Submitted(name)
 
     def _agree(self, others: list[str], proposal: control.Propose) -> None:
@@ -264,8 +280,43 @@ class Daemon:
         log.info("accepted run %s of %s", request.run, peer)
         return control.Done()
 
+    def _give_word(self, run: Run) -> None:
+        """Tell everybody to begin, and begin; whoever cannot be told now is told while the others wait for it."""
+        untold = self._tell_to_begin(run, [other for other in run.job.parties if other != self.home.name])
+        self._begin(run)
+        if untold:
+            threading.Thread(target=self._tell_late, args=(run, untold), daemon=True).start()
+
+    def _tell_late(self, run: Run, untold: list[str]) -> None:
+        for _ in self._tries(run):
+            untold = self._tell_to_begin(run, untold)
+            if not untold:
+                return
+
+    def _tell_to_begin(self, run: Run, others: list[str]) -> list[str]:
+        """Those who could not be reached. A party that will not begin ends the run for all."""
+        untold = []
+        for other in others:
+            try:
+                self._call(other, control.Begin(run.run))
+            except PeerFailed as problem:
+                log.warning("could not tell %s to begin run %s yet: %s", other, run.run, problem)
+                untold.append(other)
+            except OffbeatError as problem:
+                self._halt(run, "failed", f"'{other}' did not begin: {problem}")
+        return untold
+
+    def _tries(self, run: Run) -> Iterator[int]:
+        """Once every `WORD_PAUSE_S` while the run and this daemon last, a bounded number of times."""
+        for number in range(WORD_TRIES):
+            if self._ended.wait(WORD_PAUSE_S if number else 0.0) or run.status.ended:
+                return
+            yield number
+
     def _on_begin(self, peer: str, request: control.Begin) -> Answer:
         run = self._of_initiator(request.run, peer)
+        if run.status.ended and run.run not in self._threads:
+            raise Refused(f"run '{run.run}' has ended at '{self.home.name}' ({run.status.reason}).")
         self._begin(run)
         return control.Done()
 
@@ -280,8 +331,8 @@ class Daemon:
             if run.run in self._threads or run.status.ended:
                 return
             thread = threading.Thread(target=run.take_part, args=(self._reporter(run),), name=run.run, daemon=True)
+            thread.start()  # first: whoever finds it here, without the lock too, may wait for its end
             self._threads[run.run] = thread
-            thread.start()  # before another may find it here and wait for its end
 
     # -- reporting and halting ------------------------------------------------------------------------------------
 
@@ -317,14 +368,16 @@ class Daemon:
         return control.Done()
 
     def _on_stop(self, request: control.Stop) -> Answer:
-        run = self._run(request.run)
-        reason = f"stopped by the owner of '{self.home.name}'"
-        run.stop("stopped", reason)
+        self._halt(self._run(request.run), "stopped", f"stopped by the owner of '{self.home.name}'")
+        return control.Done()
+
+    def _halt(self, run: Run, verdict: str, reason: str) -> None:
+        """End a run here and, if it is ours to lead, everywhere."""
+        run.stop(verdict, reason)
         if run.initiator == self.home.name:
             for other in run.job.parties:
                 if other != self.home.name:
-                    self._tell(other, control.Halt(request.run, "stopped", reason))
-        return control.Done()
+                    self._tell(other, control.Halt(run.run, verdict, reason))
 
     def _tell(self, peer: str, request: Request) -> None:
         """A courtesy: whoever cannot be reached finds out by itself."""
