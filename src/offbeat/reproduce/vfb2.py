@@ -23,8 +23,7 @@ from offbeat.reproduce.vfb2_sets import LABELLED, SETS, STRENGTH, PrintedSet, lo
 # -- figure 2 --------------------------------------------------------------------------------------------------------
 
 
-TARGET_2 = 1e-3
-TARGET_2_RELATIVE = 0.25  # of what there is to gain
+TARGET_2, PASSES_2 = 1e-3, 200.0
 
 
 def figure2(options: ReproduceOptions) -> ReproduceResult:
@@ -49,9 +48,9 @@ def figure2(options: ReproduceOptions) -> ReproduceResult:
                 "setting": f"{algorithm}, q={count}, m=2",
                 "ours": gain,
                 "published": printed,
-                "verdict": "not reached" if gain is None else f"{gain / count:.0%} of ideal",
+                "verdict": "not reached" if gain is None else f"{gain / count:.0%} of ideal ({time_s:.1f} s)",
             }
-            for count, gain in gains
+            for (count, gain), (_, time_s) in zip(gains, times, strict=True)
         ]
         curves.append(Curve(algorithm, [(c, g) for c, g in gains if g is not None], tone))
     curves.append(Curve("ideal", [(c, float(c)) for c in counts], 2))
@@ -61,20 +60,19 @@ def figure2(options: ReproduceOptions) -> ReproduceResult:
     notes = (
         "Anchored at q=3: the print starts at q=1, where two label holders are impossible and nothing needs hiding. A "
         "party's work per batch falls as 1/q; latency and the fixed cost of a batch do not. One party is 40 % slower.",
-        "Target: a quarter of what L-BFGS gains from zero, or 1e-3 where that is more. The print's 1e-3 is not "
-        "reached in 60 passes here: with this penalty the objective falls ever more slowly on separable rows.",
+        "Target: 1e-3 above the least objective on L-BFGS's way from zero. Steps are taken by curvature on both sides: "
+        "with this penalty and separable rows plain steps do not get there in 60 passes.",
     )
     return ReproduceResult(rows, figures, notes)
 
 
 def _scaling_time(algorithm: str, count: int, options: ReproduceOptions, kept: Kept) -> float | None:
     data = _with_labels_at(load(SETS[2 if options.quick else 3], options, options.seed, count), 2)
-    job = base_job(options.seed, penalty_kind="nonconvex", algorithm=algorithm, looks_per_pass=2.0)
+    job = base_job(options.seed, penalty_kind="nonconvex", algorithm=algorithm, by_curvature=True, looks_per_pass=2.0)
     costs = msgspec.structs.replace(job.runtime, per_sample_s=0.0, per_nonzero_s=2e-6, overhead_s=2e-4, lanes=2)
     least = kept.get("least", partial(_least_from_zero, data, job))  # however the columns are dealt out
     course = Course(data, msgspec.structs.replace(job, runtime=costs), least)
-    target = max(TARGET_2, TARGET_2_RELATIVE * (math.log(2) - least))
-    return course.time(algorithm, target, seed=options.seed, passes=60.0, slow={data.names[-1]: 1.4}).time_s
+    return course.time(algorithm, TARGET_2, seed=options.seed, passes=PASSES_2, slow={data.names[-1]: 1.4}).time_s
 
 
 def _least_from_zero(data: VerticalData, job: Job) -> float:
