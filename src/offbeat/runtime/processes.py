@@ -77,29 +77,30 @@ class Processes:
             ends = _Family(self, names, Path(keys), interrupted).run()
         for party in parties:
             if "killed" in ends[party.name]:
-                ends[party.name] = self._left_by(party, ends[party.name])
+                _, messages = load_factory(self.factory)(self.spec, party.name)
+                ends[party.name] = left_by(party, Codec(messages), self.folder, ends[party.name])
             elif (state := read_checkpoint(self.folder / "final", party.name)) is not None:
                 party.restore(state)
-        outcome = _joined(ends, time.monotonic() - begin)
+        outcome = joined(ends, time.monotonic() - begin)
         if look is not None:
             look(outcome.time_s)
         return outcome
 
-    def _left_by(self, party: Party, end: Mapping[str, Any]) -> dict[str, Any]:
-        """What a party whose process was killed had done until then, by its log; it is as it was at that moment."""
-        _, messages = load_factory(self.factory)(self.spec, party.name)
-        drive = recover(party, Codec(messages), self.folder).drive
-        done = {
-            "digest": drive.digest.hex(),
-            "events": drive.events,
-            "observations": drive.observed,
-            "sent": drive.sent,
-            "time_s": drive.clock_s,
-            "lost": sorted(drive.lost),
-        }
-        if drive.finished is None:
-            return {**end, **done}
-        return {"verdict": drive.finished.verdict, "reason": drive.finished.reason, **done}
+
+def left_by(party: Party, codec: Codec, folder: Path, end: Mapping[str, Any]) -> dict[str, Any]:
+    """What a party whose process was killed had done until then, by its log; it is as it was at that moment."""
+    drive = recover(party, codec, folder).drive
+    done = {
+        "digest": drive.digest.hex(),
+        "events": drive.events,
+        "observations": drive.observed,
+        "sent": drive.sent,
+        "time_s": drive.clock_s,
+        "lost": sorted(drive.lost),
+    }
+    if drive.finished is None:
+        return {**end, **done}
+    return {"verdict": drive.finished.verdict, "reason": drive.finished.reason, **done}
 
 
 @contextmanager
@@ -289,7 +290,7 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def _joined(ends: Mapping[PartyName, Mapping[str, Any]], time_s: float) -> Outcome:
+def joined(ends: Mapping[PartyName, Mapping[str, Any]], time_s: float) -> Outcome:
     """One outcome of all. Whoever was killed has not finished; the run has ended if the others have."""
     problems = [f"{name}: {end['error']}" for name, end in ends.items() if "error" in end]
     killed = [name for name, end in ends.items() if "killed" in end]
@@ -318,7 +319,7 @@ def _joined(ends: Mapping[PartyName, Mapping[str, Any]], time_s: float) -> Outco
 
 def _tally(end: Mapping[str, Any]) -> Tally:
     sent = {kind: list(row) for kind, row in end["sent"].items()}
-    return Tally(end["events"], end.get("compute_s", 0.0), end.get("serve_s", 0.0), 0.0, sent)
+    return Tally(end["events"], end.get("compute_s", 0.0), end.get("serve_s", 0.0), end.get("transit_s", 0.0), sent)
 
 
 # -- inside a party's process -----------------------------------------------------------------------------------------

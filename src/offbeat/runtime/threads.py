@@ -37,6 +37,7 @@ from offbeat.party.contract import (
     Observe,
     Party,
     PartyName,
+    PeerLost,
     Received,
     Started,
     Wake,
@@ -50,6 +51,7 @@ from offbeat.runtime.eventlog import (
     EventLog,
     Header,
     LogComputed,
+    LogLost,
     LogMark,
     LogReceived,
     LogStarted,
@@ -76,13 +78,15 @@ class Threads:
         inbox_max: int = 10_000,
         timeline_max: int = 3000,
         until_s: float = inf,
+        flush_every: int = FLUSH_EVERY,
     ) -> None:
         self.messages, self.costs, self.folder, self.run_name = tuple(messages), costs, folder, run_name
         self.inbox_max, self.timeline_max, self.until_s = inbox_max, timeline_max, until_s
+        self.flush_every = flush_every  # events; only a log that outlives its process is worth one write for each
         self.bytes_sent = 0  # payload sent by anyone so far, brought up to date before each look
 
     def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
-        return _Hall(self, parties, look).run()
+        return Hall(self, parties, look).run()
 
 
 class Mail(msgspec.Struct, frozen=True, gc=False):
@@ -180,10 +184,10 @@ class Scheduler:
         self._thread.join()
 
 
-class _Seat:
+class Seat:
     """One party, its thread, its inbox, its lanes and its log."""
 
-    def __init__(self, hall: "_Hall", party: Party) -> None:
+    def __init__(self, hall: "Hall", party: Party) -> None:
         setting = hall.setting
         self.hall, self.name = hall, party.name
         self.drive = Drive(party, hall.codec)
@@ -233,7 +237,7 @@ class _Seat:
         event, record = self._event(item)
         if self.log is not None:
             self.log.append(record)
-            if self.drive.events % FLUSH_EVERY == 0:
+            if self.drive.events % self.hall.setting.flush_every == 0:
                 self.log.flush()
         with self.busy:
             begin = monotonic()
@@ -253,6 +257,8 @@ class _Seat:
             return item, LogComputed(item.ticket)
         if type(item) is Woken:
             return item, LogWoken(item.token)
+        if type(item) is PeerLost:  # never between threads, which live and die together
+            return item, LogLost(item.peer)
         assert type(item) is Started, item
         return item, LogStarted(item.resumed)
 
@@ -273,7 +279,7 @@ class _Seat:
         mail = Mail(self.name, step.kind, step.frame, now)
         transit_s = self.hall.setting.costs.link.transit_s(step.payload_bytes)
         for name in step.to:
-            self.hall.deliver(self.hall.seats[name], mail, now + transit_s if transit_s > 0 else 0.0)
+            self.hall.post(name, mail, now + transit_s if transit_s > 0 else 0.0)
 
     def _compute(self, step: Compute) -> None:
         extra_s = (self.slow - 1.0) * self.hall.setting.costs.work_s(step.samples, step.nonzeros)
@@ -320,7 +326,7 @@ class _Seat:
             self.log.close()
 
 
-class _Hall:
+class Hall:
     """One run: the seats, the scheduler, and what was seen.
 
     `_open` counts everything that may still cause an event: items in inboxes, actions of the scheduler, running jobs,
@@ -331,7 +337,7 @@ class _Hall:
         self.codec = Codec(setting.messages)
         self.begin = monotonic()
         self.scheduler = Scheduler(self.now)
-        self.seats = {party.name: _Seat(self, party) for party in parties}
+        self.seats = {party.name: Seat(self, party) for party in parties}
         assert len(self.seats) == len(parties), "two parties share a name"
         self.observations: list[tuple[float, PartyName, str, Any]] = []
         self.timeline: list[tuple[float, float, PartyName, PartyName, str]] = []
@@ -347,7 +353,10 @@ class _Hall:
 
     # -- called by the seats -------------------------------------------------------------------------------------
 
-    def deliver(self, seat: _Seat, item: Item, due_s: float) -> None:
+    def post(self, name: PartyName, mail: Mail, due_s: float) -> None:
+        self.deliver(self.seats[name], mail, due_s)
+
+    def deliver(self, seat: Seat, item: Item, due_s: float) -> None:
         """Now (0), or when the scheduler's time has come."""
         self.expected()
         if due_s > 0:
@@ -355,7 +364,7 @@ class _Hall:
         else:
             self._put(seat, item)
 
-    def _put(self, seat: _Seat, item: Item) -> None:
+    def _put(self, seat: Seat, item: Item) -> None:
         if not seat.inbox.put(item):
             seat.dropped += seat.name not in self.finished
             self.settled()
@@ -371,7 +380,7 @@ class _Hall:
         if nothing_left:
             self._over.set()
 
-    def left(self, seat: _Seat, finish: Finish) -> None:
+    def left(self, seat: Seat, finish: Finish) -> None:
         with self._state:
             self.finished[seat.name] = finish
             everybody = len(self.finished) == len(self.seats)
