@@ -22,10 +22,11 @@ from offbeat.errors import BadJob
 from offbeat.job import Job
 from offbeat.learning.horizontal import EdgeData, HorizontalModel
 from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.live import LiveRun, PartyNow, live_run
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, DataRecord, PartyRecord, RunRecord
 from offbeat.privacy.noise import SEEDED_WARNING
-from offbeat.recording import deliveries, reveals, traffic, verdict_of
+from offbeat.recording import deliveries, now_of, reveals, sent_so_far, traffic, verdict_of
 from offbeat.runtime.contract import Outcome, Runtime, Tally
 from offbeat.runtimes import runtime_for
 
@@ -95,9 +96,10 @@ def run_edges(
     cloud, edges = edge_parties(job, rows)
     if runtime is None:
         runtime = runtime_for(Job(seed=job.seed or 0, runtime=job.runtime), MESSAGES, [cloud, *edges], folder)
-    onlooker = _Onlooker(cloud, model_of(job), test, job, watch)
-    outcome = runtime.run([cloud, *edges], onlooker.look)
-    return _result(data, job, cloud, edges, outcome, onlooker)
+    with live_run(folder, now_of(job.algorithm, job.seed, job.runtime.kind, job.updates, unit="updates")) as live:
+        onlooker = _Onlooker(cloud, edges, model_of(job), test, job, watch, runtime, live)
+        outcome = runtime.run([cloud, *edges], onlooker.look)
+        return _result(data, job, cloud, edges, outcome, onlooker)
 
 
 def edge_parties(job: EdgeJob, rows: Mapping[str, EdgeData]) -> tuple[Cloud, list[Edge]]:
@@ -132,8 +134,19 @@ def _recipes(job: EdgeJob, rows: Mapping[str, EdgeData]) -> dict[str, EdgePrivac
 class _Onlooker:
     """Evaluates the cloud's model on the test rows now and then; costs the run nothing."""
 
-    def __init__(self, cloud: Cloud, model: HorizontalModel, test: EdgeData, job: EdgeJob, watch: Watch | None) -> None:
+    def __init__(
+        self,
+        cloud: Cloud,
+        edges: Sequence[Edge],
+        model: HorizontalModel,
+        test: EdgeData,
+        job: EdgeJob,
+        watch: Watch | None,
+        runtime: Runtime,
+        live: LiveRun | None,
+    ) -> None:
         self.cloud, self.model, self.test, self.job, self.watch = cloud, model, test, job, watch
+        self.edges, self.runtime, self.live = edges, runtime, live
         self.curve: list[CurveRow] = []
         self.seen = -1
         self.stopped = False
@@ -155,8 +168,22 @@ class _Onlooker:
             test_metric=self.model.accuracy(parameters, self.test),
         )
         self.curve.append(row)
+        if self.live is not None:
+            self.live.look(row, None, self._parties_now)
         if self.watch is not None and self.watch(row) is False:
             self.stopped = True
+
+    def _parties_now(self) -> dict[str, PartyNow]:
+        """An edge's own lags are gathered at the end; until then the cloud's are those of all."""
+        cloud, runtime = self.cloud, self.runtime
+        updates = sum(cloud.lags)
+        mean = sum(lag * count for lag, count in enumerate(cloud.lags)) / max(1, updates)
+        most = max((lag for lag, count in enumerate(cloud.lags) if count), default=0)
+        found = {cloud.name: PartyNow(updates, mean, most, *sent_so_far(runtime, cloud.name))}
+        for edge in self.edges:
+            applied = cloud.applied.get(edge.name, 0)
+            found[edge.name] = PartyNow(applied, None, None, *sent_so_far(runtime, edge.name))
+        return found
 
 
 def _result(

@@ -26,10 +26,11 @@ from offbeat.errors import BadJob
 from offbeat.job import SERVER, Job
 from offbeat.learning.embeddings import Embedding, Head, LinearEmbedding
 from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.live import LiveRun, PartyNow, live_run
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, PartyRecord, RunRecord
 from offbeat.party.contract import Party
-from offbeat.recording import data_record, deliveries, reveals, traffic, verdict_of
+from offbeat.recording import data_record, deliveries, now_of, reveals, sent_so_far, traffic, verdict_of
 from offbeat.runtime.contract import Outcome, Runtime
 from offbeat.runtimes import runtime_for
 
@@ -70,9 +71,10 @@ def run_embedding(
     test_targets = targets_of(data.y_test, head) if data.test_rows else None
     parties: list[Party] = [server, *clients]
     chosen = runtime if runtime is not None else runtime_for(job, MESSAGES, parties, folder)
-    onlooker = _Onlooker(server, clients, targets_of(data.y_train, head), test_targets, job, chosen, watch)
-    outcome = chosen.run(parties, onlooker.look)
-    onlooker.note(outcome.time_s)
+    with live_run(folder, now_of(job.algorithm, job.seed, job.runtime.kind, job.passes)) as live:
+        onlooker = _Onlooker(server, clients, targets_of(data.y_train, head), test_targets, job, chosen, watch, live)
+        outcome = chosen.run(parties, onlooker.look)
+        onlooker.note(outcome.time_s)
     record = _record(data, job, server, clients, outcome, onlooker, secret_noise)
     return EmbeddingResult(record, server, clients)
 
@@ -134,9 +136,10 @@ class _Onlooker:
         job: Job,
         runtime: Runtime,
         watch: Watch | None,
+        live: LiveRun | None = None,
     ) -> None:
         self.server, self.clients, self.targets, self.test_targets = server, clients, targets, test_targets
-        self.job, self.runtime, self.watch = job, runtime, watch
+        self.job, self.runtime, self.watch, self.live = job, runtime, watch, live
         self.curve: list[CurveRow] = []
         self.rows_seen = -1
         self.stopped = False
@@ -165,8 +168,19 @@ class _Onlooker:
             test_metric=next(iter(self.metrics().values()), None),
         )
         self.curve.append(row)
+        if self.live is not None:
+            self.live.look(row, None, self._parties_now)
         if self.watch is not None and self.watch(row) is False:
             self.stopped = True
+
+    def _parties_now(self) -> dict[str, PartyNow]:
+        server, runtime = self.server, self.runtime
+        found = {server.name: PartyNow(server.iteration, None, None, *sent_so_far(runtime, server.name))}
+        for client in self.clients:
+            lags = server.table.lag_summary(server.index[client.name])
+            sent = sent_so_far(runtime, client.name)
+            found[client.name] = PartyNow(client.version, lags["lag_mean"], lags["lag_max"], *sent)
+        return found
 
     def passes(self) -> float:
         return self.server.rows_done / (self.server.rows * len(self.clients))

@@ -25,8 +25,9 @@ from offbeat.learning.penalties import penalty_named
 from offbeat.learning.steps import grid
 from offbeat.methods import Method, method_named
 from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.live import LiveRun, PartyNow, live_run
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
-from offbeat.metrics.record import RunRecord
+from offbeat.metrics.record import Certificate, RunRecord
 from offbeat.party.contract import Party
 from offbeat.party.masked_sum import SumOptions
 from offbeat.party.member import LinearOptions
@@ -35,10 +36,13 @@ from offbeat.privacy.label_response import private_targets
 from offbeat.privacy.masks import FRACTION_BITS
 from offbeat.privacy.noise import SeededNoise
 from offbeat.recording import (
+    certificate_from,
     certificate_of,
     data_record,
     deliveries,
     label_ledger,
+    now_of,
+    party_now,
     party_record,
     reveals,
     warnings_of,
@@ -87,7 +91,20 @@ def run_experiment(
     watch: Watch | None = None,
     folder: Path | None = None,
 ) -> Result:
-    """Train once. `optimum`: the least objective where it is known already. `folder`: where event logs may go."""
+    """Train once. `optimum`: the least objective where it is known already. `folder`: where event logs may go, and
+    where the run can be watched."""
+    with live_run(folder, now_of(job.algorithm, job.seed, job.runtime.kind, job.passes, job.target)) as live:
+        return _run(data, job, optimum, watch, folder, live)
+
+
+def _run(
+    data: VerticalData,
+    job: Job,
+    optimum: float | None,
+    watch: Watch | None,
+    folder: Path | None,
+    live: LiveRun | None,
+) -> Result:
     setting = setting_for(data, job)
     if optimum is None and job.optimum:
         optimum = setting.optimum(job.seed)
@@ -97,7 +114,7 @@ def run_experiment(
     method = method_named(job.algorithm)
     parties = build_parties(setting, data, job)
     runtime = runtime_for(job, method.family().messages, parties, folder)
-    onlooker = Onlooker(setting, parties, job, method, runtime, optimum, watch)
+    onlooker = Onlooker(setting, parties, job, method, runtime, optimum, watch, live)
     outcome = runtime.run(parties, onlooker.look)
     return _result(data, job, method, setting, parties, outcome, onlooker, optimum, tried)
 
@@ -212,13 +229,15 @@ class Onlooker:
         runtime: Runtime,
         optimum: float | None,
         watch: Watch | None,
+        live: LiveRun | None = None,
     ) -> None:
         self.setting, self.parties, self.job, self.method = setting, parties, job, method
-        self.runtime, self.optimum, self.watch = runtime, optimum, watch
+        self.runtime, self.optimum, self.watch, self.live = runtime, optimum, watch, live
         self.blocks = {party.name: party.member.block for party in parties}
         self.chair = next(party for party in parties if party.member.conduct.presides)
         self.curve: list[CurveRow] = []
         self.stopped = False
+        self._certified = 0
 
     def look(self, time_s: float) -> float | None:
         """One look; the seconds until the next."""
@@ -230,6 +249,8 @@ class Onlooker:
         sent = int(getattr(self.runtime, "bytes_sent", 0))
         row = CurveRow(time_s, passes, sent, objective, suboptimality=below, test_metric=metric)
         self.curve.append(row)
+        if self.live is not None:
+            self.live.look(row, self._new_certificate(), self._parties_now)
         if self.watch is not None and not self.watch(self._glance(row)):
             self.stopped = True
             return None
@@ -249,6 +270,17 @@ class Onlooker:
         certificate = None if last is None else last.gap if isfinite(last.gap) else last.gradient_norm
         assert row.objective is not None
         return Glance(row.time_s, row.passes, row.objective, row.suboptimality, lag, certificate)
+
+    def _new_certificate(self) -> Certificate | None:
+        """The last that came since the look before, as `with_certificates` will put it."""
+        history = self.chair.member.survey.history
+        known, self._certified = self._certified, len(history)
+        if len(history) <= known:
+            return None
+        return certificate_from({"gradient_norm": history[-1].gradient_norm, "gap": history[-1].gap})
+
+    def _parties_now(self) -> dict[str, PartyNow]:
+        return {party.name: party_now(party, self.runtime) for party in self.parties}
 
     def period_s(self) -> float:
         """A fixed part of a pass: of a fast party's where nobody waits, of the slowest party's where all do."""

@@ -10,11 +10,12 @@ import msgspec
 
 from offbeat.data.assemble import VerticalData
 from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.live import Now, PartyNow
 from offbeat.metrics.record import Certificate, DataRecord, Delivery, PartyRecord, Reveal
 from offbeat.party.contract import Message
 from offbeat.privacy.label_response import response_probabilities
 from offbeat.privacy.ledger import Ledger, PureRelease
-from offbeat.runtime.contract import Outcome, Tally
+from offbeat.runtime.contract import Outcome, Runtime, Tally
 
 SEEDED = "Keys and masks are seeded: for experiments only."
 
@@ -150,6 +151,31 @@ def deliveries(outcome: Outcome) -> tuple[Delivery, ...]:
 
 def data_record(data: VerticalData) -> DataRecord:
     return DataRecord(data.source, data.rows, data.test_rows, dict(data.widths), tuple(data.notes))
+
+
+# -- while it goes on ------------------------------------------------------------------------------------------------
+
+
+def now_of(
+    algorithm: str, seed: int | None, runtime: str, goal: float, target: float | None = None, unit: str = "passes"
+) -> Now:
+    """A run before anything has happened."""
+    clock = "virtual" if runtime == "simulator" else "wall"
+    return Now(algorithm=algorithm, runtime=runtime, clock=clock, seed=seed, goal=goal, target=target, unit=unit)
+
+
+def party_now(party: Any, runtime: Runtime) -> PartyNow:
+    """One linear party at a look, by its own counters."""
+    member = party.member
+    updates = sum(member.lags)
+    lag_mean = member.lag_sum / updates if updates else 0.0
+    return PartyNow(updates, lag_mean, member.lag_max, *sent_so_far(runtime, party.name))
+
+
+def sent_so_far(runtime: Runtime, party: str) -> tuple[int | None, int | None]:
+    """(messages, payload bytes), where the runtime tells them at a look."""
+    sent: Mapping[str, tuple[int, int]] = getattr(runtime, "sent", {})
+    return sent.get(party, (None, None))
 
 
 # -- warnings --------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 job.toml                 the job, fully resolved
 record.json              the record; written last, so a folder that has it is complete
-metrics.jsonl            the curve
+metrics.jsonl            the curve; while the run goes on, its looks so far, and live.json beside it
 events/                  messages for the timeline; on threads and processes, each party's log
 checkpoints/             the model by party
 report.html              one page for browsers
@@ -26,7 +26,8 @@ from offbeat.experiment import Result
 from offbeat.job import Job, read_job, read_tree, toml_of, toml_of_tree
 from offbeat.learning.embeddings import Embedding, Head, Weights
 from offbeat.methods import HORIZONTAL
-from offbeat.metrics.record import RunRecord
+from offbeat.metrics.live import forget_live
+from offbeat.metrics.record import CURVE_FILE, RunRecord
 from offbeat.runtimes import resolved
 
 JOB_FILE = "job.toml"
@@ -35,6 +36,8 @@ JOB_FILE = "job.toml"
 def write_job(job: Job | EdgeJob, folder: Path) -> None:
     """Before the run: an interrupted one can be looked at, and run again."""
     folder.mkdir(parents=True, exist_ok=True)
+    forget_live(folder)
+    (folder / CURVE_FILE).unlink(missing_ok=True)  # of a run that was broken off here
     text = toml_of(resolved(job)) if isinstance(job, Job) else toml_of_tree(msgspec.to_builtins(job))
     (folder / JOB_FILE).write_text(text, encoding="utf-8")
 
@@ -52,6 +55,7 @@ def write_record(record: RunRecord, folder: Path) -> Path:
 
     page = write_report(record, folder)
     record.write(folder)
+    forget_live(folder)
     return page
 
 

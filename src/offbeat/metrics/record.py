@@ -142,7 +142,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json_object(self, run: str | Path = "") -> dict[str, Any]:
         """The object that `--json` prints: the record as in record.json, with the run's folder in front."""
-        body: dict[str, Any] = msgspec.json.decode(_encode(self))
+        body: dict[str, Any] = msgspec.json.decode(encode_plain(self))
         return {"run": str(run), **{name: value for name, value in body.items() if name not in LONG_LISTS}}
 
     def write(self, folder: str | Path) -> Path:
@@ -152,7 +152,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         _write_lines(folder / TIMELINE_FILE, self.timeline)
         body = self.to_json_object()
         del body["run"]
-        _replace(folder / RECORD_FILE, msgspec.json.format(msgspec.json.encode(body), indent=2) + b"\n")
+        replace_file(folder / RECORD_FILE, msgspec.json.format(msgspec.json.encode(body), indent=2) + b"\n")
         return folder / RECORD_FILE
 
     @classmethod
@@ -196,11 +196,11 @@ def _plain(value: object) -> object:
     raise NotImplementedError(f"a run record holds plain values only, not {type(value).__name__}")
 
 
-def _encode(value: object) -> bytes:
+def encode_plain(value: object) -> bytes:
     return msgspec.json.encode(value, enc_hook=_plain)
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(content)
@@ -208,7 +208,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _write_lines(path: Path, rows: Iterable[object]) -> None:
-    _replace(path, b"".join(_encode(row) + b"\n" for row in rows))
+    replace_file(path, b"".join(encode_plain(row) + b"\n" for row in rows))
 
 
 def _read_index(folder: Path) -> RunRecord:

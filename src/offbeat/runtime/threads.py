@@ -84,6 +84,7 @@ class Threads:
         self.inbox_max, self.timeline_max, self.until_s = inbox_max, timeline_max, until_s
         self.flush_every = flush_every  # events; only a log that outlives its process is worth one write for each
         self.bytes_sent = 0  # payload sent by anyone so far, brought up to date before each look
+        self.sent: dict[PartyName, tuple[int, int]] = {}  # the same by party: (messages, payload bytes)
 
     def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
         return Hall(self, parties, look).run()
@@ -433,7 +434,10 @@ class Hall:
         with ExitStack() as held:
             for seat in self.seats.values():
                 held.enter_context(seat.busy)
-            self.setting.bytes_sent = sum(seat.tally.bytes_sent for seat in self.seats.values())
+            tallies = {name: seat.tally for name, seat in self.seats.items()}
+            counts = {name: sum(count for count, _ in tally.sent.values()) for name, tally in tallies.items()}
+            self.setting.sent = {name: (counts[name], tally.bytes_sent) for name, tally in tallies.items()}
+            self.setting.bytes_sent = sum(size for _, size in self.setting.sent.values())
             return self.look(self.now())
 
     def _close(self) -> None:

@@ -76,6 +76,7 @@ class Simulator:
         self.timeline_max = timeline_max
         self.digest = digest
         self.bytes_sent = 0  # payload sent by anyone so far, brought up to date before each look
+        self.sent: dict[PartyName, tuple[int, int]] = {}  # the same by party: (messages, payload bytes)
 
     def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
         return _World(self, parties, look).run()
@@ -299,7 +300,9 @@ class _World:
 
     def _take_look(self) -> None:
         assert self.look is not None
-        self.setting.bytes_sent = sum(size for kinds in self.sent for _, size in kinds.values())
+        sent = [(sum(n for n, _ in kinds.values()), sum(size for _, size in kinds.values())) for kinds in self.sent]
+        self.setting.sent = dict(zip(self.names, sent, strict=True))
+        self.setting.bytes_sent = sum(size for _, size in sent)
         after = self.look(self.now)
         if after is None:
             self.stalled = "ended by the observer"
