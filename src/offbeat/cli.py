@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from offbeat import cli_catalogue, cli_demo, cli_look, cli_run
+from offbeat import cli_catalogue, cli_demo, cli_look, cli_run, cli_watch
 from offbeat.cli_output import Polite
 
 ELSEWHERE = {
@@ -58,6 +58,7 @@ app.command("demo")(cli_demo.demo)
 app.command("run")(cli_run.run)
 app.command("reproduce")(cli_catalogue.reproduce)
 app.command("bench")(cli_catalogue.bench)
+app.command("watch")(cli_watch.watch)
 app.command("report")(cli_run.report)
 app.command("compare")(cli_run.compare)
 app.command("replay")(cli_run.replay)

@@ -19,6 +19,7 @@ EXTRAS = {
     "grpc": ("grpc", "organisations over gRPC, and the runtime 'processes'"),
     "mqtt": ("paho", "edge sites over a broker"),
     "psi": ("private_set_intersection", "private intersection of ids"),
+    "web": ("starlette", "watching a run in the browser (offbeat watch)"),
 }
 NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "msgspec", "cryptography", "dp-accounting")
 MEMORY_LEAST_GB = 2.0

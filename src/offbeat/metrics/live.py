@@ -23,11 +23,11 @@ import msgspec
 from offbeat.errors import OffbeatError
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.record import CURVE_FILE, Certificate, encode_plain, replace_file
+from offbeat.runtime.processes import OBSERVED
 
 log = logging.getLogger("offbeat.live")
 
 LIVE_FILE = "live.json"
-OBSERVED = "observed"
 EVERY_S = 0.25
 
 Phase = Literal["preparing", "running", "ending", "failed"]

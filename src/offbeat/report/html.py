@@ -101,15 +101,26 @@ def folded_json(title: str, value: object) -> Markup:
     return folded(title, tag("pre", tag("code", json.dumps(value, indent=2, ensure_ascii=False)), tabindex="0"))
 
 
-def document(title: str, *body: Child) -> Markup:
-    """A whole page that needs nothing but itself: its own style and script are allowed by their hashes, nothing else
-    may be loaded or run."""
-    style = palette.css_variables() + _asset("page.css")
-    script = _asset("page.js")
-    policy = (
+def policy_of(style: str, script: str, more: str = "") -> str:
+    """What a page may do: its own style and script are allowed by their hashes, nothing else may be loaded or run."""
+    return (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"base-uri 'none'; form-action 'none'{more}"
     )
+
+
+def style_of(*names: str) -> str:
+    return palette.css_variables() + "".join(map(asset, names))
+
+
+def document(title: str, *body: Child) -> Markup:
+    """A whole page that needs nothing but itself."""
+    style, script = style_of("page.css"), asset("page.js")
+    return page_of(title, style, script, policy_of(style, script), *body)
+
+
+def page_of(title: str, style: str, script: str, policy: str, *body: Child) -> Markup:
+    """A page with the policy inside, so that it also holds for a page that is read from a file."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -124,7 +135,7 @@ def document(title: str, *body: Child) -> Markup:
     return Markup("<!doctype html>\n" + page + "\n")
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     return files("offbeat.report").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -26,6 +26,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from offbeat.errors import BadInput, NotInstalled, OffbeatError, PeerFailed
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.contract import Finish, Message, Party, PartyName
@@ -44,6 +46,8 @@ Factory = Callable[[Mapping[str, Any], PartyName], Built]
 
 _POLL_S = 0.02
 STOPPED = "stopped on request"
+OBSERVED = "observed"
+"""In the run folder, while the run goes on: what each process has certified, as nobody can look into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +372,24 @@ def _pass_on(news: Mapping[str, str], session: "Session") -> None:
         session.stop(news["stop"])
 
 
+class _Certified:
+    """Writes down every certificate that this process's party computes, for whoever watches the run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.broken = path, False
+
+    def __call__(self, at_s: float, name: str, value: Any) -> None:
+        if name != "certificate" or self.broken:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as sink:
+                sink.write(msgspec.json.encode([at_s, value]) + b"\n")
+        except OSError as problem:
+            self.broken = True
+            log.warning("%s cannot be written to (%s): the run cannot be watched.", self.path, problem)
+
+
 def take_part(child: Mapping[str, Any], ear: _Ear) -> Outcome:
     """Build the party of this process and take it through the run."""
     from offbeat.runtime.grpc.identity import load_identity, read_roster
@@ -391,6 +413,7 @@ def take_part(child: Mapping[str, Any], ear: _Ear) -> Outcome:
         peers=child["peers"],
         options=SessionOptions(**child["session"]),
         folder=Path(child["folder"]),
+        watch=_Certified(Path(child["folder"]) / OBSERVED / f"{name}.jsonl"),
     )
     ear.attach(session)
     outcome = session.run()
