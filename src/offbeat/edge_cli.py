@@ -5,14 +5,18 @@ Human text goes to standard error; with --json one JSON document goes to standar
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from zipfile import BadZipFile
 
 import typer
 
 from offbeat.errors import BadData, BadInput
+from offbeat.metrics.record import exit_code_of
 
 if TYPE_CHECKING:
+    from offbeat.algorithms.mapa import Cloud, Edge
     from offbeat.edge_job import EdgeJob
     from offbeat.party.contract import Party
     from offbeat.runtime.contract import Outcome
@@ -25,6 +29,7 @@ JobFile = Annotated[Path, typer.Argument(help="The job file that the cloud and a
 Broker = Annotated[str, typer.Option(help="Where the broker listens: host:port.")]
 Identity = Annotated[Path, typer.Option(help="This party's folder, as `offbeat mqtt init` wrote it.")]
 State = Annotated[Path, typer.Option(help="Where this party keeps what must survive a crash.")]
+SAY_EVERY_S = 10.0
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
 
@@ -78,7 +83,7 @@ def cloud_serve(
 
     job = read_edge_job(job_file)
     cloud = build_cloud(job, tuple(name for name in edges.split(",") if name))
-    outcome = _serve(job, cloud, broker, identity, state, durable=False)
+    outcome = _serve(job, cloud, lambda: _serving(cloud), broker, identity, state, durable=False)
     path = _write_model(state, job, cloud)
     finish = outcome.finished[cloud.name]
     typer.echo(f"{finish.verdict}: {finish.reason} The model is in {path}.", err=True)
@@ -86,6 +91,7 @@ def cloud_serve(
         counts = {"applied": cloud.applied, "refused": cloud.refused, "repeated": cloud.repeated}
         stated = {"verdict": finish.verdict, "reason": finish.reason, "version": cloud.version, "model": str(path)}
         typer.echo(json.dumps({**stated, **counts, "seconds": outcome.time_s, **_observed(outcome)}))
+    raise typer.Exit(exit_code_of(finish.verdict))
 
 
 @edge_app.callback()
@@ -110,20 +116,50 @@ def edge_serve(
     edge = build_edge(job, name, rows_for(job, *_read_rows(data)))
     for warning in edge.warnings:
         typer.echo(f"Warning: {warning}", err=True)
-    outcome = _serve(job, edge, broker, identity, state, durable=True)
+    outcome = _serve(job, edge, lambda: _taking_part(edge), broker, identity, state, durable=True)
     finish = outcome.finished[name]
     typer.echo(f"{finish.verdict}: {finish.reason}", err=True)
     if as_json:
         stated = {"verdict": finish.verdict, "reason": finish.reason, "uploads": edge.uploads}
         typer.echo(json.dumps({**stated, "privacy": edge.statement(), **_observed(outcome)}))
+    raise typer.Exit(exit_code_of(finish.verdict))
 
 
-def _serve(job: "EdgeJob", party: "Party", broker: str, identity: Path, state: Path, *, durable: bool) -> "Outcome":
+def _serving(cloud: "Cloud") -> str:
+    return f"{cloud.version} of {cloud.updates} updates; heard of {len(cloud.seen)} edges"
+
+
+def _taking_part(edge: "Edge") -> str:
+    waiting = f"; no answer from the cloud yet, asked {edge.unanswered} times" if edge.unanswered else ""
+    return f"{edge.uploads} uploads{waiting}"
+
+
+def _serve(
+    job: "EdgeJob",
+    party: "Party",
+    doing: Callable[[], str],
+    broker: str,
+    identity: Path,
+    state: Path,
+    *,
+    durable: bool,
+) -> "Outcome":
+    """Carry the party; what it is doing is said now and then, when it has changed."""
     from offbeat.edge_job import MESSAGES
     from offbeat.runtime.mqtt import Mqtt
 
+    said, due_s = "", 0.0
+
+    def look(now_s: float) -> float:
+        nonlocal said, due_s
+        if now_s >= due_s and (words := doing()) != said:
+            typer.echo(f"{party.name}: {words}", err=True)
+            said, due_s = words, now_s + SAY_EVERY_S
+        return SAY_EVERY_S
+
     runtime = Mqtt(_address(broker, identity), job.run, MESSAGES, state, durable=durable)
-    return runtime.serve(party)
+    typer.echo(f"{party.name}: connecting to the broker at {broker}", err=True)
+    return runtime.serve(party, look)
 
 
 def _address(broker: str, identity: Path) -> Any:
@@ -146,8 +182,11 @@ def _read_rows(path: Path) -> tuple[Any, Any]:
             return file["x"], file["y"]
     except FileNotFoundError:
         raise BadData(f"There is no file {path} with this edge's rows.") from None
-    except (OSError, ValueError) as problem:
-        raise BadData(f"{path} is not an .npz file of plain arrays: {problem}.") from problem
+    except (OSError, ValueError, EOFError, BadZipFile) as problem:
+        raise BadData(
+            f"{path} is not an .npz file of plain numbers. Write one with numpy.savez(path, x=rows, y=labels), where x "
+            "is a table of numbers and y has one whole number for each row."
+        ) from problem
 
 
 def _write_model(state: Path, job: "EdgeJob", cloud: Any) -> Path:

@@ -119,6 +119,10 @@ def _check_fit(job: EdgeJob, data: HorizontalData) -> None:
     if columns != wanted:
         raise BadJob(f"{key} is {wanted}, and the data has {columns} columns. Set it to fit the data.")
     classes = len(data.classes or ())
+    if job.model.kind == "logistic" and classes != 2:
+        raise BadJob(
+            f'model.kind = "logistic" tells two classes apart, and the data has {classes}. Use "softmax", or "hinge".'
+        )
     if job.model.kind != "logistic" and job.model.kind != "digits-network" and classes != job.model.classes:
         raise BadJob(
             f"model.classes is {job.model.classes}, and the data has {classes} classes. Set it to fit the data."
@@ -160,13 +164,9 @@ class _Onlooker:
 
     def note(self, time_s: float) -> None:
         parameters = self.cloud.parameters
-        row = CurveRow(
-            time_s,
-            float(self.cloud.version),
-            0,
-            objective=self.model.loss(parameters, self.test),
-            test_metric=self.model.accuracy(parameters, self.test),
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # a model on its way to infinity; the cloud will say so
+            loss, accuracy = self.model.loss(parameters, self.test), self.model.accuracy(parameters, self.test)
+        row = CurveRow(time_s, float(self.cloud.version), 0, objective=loss, test_metric=accuracy)
         self.curve.append(row)
         if self.live is not None:
             self.live.look(row, None, self._parties_now)
@@ -203,12 +203,12 @@ def _result(
         digest=outcome.digest,
         verdict=verdict,
         reason=reason,
-        objective=model.loss(cloud.parameters, test),
+        objective=onlooker.curve[-1].objective,
         certificate=Certificate(),
-        passes=float(sum(cloud.applied.values()) * job.batch / sum(data.rows.values())),
+        passes=sum(cloud.applied.get(edge.name, 0) * edge.mechanism.batch for edge in edges) / sum(data.rows.values()),
         seconds=outcome.time_s,
         metrics={
-            "test_accuracy": model.accuracy(cloud.parameters, test),
+            "test_accuracy": float(onlooker.curve[-1].test_metric or 0.0),
             "test_accuracy_averaged": model.accuracy(cloud.averaged, test),
         },
         parties=_parties(cloud, edges, outcome),

@@ -37,6 +37,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from offbeat.algorithms.cloud_edges import CLOUD
 from offbeat.algorithms.edge_privacy import EdgePrivacy, Paper, Privacy, Sound, Unprotected, privacy_of_edges
 from offbeat.algorithms.edge_rates import (
     AsyncRate,
@@ -50,8 +51,8 @@ from offbeat.algorithms.edge_rates import (
 )
 from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
 from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge, GradientStep, Rule, noise_source
-from offbeat.data.names import did_you_mean
-from offbeat.errors import BadJob
+from offbeat.data.names import check_party_names, did_you_mean
+from offbeat.errors import BadData, BadJob
 from offbeat.job import PLAIN_CHOICES, RuntimeEntry, check_keys, read_tree, readable
 from offbeat.job_numbers import JobPart, check_numbers, check_slow, value_of
 from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data
@@ -186,19 +187,34 @@ def _check_values(job: EdgeJob, where: str) -> None:
             raise BadJob(f"{where}: {key} is {value!r}. {did_you_mean(value, known)}")
     check_numbers(job, where)
     check_slow(job.runtime.slow, where)
-    for key, number in (("updates", job.updates), ("batch", job.batch), ("privacy.uploads", job.privacy.uploads)):
-        if number < 1:
-            raise BadJob(f"{where}: {key} must be at least 1; it is {number}.")
-    for key, size in (
-        ("retry_s", job.retry_s),
-        ("rate.step", job.rate.step),
-        ("rate.clip", job.rate.clip),
-        ("model.row_norm", job.model.row_norm),
-    ):
-        if size is not None and not size > 0:
-            raise BadJob(f"{where}: {key} must be above 0; it is {size}.")
+    _check_epsilon(job.privacy, where)
+    _check_edges(job, where)
     if job.algorithm in ("audp", "steady") and job.privacy.mode != "none" and job.rate.clip is None:
         raise BadJob(f"{where}: {job.algorithm} with noise needs rate.clip, the bound on one row's gradient.")
+
+
+def _check_epsilon(privacy: PrivacyEntry, where: str) -> None:
+    by_edge = privacy.epsilon if isinstance(privacy.epsilon, dict) else {"": privacy.epsilon}
+    for edge, epsilon in by_edge.items():
+        if not epsilon > 0:
+            raise BadJob(f"{where}: {f'privacy.epsilon.{edge}'.rstrip('.')} must be above 0; got {epsilon}.")
+
+
+def _check_edges(job: EdgeJob, where: str) -> None:
+    names, entry = job.data.edges, job.runtime
+    if isinstance(names, list):
+        check_party_names(names, f"{where}, data.edges")
+        if not names or len({CLOUD, *names}) <= len(names):
+            raise BadJob(
+                f"{where}: data.edges must be a number, or names that differ, none of them {CLOUD!r}; got {names!r}."
+            )
+    trip_s = 2 * (entry.latency_s or 0.0)
+    if trip_s > job.retry_s:
+        raise BadJob(
+            f"{where}: with runtime.latency_s = {entry.latency_s:g} an answer takes {trip_s:g} s or more, and after "
+            f"retry_s = {job.retry_s:g} everything is sent again. Set retry_s to {math.ceil(trip_s) + 1} or more, or "
+            "check the units: latency_s is in seconds."
+        )
 
 
 # -- the parts of a job ---------------------------------------------------------------------------------------------
@@ -215,7 +231,13 @@ def model_of(job: EdgeJob) -> HorizontalModel:
 
 def rows_for(job: EdgeJob, features: Any, labels: Any) -> EdgeData:
     """An edge's rows as the model wants them. Scaling a row by its own norm looks at no other row."""
-    values = np.asarray(features, dtype=np.float32).reshape(len(labels), -1)
+    values, labels = np.asarray(features, dtype=np.float32), np.asarray(labels)
+    if labels.ndim != 1 or len(labels) == 0 or values.ndim < 2 or len(values) != len(labels):
+        raise BadData(
+            "Expected a table of rows with one label for each row; the rows came with shape "
+            f"{values.shape}, the labels with shape {labels.shape}."
+        )
+    values = values.reshape(len(labels), -1)
     if job.model.rows == "unit":
         values = job.model.row_norm * values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
     return edge_data(values, labels)

@@ -1,9 +1,9 @@
 """Which numbers a job may have: all finite, and none with which a run could only hang."""
 
 from collections.abc import Iterator, Mapping
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,63 +15,98 @@ class JobPart(msgspec.Struct, frozen=True, kw_only=True):
     """Base of a job's tables."""
 
 
-AT_LEAST_ONE = (
-    "in_flight",
-    "batch_least",
-    "data.limit_rows",
-    "runtime.lanes",
-    "embedding.width",
-    "embedding.channels",
-    "embedding.t",
-    "embedding.uploads_max",
-)
-ABOVE_ZERO = (
-    "passes",
-    "target",
-    "snapshot_passes",
-    "certify_passes",
-    "patience_s",
-    "looks_per_pass",
-    "label_dp_epsilon",
-    "embedding.head_step",
-    "embedding.delay_bound",
-    "embedding.epsilon",
-    "embedding.delta",
-    "embedding.clip",
-    "embedding.gradient_clip",
-    "runtime.bandwidth_mbit_s",
-    "runtime.until_s",
-    "runtime.faults_until_s",
-)
-NOT_NEGATIVE = (
-    "seed",
-    "penalty",
-    "lag",
-    "lag_max",
-    "embedding.noise",
-    "runtime.latency_s",
-    "runtime.jitter_cv",
-    "runtime.overhead_s",
-    "runtime.per_sample_s",
-    "runtime.per_nonzero_s",
-)
+class Limit(NamedTuple):
+    """What a number may be: from `least` to `most`, or above `least` where it is `open`."""
+
+    least: float
+    most: float = inf
+    open: bool = False
+
+    def allows(self, value: float) -> bool:
+        return (value > self.least if self.open else value >= self.least) and value <= self.most
+
+    def __str__(self) -> str:
+        if self.most < inf:
+            between = f"{self.least:g} and {self.most:g}"
+            return f"above {self.least:g} and at most {self.most:g}" if self.open else f"between {between}"
+        if self.open:
+            return f"above {self.least:g}"
+        return "0 or more" if self.least == 0 else f"at least {self.least:g}"
+
+
+COUNT, POSITIVE, NOT_NEGATIVE, FRACTION = Limit(1), Limit(0, open=True), Limit(0), Limit(0, 1, open=True)
 IN_FLIGHT_MOST = 1024
-RANGES: dict[str, tuple[float, float]] = {
-    "in_flight": (1, IN_FLIGHT_MOST),
-    "lag": (0, 1e6),
-    "patience_s": (1e-3, 1e6),
-    "fraction_bits": (16, 60),
-    "looks_per_pass": (1e-6, 256),
-    "label_dp_epsilon": (1e-6, EPSILON_MOST),
-    "runtime.latency_s": (0, 3600),
-    "runtime.bandwidth_mbit_s": (1e-6, float("inf")),
-    "runtime.overhead_s": (0, 3600),
-    "runtime.per_sample_s": (0, 60),
-    "runtime.per_nonzero_s": (0, 60),
-    "runtime.jitter_cv": (0, 10),
-    "runtime.lanes": (1, 1024),
+LIMITS: dict[str, Limit] = {
+    "seed": NOT_NEGATIVE,
+    # vertical
+    "passes": POSITIVE,
+    "target": POSITIVE,
+    "penalty": NOT_NEGATIVE,
+    "in_flight": Limit(1, IN_FLIGHT_MOST),
+    "batch_least": COUNT,
+    "batch": COUNT,
+    "lag": Limit(0, 1e6),
+    "lag_max": NOT_NEGATIVE,
+    "snapshot_passes": POSITIVE,
+    "certify_passes": POSITIVE,
+    "looks_per_pass": Limit(1e-6, 256),
+    "patience_s": Limit(1e-3, 1e6),
+    "fraction_bits": Limit(16, 60),
+    "label_dp_epsilon": Limit(1e-6, EPSILON_MOST),
+    "embedding.width": COUNT,
+    "embedding.channels": COUNT,
+    "embedding.t": COUNT,
+    "embedding.uploads_max": COUNT,
+    "embedding.head_step": POSITIVE,
+    "embedding.delay_bound": POSITIVE,
+    "embedding.epsilon": POSITIVE,
+    "embedding.delta": POSITIVE,
+    "embedding.clip": POSITIVE,
+    "embedding.gradient_clip": POSITIVE,
+    "embedding.noise": NOT_NEGATIVE,
+    # horizontal
+    "updates": Limit(1, 1e9),
+    "strength": NOT_NEGATIVE,
+    "retry_s": Limit(1e-3, 1e6),
+    "model.features": COUNT,
+    "model.classes": Limit(2, 1e6),
+    "model.row_norm": POSITIVE,
+    "model.side": Limit(4, 4096),
+    "model.channels[0]": COUNT,
+    "model.channels[1]": COUNT,
+    "rate.clip": POSITIVE,
+    "rate.step": POSITIVE,
+    "rate.shrink": FRACTION,
+    "rate.floor": NOT_NEGATIVE,
+    "rate.failure": FRACTION,
+    "rate.local_steps": Limit(1, 10_000),
+    "rate.mixing": FRACTION,
+    "rate.decay": NOT_NEGATIVE,
+    "rate.buffer": Limit(1, 10_000),
+    "constants.norm_max": POSITIVE,
+    "constants.smoothness": POSITIVE,
+    "constants.deviation": POSITIVE,
+    "constants.radius": POSITIVE,
+    "constants.gap": POSITIVE,
+    "constants.lag": NOT_NEGATIVE,
+    "privacy.delta": FRACTION,
+    "privacy.uploads": Limit(1, 1e6),
+    # both
+    "data.limit_rows": COUNT,
+    "data.edges": COUNT,
+    "data.shards_per_edge": COUNT,
+    "data.concentration": POSITIVE,
+    "runtime.lanes": Limit(1, 1024),
+    "runtime.latency_s": Limit(0, 3600),
+    "runtime.bandwidth_mbit_s": Limit(1e-6),
+    "runtime.overhead_s": Limit(0, 3600),
+    "runtime.per_sample_s": Limit(0, 60),
+    "runtime.per_nonzero_s": Limit(0, 60),
+    "runtime.jitter_cv": Limit(0, 10),
+    "runtime.until_s": POSITIVE,
+    "runtime.faults_until_s": POSITIVE,
 }
-"""From and to; beyond these a run does nothing sensible, or does not end."""
+"""By dotted key; beyond these a run does nothing sensible, or does not end. A job has some of them."""
 SLOW_MOST = 1000
 MAY_BE_INFINITE = ("embedding.delay_bound", "runtime.bandwidth_mbit_s", "runtime.until_s")
 
@@ -99,16 +134,9 @@ def finite_numbers(job: msgspec.Struct, where: str | Path) -> dict[str, float]:
 def check_numbers(job: JobPart, where: str) -> None:
     """Every number is finite, and those with a rule obey it. Rules for keys that this kind of job lacks are skipped."""
     found = finite_numbers(job, where)
-    for keys, least, words in ((AT_LEAST_ONE, 1, "at least 1"), (NOT_NEGATIVE, 0, "0 or more")):
-        for key in keys:
-            if key in found and not found[key] >= least:
-                raise BadJob(f"{where}: {key} must be {words}; got {found[key]}.")
-    for key in ABOVE_ZERO:
-        if key in found and not found[key] > 0:
-            raise BadJob(f"{where}: {key} must be above 0; got {found[key]}.")
-    for key, (lowest, highest) in RANGES.items():
-        if key in found and not lowest <= found[key] <= highest:
-            raise BadJob(f"{where}: {key} must be between {lowest:g} and {highest:g}; got {found[key]}.")
+    for key, limit in LIMITS.items():
+        if key in found and not limit.allows(found[key]):
+            raise BadJob(f"{where}: {key} must be {limit}; got {found[key]}.")
 
 
 def check_slow(slow: Mapping[str, float], where: str) -> None:

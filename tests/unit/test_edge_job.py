@@ -56,7 +56,7 @@ def test_a_file_is_read_and_its_mistakes_are_named(tmp_path):
         ("updates = 'many'", "updates"),
         ("algorithm = 'mappa'", "mapa"),
         ("[privacy]\nmode = 'paper'", "batch-mean"),
-        ("updates = 0", "at least 1"),
+        ("updates = 0", "updates must be between 1 and"),
         ("[rate]\nclip = -1.0", "above 0"),
         ("algorithm = 'audp'", "needs rate.clip"),
         ("updates = ", "TOML"),
@@ -173,12 +173,25 @@ def test_mqtt_init_explains_mistakes(tmp_path, arguments, error):
 def test_edge_serve_explains_mistakes(tmp_path):
     (tmp_path / "job.toml").write_text("updates = 3\n")
     np.savez(tmp_path / "half.npz", x=np.ones((2, 784)))
+    np.savez(tmp_path / "empty.npz", x=np.ones((0, 784)), y=np.ones(0))
+    np.savez(tmp_path / "uneven.npz", x=np.ones((2, 784)), y=np.array([0, 1, 0]))
+    np.savez(tmp_path / "narrow.npz", x=np.ones((2, 5)), y=np.array([0, 1]))
+    np.savez(tmp_path / "labels.npz", x=np.ones((2, 784)), y=np.array([5, 12]))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "half.npz").read_bytes()[:200])
     common = ["edge", "serve", str(tmp_path / "job.toml"), "--name", "edge1", "--identity", str(tmp_path),
               "--state", str(tmp_path)]  # fmt: skip
-    for path, said in ((tmp_path / "none.npz", "no file"), (tmp_path / "half.npz", "no array 'y'"),
-                       (tmp_path / "job.toml", "not an .npz")):  # fmt: skip
-        done = CliRunner().invoke(edge_commands(), [*common, "--data", str(path)])
-        assert isinstance(done.exception, BadData) and said in str(done.exception)
+    for file, said in (
+        ("none.npz", "no file"),
+        ("half.npz", "no array 'y'"),
+        ("job.toml", "not an .npz"),
+        ("cut.npz", "not an .npz"),
+        ("empty.npz", "one label for each row"),
+        ("uneven.npz", "one label for each row"),
+        ("narrow.npz", "has 784 columns, and these rows have 5"),
+        ("labels.npz", "the largest label is 12"),
+    ):
+        done = CliRunner().invoke(edge_commands(), [*common, "--data", str(tmp_path / file)])
+        assert isinstance(done.exception, BadData) and said in str(done.exception), file
 
 
 def test_a_network_needs_constants_that_its_form_does_not_give():
@@ -198,6 +211,25 @@ def test_a_network_needs_constants_that_its_form_does_not_give():
         ({"privacy": {"epsilon": {"edge1": math.nan}}}, "privacy.epsilon.edge1 must be a finite number"),
         ({"runtime": {"slow": {"edge1": 1e9}}}, "1 to 1000"),
         ({"runtime": {"jitter_cv": math.inf}}, "runtime.jitter_cv must be a finite number"),
+        ({"strength": -1.0}, "strength must be 0 or more"),
+        ({"rate": {"mixing": 5.0}}, "rate.mixing must be above 0 and at most 1"),
+        ({"rate": {"decay": -3.0}}, "rate.decay must be 0 or more"),
+        ({"rate": {"local_steps": 0}}, "rate.local_steps must be between 1 and"),
+        ({"rate": {"buffer": 0}}, "rate.buffer must be between 1 and"),
+        ({"rate": {"shrink": 2.0}}, "rate.shrink must be above 0 and at most 1"),
+        ({"privacy": {"uploads": 10**8}}, "privacy.uploads must be between 1 and"),
+        ({"privacy": {"epsilon": 0.0}}, "privacy.epsilon must be above 0"),
+        ({"privacy": {"epsilon": {"a": -1.0}}}, "privacy.epsilon.a must be above 0"),
+        ({"privacy": {"delta": 0.0}}, "privacy.delta must be above 0"),
+        ({"constants": {"smoothness": 0.0}}, "constants.smoothness must be above 0"),
+        ({"data": {"edges": 0}}, "data.edges must be at least 1"),
+        ({"data": {"edges": ["cloud", "a"]}}, "none of them 'cloud'"),
+        ({"data": {"edges": ["a", "a"]}}, "names that differ"),
+        ({"data": {"edges": ["a/../b"]}}, "cannot be a party's name"),
+        ({"data": {"shards_per_edge": 0}}, "data.shards_per_edge must be at least 1"),
+        ({"data": {"concentration": 0.0}}, "data.concentration must be above 0"),
+        ({"model": {"classes": 1}}, "model.classes must be between 2 and"),
+        ({"runtime": {"latency_s": 100.0}}, "Set retry_s to 201 or more"),
     ],
 )
 def test_numbers_with_which_a_run_could_only_hang_are_refused(tables, words):

@@ -132,7 +132,7 @@ def test_labels_at_one_party_in_the_estimators():
     assert "sign" not in regressor.record_.warnings[0]
     with pytest.raises(BadJob, match="logistic"):
         VerticalRegressor("vfb2-saga", labels_at=["telecom"], label_dp_epsilon=1.0).fit(blocks, score)
-    with pytest.raises(BadJob, match="above 0"):
+    with pytest.raises(BadJob, match="label_dp_epsilon must be between"):
         VerticalClassifier("vfb2-saga", label_dp_epsilon=0.0).fit(blocks, labels)
 
 

@@ -257,7 +257,14 @@ class Cloud:
 
     def _apply(self, edge: PartyName, body: Upload, lag: int) -> list[Effect]:
         stage = self.rule.stage
-        moved = self.rule.apply(self.parameters, body, lag, self.version)
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = self.rule.apply(self.parameters, body, lag, self.version)
+        if moved is not None and not np.isfinite(moved).all():
+            return self._end(
+                "diverged",
+                f"the model was no longer finite after {self.version} updates; the last that "
+                "was is kept. Use a smaller step, or constants that are bounds indeed.",
+            )
         self.applied[edge] = self.applied.get(edge, 0) + 1
         self.lags[min(lag, len(self.lags) - 1)] += 1
         if moved is not None:
@@ -372,6 +379,7 @@ class Edge:
         patience: int = 60,
         joins_after_s: float = 0.0,
     ) -> None:
+        model.check(data)
         self.name = name
         self.model = model
         self.data = data

@@ -22,7 +22,7 @@ from offbeat.algorithms.edge_privacy import EdgePrivacy
 from offbeat.algorithms.edge_rates import SteadyRate
 from offbeat.algorithms.mapa import Cloud, Edge, GradientStep, Upload
 from offbeat.bench.catalogue import Benchmark, BenchOptions, BenchResult
-from offbeat.learning.horizontal import EdgeData, LinearModel, edge_data
+from offbeat.learning.horizontal import EdgeData, LinearModel, edge_data, refuse_misfits
 from offbeat.party.contract import Effect, Event, Party, Send
 from offbeat.privacy.accountant import GaussianRelease, PureRelease, Release, epsilon, replace_one_loss
 from offbeat.privacy.audit import epsilon_shown, exponential_norm_score
@@ -153,6 +153,9 @@ class Canaries:
 
     def start(self) -> np.ndarray:
         return np.zeros(self.dimension)
+
+    def check(self, data: EdgeData) -> None:
+        refuse_misfits(data, self.dimension, data.classes)
 
     def clipped_sum(
         self, parameters: np.ndarray, data: EdgeData, rows: np.ndarray, clip: float

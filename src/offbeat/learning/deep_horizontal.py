@@ -4,6 +4,7 @@ The parameters of the module are one flat vector, in the order of `named_paramet
 one another (batch normalisation) cannot have per-row gradients and is refused. Needs the extra `deep`.
 """
 
+import math
 from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from offbeat.errors import BadJob, NotInstalled
 from offbeat.learning.first_weights import first_weights
-from offbeat.learning.horizontal import EdgeData, Rows, Vector
+from offbeat.learning.horizontal import EdgeData, Rows, Vector, refuse_misfits
 
 if TYPE_CHECKING:
     import torch
@@ -75,6 +76,15 @@ class DeepModel:
 
     def start(self) -> Vector:
         return self._start.astype(np.float64)
+
+    def check(self, data: EdgeData) -> None:
+        ours = self._row_loss is _torch().nn.functional.cross_entropy  # what labels another takes, its owner knows
+        refuse_misfits(data, math.prod(self.row_shape), self._classes() if ours else data.classes)
+
+    def _classes(self) -> int:
+        torch = _torch()
+        with self._one_at_a_time, torch.no_grad():
+            return int(self.module(torch.zeros(1, *self.row_shape)).shape[1])
 
     def clipped_sum(self, parameters: Vector, data: EdgeData, rows: Rows, clip: float) -> tuple[Vector, int]:
         with self._one_at_a_time:

@@ -14,6 +14,7 @@ appended to each row for the intercepts. The parameters are one flat vector, out
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numba
@@ -41,6 +42,15 @@ class EdgeData:
     def rows(self) -> int:
         return int(self.labels.size)
 
+    @cached_property
+    def columns(self) -> int:
+        return math.prod(self.features.shape[1:])
+
+    @cached_property
+    def classes(self) -> int:
+        """As many as the largest label asks for."""
+        return int(self.labels.max()) + 1
+
 
 def edge_data(features: Any, labels: Any) -> EdgeData:
     """Check and lay out one edge's rows. A value that is not finite would void the clip, so it is refused here."""
@@ -62,6 +72,16 @@ def edge_data(features: Any, labels: Any) -> EdgeData:
     return EdgeData(features, labels.astype(np.int64), norms)
 
 
+def refuse_misfits(data: EdgeData, columns: int, classes: int) -> None:
+    if data.columns != columns:
+        raise BadData(f"The model has {columns} columns, and these rows have {data.columns}. Both must be the same.")
+    if data.classes > classes:
+        raise BadData(
+            f"The model has {classes} classes, 0 to {classes - 1}, and the largest label is {data.classes - 1}. Code "
+            "the labels as the model counts them, or ask for more classes."
+        )
+
+
 class HorizontalModel(Protocol):
     """What an edge needs of a model. Parameters and gradients are flat vectors."""
 
@@ -70,6 +90,10 @@ class HorizontalModel(Protocol):
 
     def start(self) -> Vector:
         """Where training begins."""
+        ...
+
+    def check(self, data: EdgeData) -> None:
+        """Raises BadData unless these rows are of this model's size."""
         ...
 
     def clipped_sum(self, parameters: Vector, data: EdgeData, rows: Rows, clip: float) -> tuple[Vector, int]:
@@ -106,6 +130,9 @@ class LinearModel:
     def start(self) -> Vector:
         return np.zeros(self.dimension)
 
+    def check(self, data: EdgeData) -> None:
+        refuse_misfits(data, self.features, self.classes)
+
     @property
     def start_loss(self) -> float:
         """f(0): an upper bound on f(0) - f* that needs no data."""
@@ -132,6 +159,7 @@ class LinearModel:
         return residual * norm_max
 
     def clipped_sum(self, parameters: Vector, data: EdgeData, rows: Rows, clip: float) -> tuple[Vector, int]:
+        self.check(data)  # the kernel looks at no bounds: wrong rows would let other memory into the sum
         weights = parameters.reshape(self.outputs, self.features + 1)
         out = np.zeros_like(weights)
         code = LOSS_CODES[self.loss_name]

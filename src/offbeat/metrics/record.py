@@ -95,6 +95,11 @@ EXIT_CODES = {
 }
 
 
+def exit_code_of(verdict: str) -> int:
+    """What a verdict means to a shell: 0 done, 2 bad input, 3 a party failed, 4 a bound was refused, 1 else."""
+    return EXIT_CODES.get(verdict, 1)
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run. `verdict` is one word for programs, `reason` one sentence for people.
 
@@ -129,8 +134,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """What the verdict means to a shell: 0 done, 2 bad input, 3 a party failed, 4 a bound was refused, 1 else."""
-        return EXIT_CODES.get(self.verdict, 1)
+        return exit_code_of(self.verdict)
 
     @property
     def bytes_sent(self) -> int:

@@ -260,7 +260,7 @@ def _origin(record: RunRecord, run: str) -> Markup:
         ("Rows", f"{numbers.count(data.rows)} to train, {numbers.count(data.test_rows)} to test"),
         ("Columns", ", ".join(f"{name} {numbers.count(number)}" for name, number in data.columns.items())),
         ("Notes", "; ".join(data.notes)),
-        ("Seed and digest", f"{record.seed}, {record.digest}"),
+        ("Seed and digest", f"{wording.seed(record)}, {record.digest}"),
         ("Made with", ", ".join([f"offbeat {record.offbeat}", *(f"{k} {v}" for k, v in record.versions.items())])),
         ("Machine", ", ".join(f"{name} {value}" for name, value in record.machine.items())),
     ]

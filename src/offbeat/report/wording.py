@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from offbeat.methods import HORIZONTAL
 from offbeat.metrics.record import RunRecord
 from offbeat.report import numbers
 
@@ -22,6 +23,7 @@ _VERDICTS: dict[str, tuple[str, Mood]] = {
 _METRICS = {
     "test_auc": "Test AUC",
     "test_accuracy": "Test accuracy",
+    "test_accuracy_averaged": "Test accuracy, averaged model",
     "test_rmse": "Test RMSE",
     "train_auc": "Training AUC",
     "train_accuracy": "Training accuracy",
@@ -31,6 +33,8 @@ _METRICS = {
 
 def verdict(record: RunRecord) -> tuple[str, Mood]:
     """A headline for the run's verdict and how it should be felt; a word that is not known stands for itself."""
+    if record.verdict == "passes" and record.algorithm in HORIZONTAL:
+        return "Made all its updates", "good"
     return _VERDICTS.get(record.verdict, (record.verdict.capitalize() or "Ended", "caution"))
 
 
@@ -38,7 +42,11 @@ def title(record: RunRecord) -> str:
     if record.runtime == "grpc":  # an organisation's own side: its record knows the others by name alone
         count = len(record.options.get("parties", record.parties))
         return f"{record.algorithm} with {count} parties, as '{record.options.get('party', '')}' ran it"
-    return f"{record.algorithm} with {len(record.parties)} parties, {record.runtime}, seed {record.seed}"
+    return f"{record.algorithm} with {len(record.parties)} parties, {record.runtime}, {seed(record)}"
+
+
+def seed(record: RunRecord) -> str:
+    return "no seed" if record.seed < 0 else f"seed {record.seed}"
 
 
 def certificate(record: RunRecord) -> str:

@@ -22,7 +22,7 @@ from offbeat.algorithms.mapa import (
     asgd,
     parties,
 )
-from offbeat.errors import BadJob, UnexpectedEvent
+from offbeat.errors import BadData, BadJob, UnexpectedEvent
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.contract import (
@@ -117,6 +117,27 @@ def test_cloud_steps_once_per_upload_and_answers_its_edge_alone():
     assert np.allclose(party.parameters, -0.5)
     party.handle(upload(2, version=1))
     assert np.allclose(party.parameters, -0.5 * (1 - 0.05) - 0.5)
+
+
+def test_a_model_that_is_no_longer_finite_ends_the_run_and_is_not_kept():
+    party = cloud()
+    party.handle(upload(1, value=1.5e308))
+    party.handle(upload(2, version=1, value=1.5e308))
+    last = party.parameters.copy()
+    party.handle(upload(3, version=2, value=1.5e308))
+    assert party.ending is not None and party.ending.verdict == "diverged" and "smaller step" in party.ending.reason
+    assert np.isfinite(last).all() and (party.parameters == last).all()
+
+
+def test_an_edge_with_rows_of_another_size_is_refused():
+    with pytest.raises(BadData, match="columns"):
+        Edge(
+            "a",
+            LinearModel("logistic", 3),
+            edge_data(np.ones((4, 2)), np.array([0, 1, 0, 1])),
+            EdgePrivacy(NoNoise(2)),
+            SeededNoise(0, "a"),
+        )
 
 
 def test_a_repeated_upload_is_answered_but_not_applied():

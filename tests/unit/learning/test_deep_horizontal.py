@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `deep` is not installed")
 
-from offbeat.errors import BadJob  # noqa: E402
+from offbeat.errors import BadData, BadJob  # noqa: E402
 from offbeat.learning.deep_horizontal import DeepModel, digits_model  # noqa: E402
 from offbeat.learning.horizontal import LinearModel, edge_data, smoothness_by_power  # noqa: E402
 from offbeat.privacy.clipping import clipped_sum  # noqa: E402
@@ -101,3 +101,11 @@ def test_parties_on_threads_may_share_a_model(clip):
         together = list(pool.map(lambda start: SMALL.clipped_sum(start, DATA, rows, clip)[0], starts * 3))
     for k, found in enumerate(together):
         np.testing.assert_allclose(found, alone[k % 8], rtol=1e-5, atol=1e-6)
+
+
+def test_rows_of_another_size_are_refused():
+    SMALL.check(DATA)
+    with pytest.raises(BadData, match="has 64 columns, and these rows have 49"):
+        SMALL.check(edge_data(np.ones((3, 49)), np.array([0, 1, 2])))
+    with pytest.raises(BadData, match="the largest label is 10"):
+        SMALL.check(edge_data(np.ones((3, 64)), np.array([0, 1, 10])))

@@ -134,3 +134,17 @@ def test_bad_models_are_named():
         LinearModel("hing", 3)
     with pytest.raises(BadJob, match="two classes"):
         LinearModel("logistic", 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("columns", "label", "words"),
+    [(3, 1, "has 5 columns, and these rows have 3"), (5, 4, "the largest label is 4"), (7, 9, "5 columns")],
+)
+def test_rows_of_another_size_never_reach_the_kernel(columns, label, words):
+    """It looks at no bounds: other rows of memory would go into the sum, past the clip."""
+    model = LinearModel("softmax", 5, 4)
+    data = edge_data(np.ones((6, columns)), np.array([0, 1, 0, 1, 0, label]))
+    with pytest.raises(BadData, match=words):
+        model.check(data)
+    with pytest.raises(BadData, match=words):
+        model.clipped_sum(model.start(), data, np.arange(6), 1.0)
