@@ -23,7 +23,9 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", 
 
 def run(
     job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job file.", show_default=False)],
-    runtime: Annotated[str | None, typer.Option(help="simulator, threads or processes; replaces the job's.")] = None,
+    runtime: Annotated[
+        str | None, typer.Option(help="simulator, threads, processes or ray; replaces the job's.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Replaces the job's seed.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; a new one under runs/ by default.")] = None,
     set_: Annotated[
@@ -216,8 +218,8 @@ def replay(
 ) -> None:
     """Do a run again, event by event, and see that everything comes out the same, bit for bit.
 
-    A simulated run is repeated from its seed. A run on threads or processes is repeated from its parties' logs, an
-    organisation's side of a run from its own.
+    A simulated run is repeated from its seed. A run on threads, processes or ray is repeated from its parties' logs,
+    an organisation's side of a run from its own.
     """
     from offbeat.replaying import replay_run
 

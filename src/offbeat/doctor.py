@@ -18,6 +18,7 @@ EXTRAS = {
     "deep": ("torch", "networks as embeddings (VAFL)"),
     "grpc": ("grpc", "organisations over gRPC, and the runtime 'processes'"),
     "mqtt": ("paho", "edge sites over a broker"),
+    "ray": ("ray", "the runtime 'ray': parties as actors of a cluster"),
     "psi": ("private_set_intersection", "private intersection of ids"),
     "web": ("starlette", "watching a run in the browser (offbeat watch)"),
 }

@@ -146,10 +146,10 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
     def _job(self, task: Task, X: Blocks) -> Job:
         me = type(self).__name__
         method_named(self.algorithm)
-        if self.runtime == "processes":
+        if self.runtime in ("processes", "ray"):
             raise BadJob(
-                f'{me} runs in one process: runtime must be "simulator" or "threads"; got "processes", which is for '
-                "job files: offbeat run JOB.toml --runtime processes."
+                f'{me} runs in one process: runtime must be "simulator" or "threads"; got "{self.runtime}", which is '
+                f"for job files: offbeat run JOB.toml --runtime {self.runtime}."
             )
         slow = {name: _plain(factor) for name, factor in (self.slow or {}).items()}
         unknown = [name for name in slow if name not in X]

@@ -158,7 +158,7 @@ LINEAR_ONLY = (
 )
 """Keys that say nothing to VAFL."""
 PENALTIES_OF = {"linear": ("l2", "nonconvex", "none"), "embedding": ("none", "l1", "l2", "box", "ball")}
-RUNTIMES = ("simulator", "threads", "processes")
+RUNTIMES = ("simulator", "threads", "processes", "ray")
 JITTERS = ("none", "lognormal", "exponential", "poisson")
 PLAIN_CHOICES: dict[str, tuple[str, ...]] = {
     "task": ("auto", "classification", "multiclass", "regression"),

@@ -142,6 +142,9 @@ def verdict_of(outcome: Outcome, party: str, stopped: bool) -> tuple[str, str]:
     finish = outcome.finished.get(party)
     if finish is not None:
         return finish.verdict, finish.reason
+    if party in outcome.lost and not outcome.stalled:
+        told = next((end.reason for end in outcome.finished.values() if end.verdict == "peer-lost"), "")
+        return "peer-lost", told or f"{party} was lost"
     return ("time" if outcome.out_of_time else "stalled"), outcome.stalled
 
 

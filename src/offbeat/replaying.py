@@ -112,4 +112,6 @@ def _recorded(record: RunRecord, digests: dict[str, bytes]) -> bool:
     """Whether these are the effects that the run's record tells of."""
     if record.runtime == "threads":
         return digest_of(digests) == record.digest
-    return record.runtime != "processes" or " ".join(digests[n].hex() for n in sorted(digests)) == record.digest
+    if record.runtime not in ("processes", "ray"):
+        return True
+    return " ".join(digests[name].hex() for name in sorted(digests)) == record.digest

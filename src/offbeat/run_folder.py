@@ -3,7 +3,7 @@
 job.toml                 the job, fully resolved
 record.json              the record; written last, so a folder that has it is complete
 metrics.jsonl            the curve; while the run goes on, its looks so far, and live.json beside it
-events/                  messages for the timeline; on threads and processes, each party's log
+events/                  messages for the timeline; on threads, processes and ray, each party's log
 checkpoints/             the model by party
 report.html              one page for browsers
 """

@@ -15,6 +15,7 @@ from offbeat.runtime.contract import Runtime
 from offbeat.runtime.simulator import CostModel, Jitter, Link, Simulator, profile
 
 SIMULATED_LATENCY_S = 1e-4
+PARTY_OF_JOB = "offbeat.job_party:party_of_job"
 RESTARTS = 3
 """Whoever waits for a lost party can be helped on one machine: its process is started again, so often."""
 THREADS_KNOW = (
@@ -58,7 +59,7 @@ def costs_of(job: Job) -> CostModel:
 
 def ignored_by(job: Job) -> list[str]:
     """Keys of [runtime] that were set to something and that the runtime of this kind does not know."""
-    known = {"simulator": None, "threads": THREADS_KNOW, "processes": ("kind",)}[job.runtime.kind]
+    known = {"simulator": None, "threads": THREADS_KNOW, "ray": THREADS_KNOW, "processes": ("kind",)}[job.runtime.kind]
     if known is None:
         return []
     plain, usual = msgspec.to_builtins(job.runtime), msgspec.to_builtins(RuntimeEntry())
@@ -78,6 +79,8 @@ def runtime_for(
         return Threads(messages=tuple(messages), costs=costs_of(job), folder=folder, until_s=job.runtime.until_s)
     if kind == "processes":
         return _processes(job, folder)
+    if kind == "ray":
+        return _ray(job, folder)
     raise BadJob(f"There is no runtime {kind!r} for a run in one place.")
 
 
@@ -96,10 +99,25 @@ def _processes(job: Job, folder: Path | None) -> Runtime:
     if job.algorithm in EMBEDDING:
         session["checkpoint_s"] = inf  # a snapshot of theirs forgets the work that is under way: the whole log, then
     return Processes(
-        "offbeat.job_party:party_of_job",
+        PARTY_OF_JOB,
         msgspec.to_builtins(job),
         folder,
         session=session,
         restarts=RESTARTS if job.on_loss == "wait" else 0,
         timeout_s=inf,
+    )
+
+
+def _ray(job: Job, folder: Path | None) -> Runtime:
+    from offbeat.runtime.ray import Ray
+
+    if folder is None:
+        raise BadJob("The runtime 'ray' keeps its parties' logs in a run folder; none was given.")
+    return Ray(
+        PARTY_OF_JOB,
+        msgspec.to_builtins(job),
+        folder,
+        costs=costs_of(job),
+        on_loss=job.on_loss,
+        until_s=job.runtime.until_s,
     )

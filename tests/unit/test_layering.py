@@ -25,7 +25,7 @@ ORDER = (
 )
 TOP = len(ORDER)  # everything else: experiment, job, estimators, reproduce, bench, cli and the package itself
 
-SLOW_IMPORTS = ("torch", "matplotlib", "dp_accounting", "grpc", "paho", "pandas", "starlette", "uvicorn")
+SLOW_IMPORTS = ("torch", "matplotlib", "dp_accounting", "grpc", "paho", "ray", "pandas", "starlette", "uvicorn")
 
 
 def modules():
