@@ -117,9 +117,10 @@ class Site:
         self.process.wait(10)
 
     def result(self, seconds):
+        """Whoever was killed may be back after the cloud has left, and then nobody answers it."""
         code = self.process.wait(seconds)
         error = (self.folder / f"{self.name}.{self.starts}.err").read_text()
-        assert code == 0, f"{self.name} ended with {code}: {error[-2000:]}"
+        assert code == 0 or (code == 3 and self.starts > 1), f"{self.name} ended with {code}: {error[-2000:]}"
         return json.loads((self.folder / f"{self.name}.{self.starts}.json").read_text())
 
 
