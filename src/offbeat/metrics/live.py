@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
@@ -77,6 +77,8 @@ class LiveRun:
         run = f"{time.time_ns():x}-{os.getpid():x}"
         self.now = msgspec.structs.replace(now, run=run, process=os.getpid(), host=socket.gethostname())
         self._waiting: list[bytes] = []
+        self._last: CurveRow | None = None
+        self._certificate = Certificate()
         self._due = clock()
         self._rows: BinaryIO | None = None
         self._broken = False
@@ -89,19 +91,24 @@ class LiveRun:
         if certificate is not None:
             gradient_norm, gap = certificate.gradient_norm, certificate.duality_gap
             row = msgspec.structs.replace(row, gradient_norm=gradient_norm, gap=gap)
-            self.now = msgspec.structs.replace(self.now, certificate=certificate)
-        self.now = msgspec.structs.replace(self.now, phase="running", time_s=row.time_s, done=row.passes)
+            self._certificate = certificate
+        self._last = row
         self._waiting.append(encode_plain(row) + b"\n")
         if self.clock() >= self._due:
-            self.now = msgspec.structs.replace(self.now, parties=dict(parties()))
-            self._try(self._write)
+            self._move(phase="running", parties=dict(parties()))
             self._due = self.clock() + EVERY_S
 
     def end(self, phase: Phase, reason: str = "") -> None:
-        self.now = msgspec.structs.replace(self.now, phase=phase, reason=reason)
-        self._try(self._write)
+        self._move(phase=phase, reason=reason)
         if self._rows is not None:
             self._rows.close()
+
+    def _move(self, **more: Any) -> None:
+        last = self._last
+        if last is not None:
+            more = {"time_s": last.time_s, "done": last.passes, "certificate": self._certificate, **more}
+        self.now = msgspec.structs.replace(self.now, **more)
+        self._try(self._write)
 
     def _try(self, write: Callable[[], None]) -> None:
         if self._broken:

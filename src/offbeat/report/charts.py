@@ -6,7 +6,7 @@ script turns into a read-out under the pointer or the arrow keys.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from offbeat.metrics.curves import Axis, Quantity
 from offbeat.metrics.staleness import bucket_label
@@ -69,12 +69,16 @@ def axis_unit(axis: Axis, largest: float) -> Unit:
     return Unit(name, divisor, symbol)
 
 
-def line_chart(series: Sequence[Series], axis: Axis, quantity: str, log: bool, levels: Sequence[float] = ()) -> Markup:
-    """Some quantity against time, passes or bytes; each of `levels` draws a target across."""
+def line_chart(
+    series: Sequence[Series], axis: Axis, quantity: str, log: bool, levels: Sequence[float] = (), along: str = ""
+) -> Markup:
+    """Some quantity against time, passes or bytes; each of `levels` draws a target across. `along`: another name for
+    what is counted along the axis."""
     drawn = [_cut(line, log) for line in series]
     xs = [x for line in drawn for x, _ in line.points]
     ys = [y for line in drawn for _, y in line.points] + [*levels]
     unit = axis_unit(axis, max(xs, default=1.0))
+    unit = replace(unit, name=along) if along else unit
     across = linear_scale(xs, _LEFT, _RIGHT, from_zero=True)
     upwards = log_scale(ys, _BOTTOM, _TOP) if log else linear_scale(ys, _BOTTOM, _TOP)
     return tag(

@@ -49,6 +49,13 @@ class View:
     def over(self) -> bool:
         return self.record is not None
 
+    @property
+    def unit(self) -> str:
+        """What `CurveRow.passes` counts: the updates of a horizontal run, the passes of any other."""
+        if self.record is not None:
+            return "passes" if "passes" in self.record.options or "updates" not in self.record.options else "updates"
+        return self.now.unit if self.now is not None else "passes"
+
 
 def check_folder(folder: Path) -> None:
     """A folder that a run is in, or may begin in: an empty one may."""
@@ -302,4 +309,13 @@ def _abandoned(now: Now) -> bool:
         return True
     except OSError:
         return False
-    return False
+    return _dead(now.process)
+
+
+def _dead(process: int) -> bool:
+    """Whether a process that the system still lists has ended, and only waits for its parent to notice."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[:1] in (["Z"], ["X"])

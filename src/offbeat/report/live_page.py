@@ -179,9 +179,7 @@ def _certificate(view: View) -> Markup:
     elif norm is not None:
         text = f"The last certificate: the gradient's norm was {numbers.short(norm, 2)}.{when}"
     else:
-        text = (
-            "No certificate has been computed yet." if view.now.unit == "passes" else "This method has no certificate."
-        )
+        text = "No certificate so far." if view.unit == "passes" else "This method has no certificate."
     return tag("p", text, class_="lead")
 
 
@@ -212,7 +210,8 @@ def _chart(view: View, quantities: Sequence[Quantity], axis: Axis, log: bool) ->
         return Markup("")
     lines = [Series(QUANTITIES[name], points(view.curve, axis, name), tone) for tone, name in enumerate(shown)]
     levels = [view.now.target] if log and view.now is not None and view.now.target else []
-    return line_chart(lines, axis, " and ".join(QUANTITIES[name] for name in shown), log, levels)
+    along = view.unit if axis == "passes" else ""
+    return line_chart(lines, axis, " and ".join(QUANTITIES[name] for name in shown), log, levels, along)
 
 
 def _looks(view: View) -> Markup:
@@ -220,8 +219,7 @@ def _looks(view: View) -> Markup:
     if not view.curve:
         return tag("p", "")
     measured = [name for name in QUANTITIES if _measured(view, name)]
-    unit = view.now.unit.capitalize() if view.now is not None else "Passes"
-    head = ("Time", unit, *(QUANTITIES[name].capitalize() for name in measured))
+    head = ("Time", view.unit.capitalize(), *(QUANTITIES[name].capitalize() for name in measured))
     rows = [
         (
             numbers.seconds(row.time_s),

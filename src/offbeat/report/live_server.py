@@ -174,8 +174,8 @@ def live_app(folder: Path, look_s: float = LOOK_S) -> Starlette:
 
 async def _follow(hub: Hub, look_s: float) -> None:
     while not hub.closed:
-        await hub.look()
         await asyncio.sleep(look_s)
+        await hub.look()
 
 
 # -- the server ------------------------------------------------------------------------------------------------------

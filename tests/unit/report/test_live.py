@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
+import msgspec
 import pytest
 from live_samples import PARTIES, Writing, row
-from report_samples import hostile_record
+from report_samples import hostile_record, sample_record
 
 from offbeat.data.vertical import vertical_from_dataset
 from offbeat.errors import BadInput
@@ -89,6 +91,18 @@ def test_a_run_whose_process_is_gone_is_broken_off(tmp_path):
     assert "Its process is gone" in parts_of(view)["standing"]
     (tmp_path / "live.json").write_text(mine.replace(f'"host":"{run.live.now.host}"', '"host":"elsewhere"'))
     assert follower.look().standing == "running"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="asks the system's own list of processes")
+def test_a_process_that_nobody_has_waited_for_is_gone_all_the_same(tmp_path):
+    run = Writing(tmp_path)
+    ended = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    assert ended.stdout.read() == b""
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays in the list
+    now = msgspec.structs.replace(run.live.now, process=ended.pid)
+    (tmp_path / "live.json").write_bytes(encode_plain(now))
+    assert Follower(tmp_path).look().standing == "broken off"
+    ended.communicate()
 
 
 def test_a_run_that_failed_says_why(tmp_path):
@@ -234,6 +248,17 @@ def test_hostile_names_stay_text(tmp_path):
     record.write(tmp_path)
     page = live_page(Follower(tmp_path).look())
     assert "<script>alert" not in page and "<img" not in page
+
+
+def test_horizontal_runs_count_updates(tmp_path):
+    run = Writing(tmp_path, algorithm="steady", goal=30, unit="updates")
+    run.look(9)
+    parts = parts_of(Follower(tmp_path).look())
+    assert "1.0 of at most 30 updates" in parts["figures"] and ">Updates</th>" in parts["looks"]
+    assert ">updates</text>" in parts["charts"] and ">passes</text>" not in parts["charts"]
+    record = msgspec.structs.replace(sample_record(), options={"updates": 30})
+    record.write(tmp_path)
+    assert ">updates</text>" in parts_of(Follower(tmp_path).look())["charts"]
 
 
 def test_nothing_to_show_is_said():
