@@ -18,6 +18,7 @@ from offbeat.errors import BadInput
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.live import LIVE_FILE, Now, read_now
 from offbeat.metrics.record import CURVE_FILE, RECORD_FILE, Certificate, RunRecord
+from offbeat.report.wording import unit
 from offbeat.runtime.processes import OBSERVED
 
 JOB_FILE = "job.toml"
@@ -53,7 +54,7 @@ class View:
     def unit(self) -> str:
         """What `CurveRow.passes` counts: the updates of a horizontal run, the passes of any other."""
         if self.record is not None:
-            return "passes" if "passes" in self.record.options or "updates" not in self.record.options else "updates"
+            return unit(self.record)
         return self.now.unit if self.now is not None else "passes"
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from offbeat.methods import HORIZONTAL
 from offbeat.metrics.record import RunRecord
 from offbeat.report import numbers
 
@@ -33,9 +32,14 @@ _METRICS = {
 
 def verdict(record: RunRecord) -> tuple[str, Mood]:
     """A headline for the run's verdict and how it should be felt; a word that is not known stands for itself."""
-    if record.verdict == "passes" and record.algorithm in HORIZONTAL:
+    if record.verdict == "passes" and unit(record) == "updates":
         return "Made all its updates", "good"
     return _VERDICTS.get(record.verdict, (record.verdict.capitalize() or "Ended", "caution"))
+
+
+def unit(record: RunRecord) -> str:
+    """What a look counts: passes, or the updates of a horizontal run, whose job has no passes."""
+    return "updates" if "updates" in record.options and "passes" not in record.options else "passes"
 
 
 def title(record: RunRecord) -> str:
