@@ -118,6 +118,8 @@ def targets_of(y: Array, head: Head) -> Array:
         return np.asarray(y, dtype=np.float64)[:, None]
     if head.outputs == 1:
         return (np.asarray(y) > 0).astype(np.float64)[:, None]
+    if head.outputs == 2 and np.isin(y, (-1, 1)).all():  # as two classes are coded for the linear methods
+        y = np.asarray(y) > 0
     return vafl.one_hot(y, head.outputs)
 
 

@@ -67,6 +67,13 @@ def test_other_tasks(task, metric):
     assert value < 0.6 if metric == "test_rmse" else value > 0.8
 
 
+def test_two_classes_under_a_head_with_an_output_for_each():
+    data, job = problem(), Job(algorithm="vafl", passes=12.0, batch=12, seed=1)
+    result = run_embedding(data, job, head=AdditiveHead(2))
+    assert sorted(np.unique(result.server.targets.argmax(axis=1))) == [0, 1]
+    assert result.record.metrics["test_accuracy"] > 0.9
+
+
 def test_networks_in_place_of_linear_embeddings():
     pytest.importorskip("torch", reason="networks need the deep extra")
     from offbeat.learning.networks import TorchEmbedding, TorchHead, mlp

@@ -65,6 +65,7 @@ from offbeat.algorithms.vafl_messages import (
 from offbeat.algorithms.vafl_options import (
     VARIANTS,
     Vafl,
+    check_finite,
     checked_targets,
     noise_warning,
     privacy_label,
@@ -958,6 +959,7 @@ def build(
     only (`noise_warning`).
     """
     targets = checked_targets(features, targets, embeddings, head, options)
+    check_finite(test_features or {}, test_targets, "test ")
     names = tuple(features)
 
     def source(name: PartyName, purpose: str) -> NoiseSource:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.errors import BadData
 from offbeat.learning.embeddings import Head
 from offbeat.party.contract import Effect, Observe
 
@@ -18,7 +19,16 @@ Array = NDArray[Any]
 
 def one_hot(labels: Array, classes: int) -> Array:
     """Targets of a softmax head from class numbers 0 .. classes-1."""
-    return np.asarray(np.eye(classes)[np.asarray(labels, dtype=np.int64)])
+    labels = np.asarray(labels)
+    wrong = ~np.isin(labels, np.arange(classes))
+    if labels.ndim != 1 or wrong.any():
+        came = np.unique(labels[wrong])[:5].tolist() if wrong.any() else f"an array of shape {labels.shape}"
+        coded = classes == 2 and np.isin(labels, (-1, 1)).all()
+        raise BadData(
+            f"one_hot expects one class number from 0 to {classes - 1} for each row; got {came}. "
+            + ("For labels of -1 and +1 give it labels > 0." if coded else "Number the classes from 0.")
+        )
+    return np.asarray(np.eye(classes)[labels.astype(np.int64)])
 
 
 def joint_embeddings(

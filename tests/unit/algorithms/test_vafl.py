@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Vafl, one_hot
@@ -463,6 +464,52 @@ def test_wrong_options_are_named():
         vafl.build({"a": np.ones((3, 1))}, np.ones((4, 2)), {"a": LinearEmbedding(1, 2)}, AdditiveHead(2), Vafl())
     with pytest.raises(BadData, match="they must agree"):
         vafl.build({"a": np.ones((4, 1))}, np.ones((4, 2)), {"a": LinearEmbedding(1, 3)}, AdditiveHead(3), Vafl())
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "words"),
+    [([-1, 1], 2, "labels > 0"), ([0, 1, 5], 2, r"got \[5\]"), ([0.5], 2, r"\[0.5\]"), ([[0, 1]], 2, "shape")],
+)
+def test_labels_that_are_no_class_numbers_are_refused(labels, classes, words):
+    with pytest.raises(BadData, match=words):
+        one_hot(np.array(labels), classes)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("place", ["features", "sparse", "targets", "test_features", "test_targets"])
+def test_numbers_that_are_not_finite_are_refused_with_whose_they_are(value, place):
+    good, bad = np.ones((4, 1)), np.array([[0.0], [value], [1.0], [0.0]])
+    parts = dict.fromkeys(("features", "targets", "test_features", "test_targets"), good) | {place: bad}
+    ana = csr_matrix(bad) if place == "sparse" else parts["features"]
+    with pytest.raises(BadData, match="The server has 1" if "targets" in place else "ana has 1"):
+        vafl.build(
+            {"ana": ana},
+            parts["targets"],
+            {"ana": LinearEmbedding(1, 1)},
+            AdditiveHead(1, "squared"),
+            Vafl(),
+            test_features={"ana": parts["test_features"]},
+            test_targets=parts["test_targets"],
+        )
+
+
+def test_an_embedding_belongs_to_one_client_that_exists():
+    x, y, head = {"ana": np.ones((4, 1)), "bo": np.ones((4, 1))}, np.ones(4), AdditiveHead(1, "squared")
+    shared = LinearEmbedding(1, 1)
+    vafl.build(x, y, {"ana": shared, "bo": shared}, head, Vafl())  # it holds nothing of a pass
+    with pytest.raises(BadJob, match="Did you mean 'ana'"):
+        vafl.build(x, y, {"ana": shared, "bo": shared, "anna": shared}, head, Vafl())
+    other = Stateful(1, 1)
+    with pytest.raises(BadJob, match="ana and bo were given the same embedding object"):
+        vafl.build(x, y, {"ana": other, "bo": other}, head, Vafl())
+
+
+class Stateful:
+    def __init__(self, inputs, width):
+        self.inner = LinearEmbedding(inputs, width)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
 
 
 def test_the_sentences_about_privacy():
