@@ -25,6 +25,7 @@ JOB_FILE = "job.toml"
 KEPT = 200
 READ_MOST = 4_000_000
 FILES_MOST = 200
+APART = ("processes", "ray")  # runtimes whose parties live in processes of their own
 
 Standing = Literal["waiting", "preparing", "running", "ending", "failed", "broken off", "ended", "unreadable"]
 
@@ -222,7 +223,7 @@ class Follower:
         self._read_looks()
         for path in self._observed():
             self._read_observed(path)
-        logged = self._logged() if now.runtime == "processes" else {}
+        logged = self._logged() if now.runtime in APART else {}
         if now.phase == "preparing" and logged:  # nobody looks into processes, so nobody says that they have begun
             now = msgspec.structs.replace(now, phase="running")
         abandoned = _abandoned(now)

@@ -30,10 +30,10 @@ STANDINGS: dict[Standing, tuple[str, str, str]] = {
     "broken off": ("Broken off", "bad", ""),
     "unreadable": ("Unreadable", "bad", ""),
 }
-PROCESSES = (
-    "Each party is a process of its own, into which nobody looks: until the end this page shows the certificates as "
-    "they are computed, and how much each party has logged."
+APART = (
+    "Each party is a process of its own, into which nobody looks: until the end this page shows how much it has logged"
 )
+CERTIFIED = {"processes": ", and the certificates as they are computed"}
 
 
 @cache
@@ -245,7 +245,8 @@ def _parties(view: View) -> Markup:
     if view.logged:
         logs = [(name, numbers.size(size)) for name, size in view.logged.items()]
         body = table(("Party", "Event log"), logs, "How much each party has logged", numeric=(1,))
-        return tag("div", tag("p", PROCESSES), body)
+        more = CERTIFIED.get(view.now.runtime, "") if view.now is not None else ""
+        return tag("div", tag("p", f"{APART}{more}."), body)
     parties = _who(view)
     if not parties:
         return tag("p", "Nobody has been looked at yet.", class_="quiet")
@@ -253,8 +254,8 @@ def _parties(view: View) -> Markup:
     most = max((party.updates for name, party in parties.items() if name not in CHIEFS), default=0)
     head = ("Party", "Updates", "Against the most", "Lag mean", "Lag max", "Messages", "Sent")
     rows = [(name, *_cells(name, party, most)) for name, party in shown.items()]
-    more = len(parties) - len(shown)
-    note = f"{more} more parties are not shown." if more else ""
+    hidden = len(parties) - len(shown)
+    note = f"{hidden} more parties are not shown." if hidden else ""
     return tag(
         "div",
         tag("p", _behind(parties)),

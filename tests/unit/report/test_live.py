@@ -177,6 +177,15 @@ def test_certificates_of_processes_are_seen_once_each(tmp_path):
     assert not (tmp_path / "observed").exists()
 
 
+def test_actors_of_a_cluster_show_their_logs(tmp_path):
+    Writing(tmp_path, runtime="ray", clock="wall")
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "bank.log").write_bytes(b"x" * 2000)
+    view = Follower(tmp_path).look()
+    assert (view.standing, view.logged) == ("running", {"bank": 2000})
+    assert "how much it has logged." in parts_of(view)["parties"]
+
+
 def test_folders_that_no_run_can_be_in(tmp_path):
     with pytest.raises(BadInput, match="There is no folder"):
         check_folder(tmp_path / "nowhere")
