@@ -93,6 +93,11 @@ class TorchEmbedding:
         self.dtype = dtype
         self._kind = _kind_of(dtype)
         self.module = copy.deepcopy(module).to(self.device, self._kind)
+        if next(self.module.parameters(), None) is None:
+            raise BadJob(
+                f"A client trains its embedding, and {type(module).__name__} has no parameters to train. Put a layer "
+                "with weights into it, as nn.Linear is."
+            )
         self.example = tuple(example)
         self._perturbed = [layer for layer in self.module.modules() if isinstance(layer, Perturb)]
         self.width, self.work = _measure(self.module, self.example, self._kind, self.device)
@@ -436,6 +441,8 @@ def load_weights(path: Path, device: str = "cpu") -> Weights:
 
 def step_together(rule: Optimiser, trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
     """`rule.apply` with one kernel for all tensors where there would be one for each: on a GPU starting them costs."""
+    if not trained:
+        return trained, memory  # a head that only combines
     names = list(trained)
     weights, slopes = list(trained.values()), [gradient[name] for name in names]
     if isinstance(rule, Sgd):
@@ -480,11 +487,16 @@ def _measure(module: Any, example: tuple[int, ...], kind: Any, device: str) -> t
     try:
         with torch.no_grad():
             output = module(torch.zeros((1, *example), dtype=kind, device=device))
-    except RuntimeError as problem:
+    except (RuntimeError, TypeError, ValueError, IndexError) as problem:
         raise BadJob(f"The network does not accept rows of shape {example}: {problem}") from problem
     finally:
         for hook in hooks:
             hook.remove()
+    if not isinstance(output, torch.Tensor):
+        raise BadJob(
+            f"A network must map a batch to one tensor of (rows, width); {type(module).__name__} returned a "
+            f"{type(output).__name__}. Wrap it in a module whose forward picks the tensor to use."
+        )
     if output.ndim != 2:
         raise BadJob(f"A network must map a batch to (rows, width); one row of {example} gave {tuple(output.shape)}.")
     return int(output.shape[1]), sum(counted)

@@ -231,6 +231,38 @@ def test_mistakes_are_named():
             TorchEmbedding(mlp(5, 3), (5,), device="cuda")
 
 
+class Pair(torch.nn.Module):
+    def forward(self, x, y=None):
+        return x, x
+
+
+class Two(torch.nn.Linear):
+    def forward(self, x, y):
+        return super().forward(x + y)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (torch.nn.Sequential(torch.nn.Linear(4, 2), Pair()), "Sequential returned a tuple"),
+        (torch.nn.Flatten(), "Flatten has no parameters"),
+        (Two(4, 2), r"rows of shape \(4,\).*argument"),
+    ],
+)
+def test_a_module_that_cannot_be_trained_is_refused_before_training(module, words):
+    with pytest.raises(BadJob, match=words):
+        TorchEmbedding(module, (4,))
+
+
+def test_a_head_without_parameters_takes_no_steps():
+    head = TorchHead(torch.nn.Identity(), [2, 2], 2, combine="sum")
+    for rule in (Sgd(0.1), Adam(0.1)):
+        trained, memory = head.step(rule, {}, {}, rule.initial({}))
+        assert trained == {} and memory.keys() == rule.initial({}).keys()
+    with pytest.raises(BadJob, match="returned a tuple"):
+        TorchHead(Pair(), [2, 2], 4)
+
+
 def test_initial_weights_come_from_the_seed_and_leave_the_global_generator_alone():
     torch.manual_seed(5)
     first = torch.rand(1)
