@@ -139,7 +139,7 @@ def tell(record: "RunRecord", folder: Path, as_json: bool) -> None:
     speaker().print(summary(record, folder))
     say(f"\nThe page for browsers is {folder / REPORT_FILE}")
     if record.exit_code:
-        say(f"\noffbeat: the run ended as {record.verdict!r}: {record.reason}. What it had is kept.")
+        say(f"\noffbeat: the run ended as {record.verdict!r}: {record.reason.rstrip('.')}. What it had is kept.")
     typer.echo(str(folder))
 
 

@@ -21,7 +21,7 @@ pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 import grpc
 
 from offbeat.auditing import audit_run
-from offbeat.errors import BadData, BadInput, OffbeatError, Refused
+from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, Refused
 from offbeat.evaluation import area_under_curve
 from offbeat.learning.central import optimum
 from offbeat.learning.losses import LOGISTIC
@@ -64,8 +64,8 @@ def job(**method: object) -> Job:
 class Town:
     """Three organisations in three folders; their daemons, here in one process."""
 
-    def __init__(self, folder: Path, *, silent: str = "", names: tuple[str, ...] = NAMES) -> None:
-        self.folder, self.silent, self.names = folder, silent, names
+    def __init__(self, folder: Path, *, silent: str = "", names: tuple[str, ...] = NAMES, columns: int = 4) -> None:
+        self.folder, self.silent, self.names, self.columns = folder, silent, names, columns
         self.daemons: dict[str, Daemon] = {}
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         identities = {name: new_identity(name) for name in names}
@@ -91,16 +91,16 @@ class Town:
         (self.folder / name / "party.toml").write_text(text)
 
     def table(self, name: str, k: int, rows: int = ROWS) -> None:
-        """Four columns of its own, its own order of rows, ten rows that others lack."""
-        rng = np.random.default_rng(0)
-        X = rng.standard_normal((rows + 40, 16))
-        y = (X @ rng.standard_normal(16) + rng.standard_normal(rows + 40) > 0).astype(int)
+        """Columns of its own, its own order of rows, ten rows that others lack."""
+        rng, width = np.random.default_rng(0), self.columns
+        X = rng.standard_normal((rows + 40, 4 * width))
+        y = (X @ rng.standard_normal(4 * width) + rng.standard_normal(rows + 40) > 0).astype(int)
         order = np.random.default_rng(k + 1).permutation([*range(rows), *range(rows + 10 * k, rows + 10 * k + 10)])
-        head = ["id", *(f"{name}{j}" for j in range(4)), *(["bad"] if name == "bank" else [])]
+        head = ["id", *(f"{name}{j}" for j in range(width)), *(["bad"] if name == "bank" else [])]
         lines = [",".join(head)]
         for i in order:
             label = [str(y[i])] if name == "bank" else []
-            lines.append(",".join([f"c{i}", *(repr(float(v)) for v in X[i, 4 * k : 4 * k + 4]), *label]))
+            lines.append(",".join([f"c{i}", *(repr(float(v)) for v in X[i, width * k : width * (k + 1)]), *label]))
         (self.folder / name / "table.csv").write_text("\n".join(lines) + "\n")
 
     def open(self) -> "Town":
@@ -385,6 +385,23 @@ def test_a_party_that_has_ended_a_run_before_it_began_ends_it_for_all(town: Town
         assert "'shop' did not begin" in town.ended(name, AGREED).reason
 
 
+def test_two_runs_of_one_job_are_tested_on_the_same_rows(town: Town) -> None:
+    town.open()
+    tested, tokens = [], []
+    for _ in range(2):
+        run = town.submit(job(target=1e-3))
+        assert {town.ended(name, run).phase for name in NAMES} == {"done"}
+        home = read_home(town.folder / "shop")
+        kept = read_checkpoint(home.private / run, "alignment")
+        assert kept is not None
+        table = load_table(home)
+        own = own_rows(home, table, job(), kept["rows"], kept["tokens"])
+        ids = dict(zip(kept["tokens"], table.ids[kept["rows"]], strict=True))
+        tested.append({ids[token] for token in own.tokens_test})
+        tokens.append(set(own.tokens_test))
+    assert tested[0] == tested[1] and not tokens[0] & tokens[1]
+
+
 def test_a_row_cap_ends_a_training_that_asks_too_often(town: Town) -> None:
     town.settings("shop", row_cap="5")
     town.open()
@@ -441,6 +458,30 @@ def test_vafl_with_networks_over_the_daemons(town: Town) -> None:
     assert town.ended("bank", run).metrics["test_auc"] > 0.75
     assert np.isfinite(connect(town.folder / "bank", run).predict_proba(["c1", "c2"])).all()
     assert replay_training(read_home(town.folder / "shop"), run).verdict == "passes"
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("cnn", (1, 8, 8)), ("lstm", (16, 4))])
+def test_pictures_and_series_over_the_daemons(tmp_path: Path, kind: str, shape: tuple[int, ...]) -> None:
+    pytest.importorskip("torch", reason="needs the extra 'deep'")
+    town = Town(tmp_path, columns=64)
+    allow_vafl(town)
+    town.open()
+    try:
+        wanted = msgspec.structs.replace(
+            vafl(kind=kind, hidden=(4,), channels=2), method=Method(algorithm="vafl", passes=4.0)
+        )
+        with pytest.raises(BadJob, match=f"a {kind} at 'bank' needs data.shape"):
+            town.submit(wanted)
+        for name in NAMES:
+            path = town.folder / name / "party.toml"
+            path.write_text(path.read_text().replace("[data]", f"[data]\nshape = {list(shape)}"))
+            town.restart(name)
+        run = town.submit(wanted)
+        assert {town.ended(name, run).phase for name in NAMES} == {"done"}
+        assert np.isfinite(connect(town.folder / "bank", run).predict_proba(["c1", "c2"])).all()
+        assert replay_training(read_home(town.folder / "shop"), run).verdict == "passes"
+    finally:
+        town.close()
 
 
 def test_a_private_embedding_is_held_to_the_budget_of_its_owner(town: Town) -> None:

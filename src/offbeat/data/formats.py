@@ -100,7 +100,9 @@ def _csv(content: io.BytesIO, file: Path, separator: str) -> "pd.DataFrame":
             return pd.read_csv(
                 content, sep=separator, dtype=str, skipinitialspace=True, index_col=False, encoding="utf-8-sig"
             )
-    except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError, ValueError) as error:
+    except UnicodeDecodeError as error:
+        raise BadData(f"{file} is not written in UTF-8. Save it anew in that encoding.") from error
+    except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
         raise BadData(f"{file} is not a table of separated values: {' '.join(str(error).split())}") from error
 
 

@@ -46,8 +46,9 @@ def _numbers(labels: NDArray[Any], where: str) -> Floats:
 def _not_two(classes: tuple[Any, ...], counts: list[int], where: str) -> str:
     shown = ", ".join(f"{value!r} ({count} rows)" for value, count in list(zip(classes, counts, strict=True))[:6])
     shown += ", ..." if len(classes) > 6 else ""
-    regression = (
-        'A number to be predicted is regression: task = "regression" in a job file, VerticalRegressor in Python.'
+    several = (
+        'A number to be predicted is regression: task = "regression" in a job file, VerticalRegressor in Python. '
+        'Several classes are learned by VAFL: algorithm = "vafl" with task = "multiclass".'
     )
-    advice = regression if len(classes) > 2 else "Check the label column, and that enough ids are shared."
+    advice = several if len(classes) > 2 else "Check the label column, and that enough ids are shared."
     return f"Classification needs exactly two classes; {where} has {len(classes)}: {shown}. {advice}"

@@ -26,6 +26,7 @@ from offbeat.orgs.post import Post
 from offbeat.orgs.predicting import Predictions
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.runs import Run
+from offbeat.orgs.train_embedding import check_shape
 from offbeat.runtime.grpc.identity import Member
 from offbeat.runtime.grpc.server import Server
 
@@ -260,6 +261,7 @@ class Daemon:
                 f"the job wants the labels of '{self.home.name}', but its party.toml names no label column; add "
                 'label = "..." under [data], or leave this party out of labels_at.'
             )
+        check_shape(job, self.home.config.data.shape, self.home.name)
 
     def _refuse_crowd(self) -> None:
         active = [name for name, run in self.runs.items() if not run.status.ended]

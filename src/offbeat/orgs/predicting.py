@@ -83,7 +83,8 @@ class Predictions:
     def _refuse_untrained(self, run: Run) -> None:
         if run.status.phase != "done":
             raise Refused(
-                f"run '{run.run}' is '{run.status.phase}' at '{self._home.name}'; only a finished model predicts."
+                f"run '{run.run}' is '{run.status.phase}' at '{self._home.name}', and only the model of a run that "
+                "ended well predicts: the parts of another may be of different moments. Submit the job again."
             )
 
     def _predictor(self, run: Run, prediction: str, asker: str, tokens: Sequence[bytes]) -> predict.Predictor:

@@ -70,8 +70,9 @@ def preparation_of(data: Data) -> Preparation:
 
 
 def own_rows(home: Home, table: Table, job: Job, rows: NDArray[np.int64], tokens: Sequence[bytes]) -> OwnRows:
-    """Put the table into the aligned order, hold test rows out by their tokens, and prepare the columns."""
-    test = held_out_tokens(tokens, job)
+    """Put the table into the aligned order, hold test rows out by their ids, and prepare the columns. Tokens change
+    with every run; ids do not, and all parties have the same: jobs over the same rows are tested on the same ones."""
+    test = held_out(table.ids[rows], seed=job.rows.test_seed, fraction=job.rows.test_fraction)
     features = take_rows(table.features, rows)
     fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation_of(home.config.data), table.levels)
     block = fitted.apply(features)
@@ -91,11 +92,6 @@ def own_rows(home: Home, table: Table, job: Job, rows: NDArray[np.int64], tokens
         fitted=fitted,
         notes=tuple(f"{home.name}: column '{c}' is constant over the training rows." for c in fitted.constant),
     )
-
-
-def held_out_tokens(tokens: Sequence[bytes], job: Job) -> NDArray[np.bool_]:
-    texts = np.array([token.hex() for token in tokens], dtype=object)
-    return held_out(texts, seed=job.rows.test_seed, fraction=job.rows.test_fraction)
 
 
 def holds_intercept(job: Job, name: str) -> bool:

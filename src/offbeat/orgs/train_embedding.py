@@ -30,6 +30,11 @@ MESSAGES = (*vafl.MESSAGES, *embedding_guard.MESSAGES)
 BATCH_LEAST = 64
 ADAM_STEP = 2e-3
 CURVATURE = {"logistic": 0.25, "squared": 1.0}
+SIDE_LEAST = 8  # pictures are halved three times
+SHAPES = {
+    "cnn": (f"[channels, side, side], the sides at least {SIDE_LEAST}", 3),
+    "lstm": ("[times, values at each time]", 2),
+}
 
 
 def build_embedding_party(
@@ -69,18 +74,23 @@ def embedding_of(job: Job, columns: int, shape: tuple[int, ...], name: str) -> E
     seed = int(stream(job.method.seed, name, "network").integers(2**31))
     if kind == "mlp":
         return TorchEmbedding(mlp(columns, 1, entry.hidden, seed=seed), (columns,))
-    _check_shape(kind, shape, columns, name)
+    check_shape(job, shape, name, columns)
     if kind == "cnn":
         return TorchEmbedding(cnn(shape[0], shape[1], 1, entry.channels, seed=seed), shape)
     return TorchEmbedding(lstm(shape[1], 1, entry.hidden[0], seed=seed), shape)
 
 
-def _check_shape(kind: str, shape: tuple[int, ...], columns: int, name: str) -> None:
-    words = "[channels, side, side]" if kind == "cnn" else "[times, values at each time]"
-    dimensions = 3 if kind == "cnn" else 2
-    if len(shape) != dimensions or int(np.prod(shape)) != columns or (kind == "cnn" and shape[1] != shape[2]):
+def check_shape(job: Job, shape: tuple[int, ...], name: str, columns: int | None = None) -> None:
+    """Refuse a shape that the job's network cannot take; `columns`: how many values a row has, once that is known."""
+    kind = job.embedding.kind
+    if not job.embeds or kind not in SHAPES:
+        return
+    words, dimensions = SHAPES[kind]
+    fits = len(shape) == dimensions and (kind != "cnn" or shape[1] == shape[2] >= SIDE_LEAST)
+    if not fits or (columns is not None and int(np.prod(shape)) != columns):
+        whole = "" if columns is None else f", {columns} values in all"
         raise BadJob(
-            f"a {kind} at '{name}' needs data.shape = {words} in its party.toml, {columns} values in all; it says "
+            f"a {kind} at '{name}' needs data.shape = {words} in its party.toml{whole}; it says "
             f"{list(shape) or 'nothing'}."
         )
 
