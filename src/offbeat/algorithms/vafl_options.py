@@ -153,6 +153,11 @@ def _check_embeddings(features: Mapping[PartyName, Any], embeddings: Mapping[Par
     for name, embedding in embeddings.items():
         if name not in features:
             raise BadJob(f"There is an embedding for {name!r}, and no such client. {did_you_mean(name, features)}")
+        if not embedding.initial(np.random.default_rng(0)).trained:
+            raise BadJob(
+                f"The embedding of {name} has no parameters, and a client trains its own. Put a layer with weights "
+                "into it, as nn.Linear is."
+            )
         other = owners.setdefault(id(embedding), name)
         if other != name and not isinstance(embedding, LinearEmbedding):  # which holds nothing of a pass
             raise BadJob(

@@ -93,11 +93,6 @@ class TorchEmbedding:
         self.dtype = dtype
         self._kind = _kind_of(dtype)
         self.module = copy.deepcopy(module).to(self.device, self._kind)
-        if next(self.module.parameters(), None) is None:
-            raise BadJob(
-                f"A client trains its embedding, and {type(module).__name__} has no parameters to train. Put a layer "
-                "with weights into it, as nn.Linear is."
-            )
         self.example = tuple(example)
         self._perturbed = [layer for layer in self.module.modules() if isinstance(layer, Perturb)]
         self.width, self.work = _measure(self.module, self.example, self._kind, self.device)

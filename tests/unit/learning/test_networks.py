@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="networks need the deep extra")
 
+from offbeat.algorithms import vafl  # noqa: E402
 from offbeat.errors import BadJob  # noqa: E402
 from offbeat.learning.embedding_table import HostShelf  # noqa: E402
 from offbeat.learning.embeddings import Adam, AdditiveHead, Disturbance, LinearEmbedding, Sgd, Weights  # noqa: E402
@@ -245,13 +246,18 @@ class Two(torch.nn.Linear):
     ("module", "words"),
     [
         (torch.nn.Sequential(torch.nn.Linear(4, 2), Pair()), "Sequential returned a tuple"),
-        (torch.nn.Flatten(), "Flatten has no parameters"),
         (Two(4, 2), r"rows of shape \(4,\).*argument"),
     ],
 )
-def test_a_module_that_cannot_be_trained_is_refused_before_training(module, words):
+def test_a_module_that_maps_no_batch_to_a_tensor_is_refused(module, words):
     with pytest.raises(BadJob, match=words):
         TorchEmbedding(module, (4,))
+
+
+def test_an_embedding_without_parameters_is_refused_before_training():
+    features, embeddings = {"ana": np.ones((3, 4))}, {"ana": TorchEmbedding(torch.nn.Flatten(), (4,))}
+    with pytest.raises(BadJob, match="embedding of ana has no parameters"):
+        vafl.build(features, np.ones(3), embeddings, TorchHead(mlp(4, 1), [4], 1, loss_name="squared"), vafl.Vafl())
 
 
 def test_a_head_without_parameters_takes_no_steps():
