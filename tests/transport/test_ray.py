@@ -11,10 +11,11 @@ from toys import MESSAGES, counters, expected_folds
 from typer.testing import CliRunner
 
 from offbeat.cli import app
-from offbeat.errors import NotInstalled, PeerFailed
+from offbeat.errors import BadInput, NotInstalled, PeerFailed
 from offbeat.message.codec import Codec
 from offbeat.party.contract import Started
 from offbeat.runtime import ray as runtime
+from offbeat.runtime.processes import free_ports
 from offbeat.runtime.ray import Ray, cluster
 from offbeat.runtime.ray_actor import CALL_BYTES, CALL_MAILS, Post, Room, _some
 from offbeat.runtime.recovery import recover
@@ -212,6 +213,12 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(NotInstalled, match=r"pip install 'offbeat\[ray\]'"), cluster():
         pass
+
+
+def test_a_cluster_that_does_not_answer_is_named():
+    (port,) = free_ports(1)
+    with pytest.raises(BadInput, match=f"RAY_ADDRESS = '127.0.0.1:{port}'.*refused.*Unset RAY_ADDRESS"):
+        runtime._join(None, f"127.0.0.1:{port}")
 
 
 def test_a_cluster_that_is_in_use_is_used_and_left(one_cluster):

@@ -10,6 +10,7 @@ and an actor that died: the others are told that it is lost, and do as `on_loss`
 
 import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ _GRACE_S = {"wait": 0.5, "stop": 10.0, "continue": inf}
 """How long the others may take to end by themselves once a party is lost; nobody who only waits will."""
 _SILENCE_S = {"wait": 600.0, "stop": 15.0, "continue": 15.0}
 _END_S = 120.0
+_KNOCK_S = 10.0
 _OWN_CLUSTER = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -52,17 +54,12 @@ _OWN_CLUSTER = {
 @contextmanager
 def cluster() -> Iterator[Any]:
     """Ray, connected: as this process is already, to the cluster that RAY_ADDRESS names, or to one of its own."""
-    address = os.environ.get("RAY_ADDRESS", "")
-    own = address in ("", "local")
-    ray = _imported(own)
+    address = os.environ.get("RAY_ADDRESS", "local") or "local"
+    ray = _imported(own=address == "local")
     if ray.is_initialized():
         yield ray
         return
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
-    try:
-        ray.init(**quiet, **(_own_cluster() if own else {"address": "auto"}))
-    except (ConnectionError, RuntimeError, ValueError) as problem:
-        raise BadInput(_not_joined(address, problem)) from problem
+    _join(ray, address)
     try:
         yield ray
     finally:
@@ -83,19 +80,31 @@ def _imported(own: bool) -> Any:
     return ray
 
 
-def _own_cluster() -> dict[str, Any]:
-    return {
-        "address": "local",
+def _join(ray: Any, address: str) -> None:
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+    small = {
         "num_cpus": 1,  # workers made in advance; actors ask for none
         "object_store_memory": STORE_BYTES,
         "include_dashboard": False,
         "_node_ip_address": "127.0.0.1",
     }
+    try:
+        _knock(address)
+        ray.init(address=address, **quiet, **(small if address == "local" else {}))
+    except (OSError, RuntimeError, ValueError) as problem:
+        raise BadInput(_not_joined(address, problem)) from problem
+
+
+def _knock(address: str) -> None:
+    """Ray itself would go on calling for many minutes, without a word, where nobody listens."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
 
 
 def _not_joined(address: str, problem: Exception) -> str:
     said = next(iter(str(problem).splitlines()), repr(problem))
-    if address in ("", "local"):
+    if address == "local":
         return f"Ray could not start a cluster on this machine: {said}"
     return (
         f"expected a Ray cluster at RAY_ADDRESS = {address!r}, and it could not be joined ({said}). Unset RAY_ADDRESS "
