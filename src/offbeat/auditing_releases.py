@@ -80,7 +80,7 @@ def release_findings(record: RunRecord, watch: ReleaseWatch) -> dict[str, Any]:
     violations = list(watch.violations)
     for name, stated in record.privacy.items():
         by_row = watch.seen.get(name)  # a client charges every row by itself, an edge every release
-        charged = int(stated["releases_max" if by_row else "releases"])
+        charged = int(stated["releases_most" if by_row else "releases"])
         sent = max(by_row.values()) if by_row else len(watch.sent.get(name, {}))
         if charged < sent:
             what = "releases of one row" if by_row else "releases"

@@ -207,7 +207,7 @@ def _record(
     secret_noise: bool,
 ) -> RunRecord:
     verdict, reason = verdict_of(outcome, server.name, onlooker.stopped)
-    privacy = {client.name: client.ledger.statement() for client in clients if client.ledger is not None}
+    privacy = {client.name: client.privacy() for client in clients if client.ledger is not None}
     objective = vafl.objective(server, clients, onlooker.targets)
     return RunRecord(
         offbeat=offbeat_version(),
@@ -298,6 +298,6 @@ def _about_embeddings(options: Vafl, privacy: Mapping[str, Mapping[str, Any]]) -
     worst = max(privacy.values(), key=lambda said: float(said["epsilon"]))
     return (
         f"What the server learned about one record's columns at one client is ({worst['epsilon']:.3g}, "
-        f"{worst['delta']:g})-differentially private for replace-one, over {worst['releases_max']} releases and "
-        f"{worst['steps_max']} steps; labels, scaling and several records of one person are not covered."
+        f"{worst['delta']:g})-differentially private for replace-one, over {worst['releases']} releases and "
+        f"{worst['steps']} steps; labels, scaling and several records of one person are not covered."
     )

@@ -49,7 +49,7 @@ def test_private_mode_states_its_epsilon_and_what_it_follows_from():
     result = run_embedding(problem(), job, options=Vafl(batch=12, passes=50, private=calibrate(10.0, 1e-5, 5)))
     said = result.record.privacy["bank"]
     mu = 2 * np.sqrt(
-        said["releases_max"] * (said["clip"] / said["noise"]) ** 2 + said["steps_max"] / said["gradient_noise"] ** 2
+        said["releases"] * (said["clip"] / said["noise"]) ** 2 + said["steps"] / said["gradient_noise"] ** 2
     )
     assert said["mu"] == pytest.approx(mu)
     assert said["epsilon"] <= 10

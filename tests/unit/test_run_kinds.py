@@ -17,7 +17,9 @@ from offbeat.errors import BadJob
 from offbeat.job import job_from
 from offbeat.message.codec import Codec
 from offbeat.methods import EMBEDDING
+from offbeat.metrics.record import RunRecord
 from offbeat.party.contract import Send, Started
+from offbeat.report.wording import privacy_rows
 from offbeat.run_folder import any_job_of
 
 VAFL = """
@@ -124,15 +126,20 @@ def test_private_embeddings_state_what_they_spent(tmp_path):
     assert set(record["privacy"]) == {"bank", "shop", "telecom"}
     assert all(0 < stated["epsilon"] <= 8.0 + 1e-9 for stated in record["privacy"].values())
     assert audit_of(tmp_path / "run")["releases"]["used_once"] is True
+    for name, releases, epsilon, delta, budget, adjacency, remark in privacy_rows(RunRecord.read(tmp_path / "run")):
+        stated = record["privacy"][name]
+        assert (int(releases), budget, adjacency) == (stated["releases"], "8", "replace-one") and int(releases) > 0
+        assert float(epsilon) == pytest.approx(stated["epsilon"], rel=1e-2) and float(delta) == 1e-5
+        assert "seeded" in remark and f"{stated['steps']} steps" in remark
 
 
 def test_an_audit_notices_a_row_that_left_more_often_than_its_ledger_says():
     watch = ReleaseWatch(Codec(vafl.MESSAGES))
     watch.seen["bank"] = Counter({4: 3, 5: 1})
-    record = SimpleNamespace(privacy={"bank": {"releases": 2, "releases_max": 2}})
+    record = SimpleNamespace(privacy={"bank": {"releases": 1, "releases_most": 2}})
     found = release_findings(record, watch)
     assert found["violations"] == ["bank sent 3 releases of one row and its ledger charged 2"]
-    record.privacy["bank"]["releases_max"] = 3
+    record.privacy["bank"]["releases_most"] = 3
     assert release_findings(record, watch)["used_once"] is True
 
 

@@ -474,8 +474,13 @@ class Client:
         self.phase = "done"
         effects: list[Effect] = [Observe("updates", self.version), Observe("retried", self.outbox.retried)]
         if self.ledger is not None:
-            effects.append(Observe("privacy", self.ledger.statement()))
+            effects.append(Observe("privacy", self.privacy()))
         return effects + [Send(self.server, Goodbye()), Finish(self.halt.verdict, self.halt.reason)]
+
+    def privacy(self) -> dict[str, Any]:
+        """What its ledger says, for the record."""
+        assert self.ledger is not None
+        return {**self.ledger.statement(), "seeded": self.disturber.source.seeded}
 
     # time, work, and sending again
 

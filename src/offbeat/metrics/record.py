@@ -104,7 +104,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run. `verdict` is one word for programs, `reason` one sentence for people.
 
     `privacy` holds each accountable party's own statement: `releases`, `epsilon`, `delta`, `adjacency`,
-    `budget_epsilon`, and `spent`, from which the epsilon can be computed anew.
+    `budget_epsilon`, `seeded`, and `spent`, from which the epsilon can be computed anew. A client of VAFL counts by
+    record: its numbers are those of the record that has spent most, with the mechanism in place of `spent`.
     """
 
     offbeat: str

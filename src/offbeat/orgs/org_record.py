@@ -145,8 +145,8 @@ def _privacy(job: Job, name: str, party: AnyGuarded) -> dict[str, dict[str, Any]
     if name in job.labels_at:
         epsilon = job.method.label_dp_epsilon
         return label_ledger([name], epsilon, seeded=False) if epsilon is not None else {}
-    ledger = client_of(party).ledger if isinstance(party, GuardedEmbedding) else None
-    return {name: ledger.statement()} if ledger is not None else {}
+    client = client_of(party) if isinstance(party, GuardedEmbedding) else None
+    return {name: client.privacy()} if client is not None and client.ledger is not None else {}
 
 
 def _warnings(job: Job, name: str, outcome: Outcome) -> tuple[str, ...]:

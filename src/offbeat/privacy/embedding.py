@@ -120,19 +120,21 @@ class RecordLedger:
         self.stepped += uploads
 
     def statement(self) -> dict[str, Any]:
-        """All that is needed to recompute epsilon: mu = 2 sqrt(releases (clip/noise)^2 + steps / gradient_noise^2)."""
+        """Of the record that has spent most: the keys every ledger states, and all that is needed to recompute epsilon:
+        mu = 2 sqrt(releases (clip/noise)^2 + steps / gradient_noise^2)."""
         releases, steps = self._worst()
         mechanism = self.mechanism
         return {
+            "releases": releases,
+            "steps": steps,
             "epsilon": mechanism.epsilon(releases, steps),
             "delta": mechanism.delta,
-            "mu": mechanism.mu(releases, steps),
+            "budget_epsilon": mechanism.epsilon_max,
             "adjacency": "replace-one",
             "unit": "one record's columns at this client",
-            "releases_max": releases,
-            "steps_max": steps,
-            "cap": mechanism.uploads_max,
-            "epsilon_at_cap": mechanism.epsilon_max,
+            "mu": mechanism.mu(releases, steps),
+            "releases_most": int(self.released.max(initial=0)),
+            "uploads_max": mechanism.uploads_max,
             "clip": mechanism.clip,
             "noise": mechanism.noise,
             "gradient_clip": mechanism.gradient_clip,

@@ -111,6 +111,8 @@ def _privacy_cells(statement: Mapping[str, Any]) -> tuple[str, ...]:
     epsilon, remarks = statement.get("epsilon"), [str(statement["warning"])] if statement.get("warning") else []
     if epsilon is None and not remarks:
         remarks.append("no epsilon was accounted for")
+    if "steps" in statement:
+        remarks.append(f"of one record at most, and {numbers.count(statement['steps'])} steps with its gradient")
     if statement.get("seeded"):
         remarks.append("noise is seeded: for experiments only")
     return (

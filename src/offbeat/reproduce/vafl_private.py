@@ -62,7 +62,7 @@ def _private_row(problem: Problem, options: ReproduceOptions, epsilon: float, up
         "setting": f"{problem.name}, private, epsilon {epsilon:g}, delta {DELTA:g}",
         "ours": round(run.looks[-1][2], 4),
         "published": "none: the paper states no epsilon",
-        "verdict": f"spent {said['epsilon']:.2f}: {said['releases_max']} uploads, {said['steps_max']} steps a record",
+        "verdict": f"spent {said['epsilon']:.2f}: {said['releases']} uploads, {said['steps']} steps a record",
         "mu": round(said["mu"], 4),
         "noise": round(said["noise"], 3),
         "gradient noise": round(said["gradient_noise"], 3),

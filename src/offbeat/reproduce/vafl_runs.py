@@ -172,7 +172,7 @@ def _run_of(server: Server, clients: Sequence[Client], looks: list[tuple[float, 
         lag_max=max(summary["lag_max"] for summary in summaries),
         refreshed_share=server.refreshes.asked_rows / max(server.rows_done * max(len(clients) - 1, 1), 1),
         verdict=server.verdict,
-        extra={"privacy": clients[0].ledger.statement()} if clients[0].ledger is not None else {},
+        extra={"privacy": clients[0].privacy()} if clients[0].ledger is not None else {},
     )
 
 

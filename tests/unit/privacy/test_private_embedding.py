@@ -23,13 +23,21 @@ def test_epsilon_can_be_recomputed_from_the_statement():
     for _ in range(3):
         ledger.spend(np.array([1, 2]), step=True)
     said = ledger.statement()
-    assert (said["releases_max"], said["steps_max"]) == (4, 3)
+    assert (said["releases"], said["steps"], said["releases_most"]) == (4, 3, 4)
     mu = math.sqrt(
-        4 * said["steps_max"] / said["gradient_noise"] ** 2
-        + said["releases_max"] * (2 * said["clip"] / said["noise"]) ** 2
+        4 * said["steps"] / said["gradient_noise"] ** 2 + said["releases"] * (2 * said["clip"] / said["noise"]) ** 2
     )
     assert said["mu"] == pytest.approx(mu, rel=1e-12)
     assert delta_by_hand(mu, said["epsilon"]) == pytest.approx(said["delta"], rel=1e-6)
+
+
+def test_the_record_that_left_most_need_not_be_the_one_that_spent_most():
+    ledger = RecordLedger(PrivateEmbedding(noise=4.0, gradient_noise=1.0, uploads_max=9), 2)
+    for _ in range(3):
+        ledger.spend(np.array([0]), step=False)
+    ledger.spend(np.array([1]), step=True)
+    said = ledger.statement()
+    assert (said["releases"], said["steps"], said["releases_most"]) == (1, 1, 3)
 
 
 def test_equal_multipliers_are_not_counted_once():
