@@ -34,7 +34,11 @@ def reproduce(
     entry = reproduction(name)
     folder = out or Path("out") / name
     options = ReproduceOptions(quick, seed, data, folder, _files(file or []), say)
-    result = entry.function(options)
+    try:
+        result = entry.function(options)
+    except KeyboardInterrupt:
+        say(f"What is finished lies in {folder}; the same command goes on from there.")
+        raise
     told = {
         "name": entry.name,
         "title": entry.title,

@@ -113,6 +113,8 @@ def test_an_audit_of_edges_compares_the_ledger_with_what_was_sent(tmp_path):
     found = audit_of(tmp_path / "run")
     assert found["releases"]["used_once"] is True
     assert sum(found["releases"]["by_party"].values()) >= 30
+    (learned,) = found["attacks"]
+    assert learned["party"] == "cloud" and "No attack was tried" in learned["finding"]
 
 
 @pytest.mark.parametrize("variant", ["vafl-tsync", "vafl-sync"])

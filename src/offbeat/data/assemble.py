@@ -65,9 +65,6 @@ class VerticalData:
         """All columns side by side: for centralised references only."""
         return stack_columns([self.train[name] for name in self.names])
 
-    def pooled_test(self) -> Matrix:
-        return stack_columns([self.test[name] for name in self.names])
-
 
 @dataclass(frozen=True)
 class Raw:

@@ -40,12 +40,6 @@ def staleness_bound(lag: float) -> float:
     return 2.0 * math.sin(math.pi / (2.0 * (2.0 * lag + 1.0)))
 
 
-def pipelined_step(smoothness: float, row_smoothness: float, batch: int, in_flight: int) -> float:
-    """eta = 1 / (0.4 L (W + 1) + 8 L_max / b) with W requests in flight: fitted to runs of SAGA on three data sets and
-    within a factor of 2 of the best of a grid on these and on a fourth."""
-    return 1.0 / (0.4 * smoothness * (in_flight + 1) + 8.0 * row_smoothness / batch)
-
-
 def default_step(
     method: str, smoothness: float, row_smoothness: float, batch: int, rows: int, lag: float = 2.0
 ) -> float:

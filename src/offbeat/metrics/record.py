@@ -138,6 +138,12 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         return exit_code_of(self.verdict)
 
     @property
+    def private(self) -> bool:
+        """Whether some party's releases, or the labels, were under an epsilon."""
+        accounted = any(statement.get("epsilon") is not None for statement in self.privacy.values())
+        return accounted or self.options.get("label_dp_epsilon") is not None
+
+    @property
     def bytes_sent(self) -> int:
         return sum(party.bytes_sent for party in self.parties.values())
 

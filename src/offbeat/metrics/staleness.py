@@ -48,16 +48,6 @@ class LagHistogram:
         for lag in lags:
             self.add(lag)
 
-    def merge(self, other: "LagHistogram") -> None:
-        """Count everything that the other histogram counted."""
-        while len(self._counts) < len(other._counts):
-            self._counts.append(0)
-        for bucket, count in enumerate(other._counts):
-            self._counts[bucket] += count
-        self._number += other._number
-        self._total += other._total
-        self._largest = max(self._largest, other._largest)
-
     @property
     def counts(self) -> tuple[int, ...]:
         """Counts for lag 0, 1, 2-3, 4-7, ...; empty when nothing was counted."""

@@ -1,7 +1,7 @@
 """Several runs side by side, on the same axes: a table of text, a figure, and a page for browsers.
 
-What cannot be compared fairly is said before the numbers: different data, different clocks, looks taken at different
-rates.
+What cannot be compared fairly is said before the numbers: different data, different clocks, privacy on one
+side, looks taken at different rates.
 """
 
 from collections.abc import Mapping
@@ -81,6 +81,8 @@ class Comparison:
             found.append("These runs did not use the same data: their objectives cannot be compared.")
         if len({run.clock for run in runs}) > 1:
             found.append("Some times are virtual and some are of a wall clock: they cannot be compared.")
+        if len({run.private for run in runs}) > 1:
+            found.append("Some of these runs are differentially private and some are not: noise makes part of it.")
         rates = [rate for rate in (looks_per_pass(run.curve) for run in runs) if rate]
         if rates and max(rates) > _RATE_TOLERANCE * min(rates):
             found.append(

@@ -92,7 +92,7 @@ QUICK_ROWS = 2000
 
 def table2(options: ReproduceOptions) -> ReproduceResult:
     """Asynchronous against synchronous, three methods, one straggler across the published range of 40 to 300 %."""
-    kept = Kept(options.out / ("table2-quick.json" if options.quick else "table2.json"))
+    kept = Kept(options.out / ("table2-quick.json" if options.quick else "table2.json"), options.say)
     rows: list[dict[str, Any]] = []
     for row in TABLE_2:
         pending: list[Course] = []
@@ -242,7 +242,7 @@ def figure6(options: ReproduceOptions) -> ReproduceResult:
 
     name = "url-shaped@0.001" if options.quick else "url-shaped@0.005"
     counts = (3, 4, 8) if options.quick else (3, 4, 8, 16)
-    kept = Kept(options.out / ("fig6-quick.json" if options.quick else "fig6.json"))
+    kept = Kept(options.out / ("fig6-quick.json" if options.quick else "fig6.json"), options.say)
     times: dict[str, list[tuple[int, float | None]]] = {"afsvrg-vp": [], "fsvrg-vp": []}
     for count in counts:
         for algorithm in times:

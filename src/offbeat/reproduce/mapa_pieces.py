@@ -38,7 +38,7 @@ class Workshop:
         self.name, self.options = name, options
         self.courses = Courses(options.data_dir, limit_rows, None if limit_rows is None else QUICK_TEST_ROWS)
         self.folder = options.out / name
-        self.kept = Kept(self.folder / f"pieces{'-quick' if options.quick else ''}.json")
+        self.kept = Kept(self.folder / f"pieces{'-quick' if options.quick else ''}.json", options.say)
         self.limit_rows = limit_rows
 
     def train(self, setting: Setting) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from offbeat.data.vertical import VerticalData
+from offbeat.errors import BadInput
 from offbeat.experiment import Glance, run_experiment, setting_for
 from offbeat.job import Job, RuntimeEntry
 from offbeat.metrics.curves import LOOKS_TOGETHER, CurveRow, Spread, speed_up, to_target
@@ -152,15 +153,31 @@ def base_job(seed: int = 0, **keys: Any) -> Job:
 
 
 class Kept:
-    """Finished pieces of a long run, in one JSON file of the output folder."""
+    """Finished pieces of a long run, in one JSON file of the output folder. `say` is told of those found there: they
+    are of the code and the data of their day."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self.path = path
-        self.pieces: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        self.pieces: dict[str, Any] = self._read()
+        if self.pieces:
+            say(f"{len(self.pieces)} finished pieces are taken from {path}; remove it to measure them anew.")
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            pieces = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except ValueError:
+            pieces = None
+        if not isinstance(pieces, dict):
+            raise BadInput(f"{self.path} should hold finished pieces, and is damaged. Remove it to begin anew.")
+        return pieces
 
     def get(self, key: str, compute: Callable[[], Any]) -> Any:
         if key not in self.pieces:
             self.pieces[key] = compute()
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps(self.pieces, indent=1))
+            unfinished = self.path.with_suffix(".new")
+            unfinished.write_text(json.dumps(self.pieces, indent=1), encoding="utf-8")
+            unfinished.replace(self.path)
         return self.pieces[key]

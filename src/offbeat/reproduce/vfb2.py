@@ -31,7 +31,7 @@ def figure2(options: ReproduceOptions) -> ReproduceResult:
     from offbeat.report.figures import Curve, Panel, draw_panels
 
     counts = (3, 6) if options.quick else (3, 4, 6, 8, 12)
-    kept = Kept(options.out / ("vfb2-fig2-quick.json" if options.quick else "vfb2-fig2.json"))
+    kept = Kept(options.out / ("vfb2-fig2-quick.json" if options.quick else "vfb2-fig2.json"), options.say)
     rows: list[dict[str, Any]] = []
     curves: list[Curve] = []
     for tone, algorithm in enumerate(("vfb2-svrg", "vfb-svrg")):
@@ -108,7 +108,7 @@ Curves = Mapping[str, Sequence[CurveRow]]
 def _curves(options: ReproduceOptions, name: str, problem: int) -> ReproduceResult:
     from offbeat.report.figures import draw_panels
 
-    kept = Kept(options.out / (f"{name}-quick.json" if options.quick else f"{name}.json"))
+    kept = Kept(options.out / (f"{name}-quick.json" if options.quick else f"{name}.json"), options.say)
     panels: list[Any] = []
     rows: list[dict[str, Any]] = []
     for printed in SETS[:2] if options.quick else SETS:

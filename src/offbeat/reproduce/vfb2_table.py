@@ -61,7 +61,7 @@ QUICK_PASSES = 60.0
 
 def table2(options: ReproduceOptions) -> ReproduceResult:
     """Accuracy without a federation, with labels at half of the parties, and with VFB2-SVRG; q=8, m=3."""
-    kept = Kept(options.out / ("vfb2-table2-quick.json" if options.quick else "vfb2-table2.json"))
+    kept = Kept(options.out / ("vfb2-table2-quick.json" if options.quick else "vfb2-table2.json"), options.say)
     rows: list[dict[str, Any]] = []
     for printed in SETS:
         trials, tasks = [], TASKS[printed.printed[:2]]

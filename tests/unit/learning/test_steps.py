@@ -51,10 +51,6 @@ def test_default_step():
         steps.default_step("saga", 0.0, 0.0, 64, 1000)
 
 
-def test_pipelined_step():
-    assert steps.pipelined_step(0.1, 0.25, 64, 4) == pytest.approx(1 / (0.4 * 0.1 * 5 + 8 * 0.25 / 64))
-
-
 def test_decayed():
     assert steps.decayed(2.0, 0.1, 0) == 2.0
     assert steps.decayed(2.0, 0.1, 10) == pytest.approx(2.0 / 3.0)

@@ -55,13 +55,6 @@ def test_counts_agree_with_a_slow_count(lags):
     assert counted.mean == pytest.approx(sum(lags) / len(lags) if lags else 0.0)
 
 
-@given(st.lists(st.integers(0, 5000)), st.lists(st.integers(0, 5000)))
-def test_merging_is_counting_both(first, second):
-    merged, together = histogram(first), histogram(first + second)
-    merged.merge(histogram(second))
-    assert (merged.counts, merged.mean, merged.largest) == (together.counts, together.mean, together.largest)
-
-
 def test_labels_name_the_lags_of_a_bucket():
     assert [bucket_label(bucket) for bucket in range(6)] == ["0", "1", "2-3", "4-7", "8-15", "16-31"]
 

@@ -1,5 +1,6 @@
 """Several runs on the same axes, and an honest word where they cannot be compared."""
 
+import msgspec
 import pytest
 from report_samples import sample_curve, sample_record, synchronous_record
 
@@ -82,6 +83,15 @@ def test_unequal_runs_are_called_so():
         "These runs were not looked at equally often (2 to 8 looks a pass)",
     ]
     assert "! These runs did not use the same data" in comparison_text(Comparison({"a": sample_record(), "b": other}))
+
+
+def test_a_private_run_beside_one_that_is_not_is_said():
+    private = msgspec.structs.replace(sample_record(), privacy={"edge1": {"epsilon": 2.0}})
+    labels = msgspec.structs.replace(sample_record(), options={"label_dp_epsilon": 1.0})
+    for other in (private, labels):
+        (caveat,) = Comparison({"a": sample_record(), "b": other}).caveats()
+        assert "differentially private" in caveat
+    assert Comparison({"a": private, "b": labels}).caveats() == []
 
 
 def test_the_page_draws_all_curves_on_each_axis(runs):

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from offbeat.data.vertical import vertical_from_dataset
+from offbeat.errors import BadInput
 from offbeat.experiment import Glance
 from offbeat.metrics.curves import CurveRow
 from offbeat.reproduce import afsgd, vfb2
@@ -38,12 +39,20 @@ def test_the_band_is_the_ratio_of_update_rates(parties, slowness, rate):
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path):
-    calls = []
+    calls, said = [], []
     for _ in range(2):
-        kept = Kept(tmp_path / "deep" / "pieces.json")
+        kept = Kept(tmp_path / "deep" / "pieces.json", said.append)
         assert kept.get("a", lambda: calls.append(1) or {"ratio": 2.0}) == {"ratio": 2.0}
     assert calls == [1]
+    assert len(said) == 1 and "1 finished pieces" in said[0]
     assert json.loads((tmp_path / "deep" / "pieces.json").read_text()) == {"a": {"ratio": 2.0}}
+
+
+@pytest.mark.parametrize("content", ['{"a": 1', "[1, 2]", "\x00"])
+def test_damaged_pieces_are_named(tmp_path, content):
+    (tmp_path / "pieces.json").write_text(content)
+    with pytest.raises(BadInput, match=r"pieces\.json .* is damaged"):
+        Kept(tmp_path / "pieces.json", print)
 
 
 def test_a_slow_party_costs_rounds_more_than_it_costs_workers():
