@@ -166,7 +166,8 @@ class _Onlooker:
         parameters = self.cloud.parameters
         with np.errstate(over="ignore", invalid="ignore"):  # a model on its way to infinity; the cloud will say so
             loss, accuracy = self.model.loss(parameters, self.test), self.model.accuracy(parameters, self.test)
-        row = CurveRow(time_s, float(self.cloud.version), 0, objective=loss, test_metric=accuracy)
+        sent = int(getattr(self.runtime, "bytes_sent", 0))
+        row = CurveRow(time_s, float(self.cloud.version), sent, objective=loss, test_metric=accuracy)
         self.curve.append(row)
         if self.live is not None:
             self.live.look(row, None, self._parties_now)

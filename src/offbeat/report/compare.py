@@ -185,6 +185,7 @@ def _curves(runs: Comparison) -> Markup:
     quantity = runs.quantity
     if quantity is None:
         return tag("p", "There is no quantity that all of these runs measured.", class_="quiet")
+    counted = " or ".join(sorted({wording.unit(record) for record in runs.records.values()}))
     return tag(
         "div",
         legend([(name, tone) for tone, name in enumerate(runs.records)]),
@@ -198,6 +199,7 @@ def _curves(runs: Comparison) -> Markup:
                 QUANTITIES[quantity],
                 runs.log,
                 levels=runs.levels,
+                along=counted if axis == "passes" else "",
             )
         ),
     )

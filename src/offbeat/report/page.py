@@ -148,6 +148,7 @@ def _view(record: RunRecord, quantities: Sequence[Quantity], log: bool) -> Marku
                 axis,
                 title,
                 log,
+                along=wording.unit(record) if axis == "passes" else "",
             )
         ),
     )
