@@ -13,7 +13,8 @@
 | eta_0, eta | head_optimiser, optimiser | c           | Vafl.noise: a standard deviation everywhere      |
 
 Order of play, asynchronous, with one client Ana:
-1. Once, every client uploads the embeddings of all its rows (else rows are *cold*: zero, and marked).
+1. Once, every client uploads the embeddings of all its rows (else rows are *cold*: zero, and marked). In private mode
+   this costs, and is left out where all are known to be zero at first.
 2. Ana takes some rows, embeds them and uploads them (`Upload`).
 3. The server writes them into its table, asks others for rows that are too old (`Refresh`; only this update waits),
    does one forward and backward pass over the rows with what the table holds, answers with the derivative of the
@@ -67,6 +68,7 @@ from offbeat.algorithms.vafl_options import (
     Vafl,
     check_finite,
     checked_targets,
+    known_start,
     noise_warning,
     privacy_label,
     what_clients_learn,
@@ -551,6 +553,8 @@ class Server:
         self.memory: Tensors = options.head_optimiser.initial(weights.trained)
         self.rows = len(targets)
         self.table = EmbeddingTable(self.rows, widths, head, dtype)
+        if options.zeros_known:
+            self.table.know_zeros()
         self.order = RowOrder(self.rows, options.batch, options.sampling, stream(seed, name, "rows"))
         self.contributors = options.contributors(len(self.clients))
         self.lag_max = options.lag_max(self.rows, len(self.clients))
@@ -965,6 +969,7 @@ def build(
     """
     targets = checked_targets(features, targets, embeddings, head, options)
     check_finite(test_features or {}, test_targets, "test ")
+    options = known_start(options, [embeddings[name] for name in features])
     names = tuple(features)
 
     def source(name: PartyName, purpose: str) -> NoiseSource:

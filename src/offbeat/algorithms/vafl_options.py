@@ -1,8 +1,8 @@
 """How VAFL is to train, and the sentences about privacy that follow from it."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class Vafl:
     rates: Mapping[PartyName, float] = field(default_factory=dict)  # Poisson activations a second; absent: at once
     sampling: str = "shuffled"
     initial_upload: bool = True
+    zeros_known: bool = False  # every embedding is zero at first and the server knows: see `known_start`
     optimiser: Optimiser = Sgd(0.1)  # noqa: RUF009  (frozen)
     head_optimiser: Optimiser = Sgd(0.1)  # noqa: RUF009
     penalty: Penalty = Penalty()  # noqa: RUF009
@@ -113,6 +114,21 @@ def noise_warning(secret_noise: bool, options: Vafl) -> str:
     """What the record must say about where noise came from; empty if nothing."""
     noisy = options.private is not None or options.noise or options.label_dp_epsilon is not None
     return SEEDED_WARNING if noisy and not secret_noise else ""
+
+
+def known_start(options: Vafl, embeddings: Iterable[Embedding]) -> Vafl:
+    """In private mode nothing is spent on a first upload where every first embedding is zero whatever the rows hold:
+    the server fills its table with zeros by itself. Elsewhere a first upload must leave something to train with."""
+    if options.private is None:
+        return options
+    if all(embedding.begins_at_zero for embedding in embeddings):
+        return replace(options, initial_upload=False, zeros_known=True)
+    if options.initial_upload and options.variant != "vafl-sync" and options.private.uploads_max == 1:
+        raise BadJob(
+            "uploads_max is 1, and the initial upload of every row is that one: nothing would be trained. Set it to 2 "
+            "or more, or set initial_upload to false."
+        )
+    return options
 
 
 def checked_targets(

@@ -66,6 +66,10 @@ class EmbeddingTable:
         self.shelves[client].write(rows, embedding)
         self.written[rows, client] = iteration
 
+    def know_zeros(self) -> None:
+        """Every embedding is known to be zero at the start: nothing is cold."""
+        self.written[:] = 0
+
     def read(self, rows: Array) -> list[Any]:
         return [shelf.read(rows) for shelf in self.shelves]
 

@@ -68,6 +68,11 @@ class Embedding(Protocol):
         """Multiplications of one row's forward pass: what a cost model charges by."""
         ...
 
+    @property
+    def begins_at_zero(self) -> bool:
+        """Whether the first weights make every row's embedding zero, whatever is in the row."""
+        ...
+
     def place(self, features: Any) -> Any:
         """The client's rows, held where and how the passes want them."""
         ...
@@ -171,6 +176,10 @@ class LinearEmbedding:
     @property
     def work(self) -> int:
         return self.inputs * self.width
+
+    @property
+    def begins_at_zero(self) -> bool:
+        return True
 
     def place(self, features: Any) -> Any:
         return features.tocsr() if hasattr(features, "tocsr") else np.asarray(features, dtype=np.float64)

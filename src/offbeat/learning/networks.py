@@ -77,6 +77,8 @@ class TorchEmbedding:
     `final` is the paper's last activation, behind the last layer's noise. `device` is this party's own.
     """
 
+    begins_at_zero = False
+
     def __init__(
         self,
         module: Any,

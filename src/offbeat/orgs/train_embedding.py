@@ -11,6 +11,7 @@ import numpy as np
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Client, Server, Vafl
+from offbeat.algorithms.vafl_options import known_start
 from offbeat.data.matrix import Floats, Matrix
 from offbeat.errors import BadJob
 from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, LinearEmbedding, Optimiser, Penalty, Sgd, Weights
@@ -43,7 +44,7 @@ def build_embedding_party(
     """The party and its message types. `secret` is this party's own, for this run: noise comes from it."""
     server, features = job.labels_at[0], columns_of(job, name, rows.train)
     embedding = embedding_of(job, features.shape[1], shape, name)
-    options = replace(_options(job, rows), optimiser=_optimiser(job, features))
+    options = known_start(replace(_options(job, rows), optimiser=_optimiser(job, features)), [embedding])
     me = f"{name} (columns)" if name == server else name
     client = Client(
         me,

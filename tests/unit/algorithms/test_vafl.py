@@ -35,16 +35,20 @@ from offbeat.runtime.simulator import CostModel, Jitter, Simulator
 ROWS = 8
 
 
-def build(rows=ROWS, seed=0, test=False, clients=("ana", "bo"), **changes):
+class Elsewhere(LinearEmbedding):
+    """Begins at zero and does not say so, as networks do not: a first upload is made, and charged."""
+
+    begins_at_zero = False
+
+
+def build(rows=ROWS, seed=0, test=False, clients=("ana", "bo"), kind=LinearEmbedding, **changes):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(rows, 2 * len(clients)))
     targets = one_hot(rng.integers(0, 3, rows), 3)
     features = {name: x[:, 2 * i : 2 * i + 2] for i, name in enumerate(clients)}
     options = Vafl(**({"batch": 4, "passes": 100, "optimiser": Sgd(0.5), "head_optimiser": Sgd(0.5)} | changes))
     more = {"test_features": features, "test_targets": targets} if test else {}
-    return vafl.build(
-        features, targets, {n: LinearEmbedding(2, 3) for n in features}, AdditiveHead(3), options, seed=seed, **more
-    )
+    return vafl.build(features, targets, {n: kind(2, 3) for n in features}, AdditiveHead(3), options, seed=seed, **more)
 
 
 def bodies(effects, kind=None):
@@ -117,7 +121,7 @@ def test_the_server_takes_a_release_once_and_repeats_its_answer():
 
 def test_a_retry_is_the_same_bytes_and_costs_nothing():
     private = PrivateEmbedding(noise=1.0, gradient_noise=1.0, uploads_max=5)
-    _, clients, firsts = started(private=private)
+    _, clients, firsts = started(private=private, kind=Elsewhere)
     codec = Codec(vafl.MESSAGES)
     (upload,) = firsts["ana"]
     spent = clients["ana"].ledger.released.copy()
@@ -280,21 +284,41 @@ def test_without_initial_upload_rows_are_cold_and_counted():
 # -- private mode, labels, prediction --------------------------------------------------------------------------------
 
 
-def test_private_embeddings_are_clipped_noisy_and_capped():
+@pytest.mark.parametrize(("kind", "steps"), [(LinearEmbedding, 3), (Elsewhere, 2)])
+def test_private_embeddings_are_clipped_noisy_and_capped(kind, steps):
     private = PrivateEmbedding(noise=1e-9, gradient_noise=1e-9, uploads_max=3, clip=0.01, gradient_clip=100.0)
-    server, clients = build(private=private, passes=50)
+    server, clients = build(private=private, passes=50, kind=kind)
     Simulator(seed=1).run([server, *clients])
     norms = [np.linalg.norm(shelf.to_array(), axis=1).max() for shelf in server.table.shelves]
     assert max(norms) == pytest.approx(0.01, abs=1e-6)
     for client in clients:
-        assert client.ledger.released.tolist() == [3] * ROWS  # once at the start, twice with a gradient
-        assert client.ledger.stepped.tolist() == [2] * ROWS
+        assert client.ledger.released.tolist() == [3] * ROWS  # one of them at the start where that is not zero
+        assert client.ledger.stepped.tolist() == [steps] * ROWS
     assert server.verdict == "budget"
+
+
+@pytest.mark.parametrize("variant", vafl.VARIANTS)
+def test_zeros_that_everybody_knows_are_neither_sent_nor_charged(variant):
+    private = PrivateEmbedding(noise=0.5, gradient_noise=0.5, uploads_max=1)
+    server, clients = build(private=private, passes=50, variant=variant)
+    assert server.table.cold(0) == 0 and not server.table.shelves[0].to_array().any()
+    Simulator(seed=1).run([server, *clients])
+    for client in clients:
+        assert client.ledger.released.tolist() == client.ledger.stepped.tolist() == [1] * ROWS
+        assert client.weights.trained["weight"].any()
+        assert client.privacy()["epsilon"] <= private.epsilon_max * (1 + 1e-12)
+
+
+def test_one_upload_that_would_be_the_first_is_refused():
+    private = PrivateEmbedding(noise=0.5, gradient_noise=0.5, uploads_max=1)
+    with pytest.raises(BadJob, match="nothing would be trained"):
+        build(private=private, kind=Elsewhere)
+    build(private=private, kind=Elsewhere, variant="vafl-sync")  # has no first upload
 
 
 def test_private_step_is_the_noisy_clipped_sum():
     private = PrivateEmbedding(noise=0.5, gradient_noise=2.0, uploads_max=9, gradient_clip=0.1)
-    _, clients, firsts = started(private=private)
+    _, clients, firsts = started(private=private, kind=Elsewhere)
     ana, upload = clients["ana"], firsts["ana"][0]
     derivative = np.ones((4, 3))
     forward = ana.passes[upload.release]
@@ -306,7 +330,7 @@ def test_private_step_is_the_noisy_clipped_sum():
 
 def test_an_old_snapshot_repeats_no_number_and_charges_what_it_forgot():
     private = PrivateEmbedding(noise=1.0, gradient_noise=1.0, uploads_max=9)
-    server, clients, firsts = started(private=private)
+    server, clients, firsts = started(private=private, kind=Elsewhere)
     ana = clients["ana"]
     old = decode_state(encode_state(ana.snapshot()))
     upload = firsts["ana"][0]
