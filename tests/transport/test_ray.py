@@ -5,6 +5,7 @@ import signal
 import sys
 from importlib.util import find_spec
 
+import msgspec
 import pytest
 from ray_parties import Alone
 from toys import MESSAGES, counters, expected_folds
@@ -250,6 +251,20 @@ class Handle:
     def remote(self, *arguments):
         self.calls.append(arguments)
         return object()
+
+
+def test_what_waits_for_a_peer_leaves_in_one_call_with_the_number_of_its_first():
+    bo, cy, settled = Handle(), Handle(), []
+    post = Post("ana", {"bo": bo, "cy": cy}, settled.append)
+    mail = Mail("ana", "Count", b"x", 0.5)
+    for peer in ("bo", "bo", "cy"):
+        post.put(peer, mail)
+    post.flush()
+    post.put_now("bo", mail)
+    one = ("Count", 0.5, b"x")
+    sent = [(me, first, msgspec.msgpack.decode(parcel, type=list[tuple])) for me, first, parcel in bo.calls]
+    assert sent == [("ana", 1, [one, one]), ("ana", 3, [one])] and len(cy.calls) == 1
+    assert settled == [2, 1, 1] and post.sent == 4
 
 
 def test_mail_for_a_lost_peer_is_dropped_and_settled():

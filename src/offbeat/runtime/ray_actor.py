@@ -1,9 +1,9 @@
 """Inside an actor of the runtime `ray`: one party, and the post to the others.
 
 The party's seat (thread, inbox, lanes, log) and the timers are those of the runtime `threads`; here mail leaves by
-actor calls that carry our codec's bytes. What waits for a peer goes in one call, and few calls are on their way to it
-at a time. Every method of the actor returns at once, and an actor takes calls one at a time, in the order of
-their caller.
+actor calls that carry our codec's bytes. What a party has for a peer by the time it has nothing else to do goes in one
+call, and few calls are on their way to a peer at a time. No call waits for anything at the actor that takes it, and an
+actor takes calls one at a time, in the order of their caller.
 """
 
 import os
@@ -27,14 +27,14 @@ from offbeat.runtime.checkpoint import write_checkpoint
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.processes import load_factory
 from offbeat.runtime.simulator.costs import CostModel
-from offbeat.runtime.threads import Hall, Mail, Seat, Threads
+from offbeat.runtime.threads import Hall, Inbox, Item, Mail, Seat, Threads
 
 CALLS_MOST = 32
-"""So many calls to one peer may be on their way at a time; what comes meanwhile goes with the next."""
+"""So many calls to one peer may be on their way at a time; then whoever sends to it waits."""
 CALL_MAILS, CALL_BYTES = 256, 2**20
-WAITING_MOST = 10_000
-"""Messages that may wait for a peer; then whoever sends waits too."""
-_FULL_S = 0.002
+BUSY_EVENTS = 16
+"""A party that always has something to do sends its mail off after so many events."""
+_PATIENCE_S = 0.5
 
 Parcel = list[tuple[str, float, bytes]]  # (kind, sent at, frame)
 _PARCEL: msgspec.msgpack.Decoder[Parcel] = msgspec.msgpack.Decoder(Parcel)
@@ -42,77 +42,76 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class Post:
-    """One thread that takes mail away. A peer that is slow to take its mail does not hold up another's."""
+    """What waits for the peers, and takes it to them when it is asked to: a call costs much, whatever it carries."""
 
     def __init__(self, me: PartyName, peers: Mapping[PartyName, Any], left: Callable[[int], None]) -> None:
         self._me, self._peers, self._left = me, dict(peers), left
         self._waiting: dict[PartyName, deque[Mail]] = {peer: deque() for peer in peers}
         self._calls: dict[PartyName, list[Any]] = {peer: [] for peer in peers}
         self._sent = dict.fromkeys(peers, 0)
-        self._news = threading.Condition()
+        self._lock = threading.RLock()
         self._closed = False
-        self.thread = threading.Thread(target=self._work, name=f"offbeat-{me}-post", daemon=True)
 
     @property
     def sent(self) -> int:
         """Messages handed over for the peers that are still there."""
-        return sum(self._sent.values())
+        return sum(list(self._sent.values()))
 
     def put(self, peer: PartyName, mail: Mail) -> None:
-        """Waits while too much waits already; what is for a lost peer is dropped."""
-        with self._news:
-            while len(self._waiting.get(peer, ())) >= WAITING_MOST and not self._closed:
-                self._news.wait()
+        """What is for a lost peer is dropped."""
+        with self._lock:
             if peer in self._waiting and not self._closed:
                 self._waiting[peer].append(mail)
-                self._news.notify_all()
                 return
         self._left(1)
 
+    def put_now(self, peer: PartyName, mail: Mail) -> None:
+        self.put(peer, mail)
+        self.flush()
+
+    def flush(self) -> None:
+        """Everything that waits leaves; waits in turn for a peer that has not taken what it was sent."""
+        with self._lock:
+            for peer in [peer for peer, mail in self._waiting.items() if mail]:
+                while self._waiting.get(peer) and self._may_call(peer):
+                    self._call(peer, _some(self._waiting[peer]))
+
     def forget(self, peer: PartyName) -> None:
-        with self._news:
+        with self._lock:
             dropped = len(self._waiting.pop(peer, ()))
             self._sent.pop(peer, None)
-            self._news.notify_all()
         self._left(dropped)
 
     def close(self) -> None:
-        with self._news:
-            self._closed = True
-            self._news.notify_all()
-
-    def _work(self) -> None:
-        while (parcels := self._next()) is not None:
-            for peer, parcel in parcels.items():
-                self._call(peer, parcel)
-
-    def _next(self) -> dict[PartyName, Parcel] | None:
-        """A parcel for every peer that has mail and may be called, waiting for the first."""
-        with self._news:
-            while not self._closed:
-                found = {peer: _some(mail) for peer, mail in self._waiting.items() if mail and self._may_call(peer)}
-                if found:
-                    self._news.notify_all()
-                    return found
-                self._news.wait(_FULL_S if any(self._waiting.values()) else None)
-            return None
+        self._closed = True
 
     def _may_call(self, peer: PartyName) -> bool:
         """Looking which calls were taken costs as much as a call: done once for many, when there are many."""
         import ray
 
-        calls = self._calls[peer]
-        if len(calls) >= CALLS_MOST:
-            _, self._calls[peer] = ray.wait(calls, num_returns=len(calls), timeout=0)
-        return len(self._calls[peer]) < CALLS_MOST
+        while len(self._calls[peer]) >= CALLS_MOST and not self._closed:
+            _, self._calls[peer] = ray.wait(self._calls[peer], num_returns=CALLS_MOST // 2, timeout=_PATIENCE_S)
+        return not self._closed
 
     def _call(self, peer: PartyName, parcel: Parcel) -> None:
-        with self._news:
-            first = self._sent.get(peer, 0) + 1
-            if peer in self._sent:
-                self._sent[peer] += len(parcel)
+        first = self._sent[peer] + 1
+        self._sent[peer] += len(parcel)
         self._calls[peer].append(self._peers[peer].receive.remote(self._me, first, _ENCODER.encode(parcel)))
         self._left(len(parcel))
+
+
+class Tray(Inbox):
+    """An inbox that sends the party's mail off before the party waits for more, and now and then while it is busy."""
+
+    def __init__(self, most: int, flush: Callable[[], None]) -> None:
+        super().__init__(most)
+        self._flush, self._taken = flush, 0
+
+    def take(self) -> Item | None:
+        self._taken += 1
+        if not self._items or self._taken % BUSY_EVENTS == 0:
+            self._flush()
+        return super().take()
 
 
 def _some(waiting: deque[Mail]) -> Parcel:
@@ -133,18 +132,17 @@ class Room(Hall):
         super().__init__(setting, [party], None)
         self.seat = self.seats[party.name]
         self.office = Post(party.name, peers, self.settled)
+        self.seat.inbox = Tray(setting.inbox_max, self.office.flush)
         self.numbers = dict.fromkeys(peers, 0)  # of the last message that each peer's calls brought
         self.missing = 0
         self.deliver(self.seat, Started(), 0.0)  # before any mail
 
     def run(self) -> Outcome:
         self.scheduler.start()
-        self.office.thread.start()
         self.seat.thread.start()
         self._over.wait()
-        self.office.close()  # before the seat, which may be waiting for it
+        self.office.close()  # before the seat, which may be waiting in it
         self._close()
-        self.office.thread.join()
         if self.problem is not None:
             raise self.problem
         return self._outcome()
@@ -163,7 +161,7 @@ class Room(Hall):
             return
         self.expected()
         if due_s > 0:
-            self.scheduler.at(due_s, partial(self.office.put, name, mail))
+            self.scheduler.at(due_s, partial(self.office.put_now, name, mail))
         else:
             self.office.put(name, mail)
 
@@ -172,6 +170,7 @@ class Room(Hall):
             self._open -= count
 
     def left(self, seat: Seat, finish: Finish) -> None:
+        self.office.flush()
         self.finished[seat.name] = finish
         self.settled(seat.inbox.close())
 
