@@ -20,6 +20,7 @@ FEW_POINTS = 12  # so few looks are drawn as dots too: a single one would be no 
 
 _WIDTH, _HEIGHT = 380, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 366.0, 26.0, 206.0
+_DIGIT = 7.0  # about as wide as one is
 
 _AXES: dict[Axis, tuple[str, tuple[tuple[float, str], ...]]] = {
     "time_s": ("time", ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))),
@@ -119,7 +120,9 @@ def _grid(across: Scale, upwards: Scale, unit: Unit, quantity: str) -> Markup:
     for value in in_units.ticks():
         x = in_units.at(value)
         parts.append(tag("line", x1=x, x2=x, y1=_BOTTOM, y2=_BOTTOM + 4, class_="axis"))
-        parts.append(tag("text", f"{value:g}", x=x, y=_BOTTOM + 17, class_="tick middle"))
+        text = f"{value:g}"
+        fits = x + _DIGIT * len(text) / 2 <= _WIDTH
+        parts.append(tag("text", text, x=x, y=_BOTTOM + 17, class_="tick middle" if fits else "tick end"))
     parts.append(tag("line", x1=_LEFT, x2=_RIGHT, y1=_BOTTOM, y2=_BOTTOM, class_="axis"))
     parts.append(tag("text", unit.label, x=_RIGHT, y=_BOTTOM + 36, class_="name end"))
     return tag("g", *parts, aria_hidden="true")

@@ -223,7 +223,7 @@ def _looks(view: View) -> Markup:
     rows = [
         (
             numbers.seconds(row.time_s),
-            f"{row.passes:.2f}",
+            f"{row.passes:.2f}" if view.unit == "passes" else numbers.count(int(row.passes)),
             *(numbers.short(getattr(row, name), 6 if name == "objective" else 3) for name in measured),
         )
         for row in reversed(thin(view.curve, LOOKS_SHOWN))
