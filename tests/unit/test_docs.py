@@ -148,7 +148,7 @@ def test_the_readme_tells_speeds_on_a_gpu_each_with_its_way():
     ],
 )
 def test_the_readme_tells_the_range_of_vafl_as_the_files_have_it(kind, delays, shape):
-    files = ("vafl-fig3-quick", "vafl-fig4", "vafl-fig5-6-quick", "vafl-fig7-8")
+    files = ("vafl-fig3", "vafl-fig4", "vafl-fig5-6-quick", "vafl-fig7-8")
     settings = [row for name in files for row in measured(name) if row["setting"].endswith(f": {kind}")]
     found = [row["ours"] for row in settings if f"{delays} delays" in row["setting"]]
     assert shape.format(f"{min(found):.1f}-{max(found):.1f}") in row_of_readme("reproduce vafl-fig3")
