@@ -186,12 +186,15 @@ def _audit_releases(folder: Path, record: RunRecord, job: Job | EdgeJob) -> dict
         server: Any = parties[0]
         attacks = embedding_attacks(data, server.head, job.label_dp_epsilon, watch)
     kinds = {kind.__name__: kind for kind in messages_of_job(job)}
+    private_labels = isinstance(job, Job) and job.label_dp_epsilon is not None
     told = {kind for counts in watch.received.values() for kind in counts}
     return {
         "run": str(folder),
         "algorithm": record.algorithm,
         "received": {name: dict(counts) for name, counts in sorted(watch.received.items())},
-        "reveals": {kind: reveals_of(kinds[kind]) for kind in sorted(told) if kind in kinds},
+        "reveals": {
+            kind: reveals_of(kinds[kind], private_labels=private_labels) for kind in sorted(told) if kind in kinds
+        },
         "releases": release_findings(record, watch),
         "privacy": record.privacy,
         "attacks": attacks,

@@ -2,7 +2,7 @@
 
 releases    each number was used for one value only; what was sent again had the same bytes
 ledger      no party sent more releases than its ledger charged
-attacks     what the clients of VAFL read of the labels, and how often the server saw each row
+attacks     what the clients of VAFL read of the labels or targets, and how often the server saw each row
 """
 
 import hashlib
@@ -96,7 +96,7 @@ def release_findings(record: RunRecord, watch: ReleaseWatch) -> dict[str, Any]:
 def embedding_attacks(
     data: VerticalData, head: Any, label_dp_epsilon: float | None, watch: ReleaseWatch
 ) -> list[dict[str, Any]]:
-    """What each client reads of the labels, and how often the server saw one row of each client."""
+    """What each client reads of the labels or targets, and how often the server saw one row of each client."""
     found = [_labels_of(name, data, head, label_dp_epsilon, watch) for name in data.names]
     for name in data.names:
         times = watch.seen.get(name)
@@ -111,10 +111,12 @@ def _labels_of(
     name: str, data: VerticalData, head: Any, label_dp_epsilon: float | None, watch: ReleaseWatch
 ) -> dict[str, Any]:
     kept = watch.derivatives.get(name, {})
-    if not kept or data.task == "regression":
+    if not kept:
         return {}
     rows = np.fromiter(kept, dtype=np.int64)
     derivatives = np.stack([kept[int(row)] for row in rows])
+    if data.task == "regression":
+        return _targets_of(name, data, head, rows, derivatives)
     guess = _guess(derivatives, head, data)
     if guess is None:
         return {"attack": "labels", "party": name, "finding": "received derivatives; no attack on these was tried"}
@@ -130,6 +132,25 @@ def _labels_of(
     return {"attack": "labels", "party": name, "finding": finding, "right": right}
 
 
+def _targets_of(name: str, data: VerticalData, head: Any, rows: np.ndarray, derivatives: np.ndarray) -> dict[str, Any]:
+    """Numbers: the first derivative of a row is what was predicted of it so far, little, less its target. Behind
+    another head it is a multiple of that, along a direction of the head's."""
+    guess = -derivatives[:, 0] if isinstance(head, AdditiveHead) else _along_main_direction(derivatives)
+    truth = np.asarray(data.y_train[rows], dtype=np.float64)
+    share = f"{len(rows):,} of {data.rows:,} targets"
+    if min(np.std(guess), np.std(truth)) == 0:
+        return {"attack": "targets", "party": name, "finding": f"reads {share}: all are alike"}
+    alike = abs(float(np.corrcoef(guess, truth)[0, 1]))  # a guess at one target tells the sign
+    how = "the first derivatives" if isinstance(head, AdditiveHead) else "the first derivatives' main direction"
+    finding = f"reads {share} from {how}, with a correlation of {alike:.3f} to the true ones"
+    return {"attack": "targets", "party": name, "finding": finding, "correlation": alike}
+
+
+def _along_main_direction(derivatives: np.ndarray) -> np.ndarray:
+    _, _, directions = np.linalg.svd(derivatives, full_matrices=False)
+    return np.asarray(derivatives @ directions[0])
+
+
 def _guess(derivatives: np.ndarray, head: Any, data: VerticalData) -> np.ndarray | None:
     """An additive head's derivative is expected minus true: its negative entry is the label. For other heads and two
     classes: rows fall into two groups along the derivatives' first principal direction."""
@@ -138,8 +159,7 @@ def _guess(derivatives: np.ndarray, head: Any, data: VerticalData) -> np.ndarray
         return np.asarray(found, dtype=np.int64)
     if data.task != "classification":
         return None
-    _, _, directions = np.linalg.svd(derivatives, full_matrices=False)
-    return np.asarray(derivatives @ directions[0] > 0, dtype=np.int64)
+    return np.asarray(_along_main_direction(derivatives) > 0, dtype=np.int64)
 
 
 def release_text(found: Mapping[str, Any]) -> list[str]:

@@ -99,6 +99,22 @@ def test_an_audit_of_vafl_reads_the_labels_and_counts_releases(tmp_path, setting
     assert "curious party" in call("audit", tmp_path / "run").stdout
 
 
+@pytest.mark.parametrize("settings", [(), ("embedding.kind=mlp", "embedding.optimiser=adam")])
+def test_an_audit_of_a_vafl_regression_reads_the_targets(tmp_path, settings):
+    if settings:
+        pytest.importorskip("torch", reason="the extra `deep` is not installed")
+    told(run(tmp_path, VAFL.replace("credit-like@0.02", "known-ridge"), *settings))
+    found = audit_of(tmp_path / "run")
+    read = [row["correlation"] for row in found["attacks"] if row["attack"] == "targets"]
+    assert len(read) == 3 and min(read) > 0.8
+    assert "correlation" in call("audit", tmp_path / "run").stdout
+
+
+def test_an_audit_of_labels_answered_at_random_says_what_derivatives_reveal_then(tmp_path):
+    told(run(tmp_path, VAFL, "label_dp_epsilon=2"))
+    assert "drawn at random for the row's label" in audit_of(tmp_path / "run")["reveals"]["Gradient"]
+
+
 def test_an_audit_notices_a_number_used_for_two_values():
     watch = ReleaseWatch(Codec(vafl.MESSAGES))
     for value in (1.0, 1.0, 2.0):

@@ -25,9 +25,9 @@ class Upload(Message, frozen=True, gc=False):
 class Gradient(Message, frozen=True, gc=False):
     """The derivative of each row's loss in the client's embedding, and how old the others' embeddings were.
 
-    Reveals: to the client, with an additive head the label of every row (the one negative entry) unless
-    label_dp_epsilon is set; with other heads the labels by the size and direction of the derivative, with high
-    probability.
+    Reveals: to the client, with an additive head the label of every row by the derivative's signs, unless
+    label_dp_epsilon is set; of a regression the prediction so far less the target, at first the target itself. With
+    other heads the same by the size and direction of the derivative, with high probability.
 
     With label_dp_epsilon: to the client, with an additive head the answer that was drawn at random for the row's label,
     the same one every time, not the label; with other heads that answer with high probability.

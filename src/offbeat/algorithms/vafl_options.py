@@ -99,6 +99,12 @@ def what_clients_learn(head: Head, options: Vafl) -> str:
             f"Labels were answered at random once, before training: {options.label_dp_epsilon:g}-label-privacy for "
             "everything the derivatives tell the clients, however often they are sent."
         )
+    if head.loss_name == "squared":
+        return (
+            "Derivatives sent to a client give the rows' targets away: each is the prediction so far less the target, "
+            "and at first nothing is predicted. Clients must be trusted with the targets; label_dp_epsilon is for "
+            "classes alone."
+        )
     if isinstance(head, AdditiveHead):
         return (
             "Every derivative sent to a client gives the row's label away: with an additive head it is the expected "

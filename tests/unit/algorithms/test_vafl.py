@@ -30,6 +30,7 @@ from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Pen
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, PeerLost, Received, Send, Started, Wake, Woken
 from offbeat.privacy.embedding import PrivateEmbedding
+from offbeat.recording import reveals_of
 from offbeat.runtime.simulator import CostModel, Jitter, Simulator
 
 ROWS = 8
@@ -539,6 +540,8 @@ class Stateful:
 def test_the_sentences_about_privacy():
     assert vafl.privacy_label(Vafl(noise=0.1)) == "perturbed, no privacy claim"
     assert "give" in vafl.what_clients_learn(AdditiveHead(3), Vafl())
+    assert "or label_dp_epsilon" not in vafl.what_clients_learn(AdditiveHead(1, "squared"), Vafl())
+    assert "negative entry" not in reveals_of(Gradient) and "target itself" in reveals_of(Gradient)
     assert "2-label-privacy" in vafl.what_clients_learn(AdditiveHead(3), Vafl(label_dp_epsilon=2.0))
     assert "experiments only" in vafl.noise_warning(False, Vafl(noise=0.1))
     assert vafl.noise_warning(True, Vafl(noise=0.1)) == ""
