@@ -27,7 +27,7 @@ from offbeat.evaluation import Setting
 from offbeat.experiment import build_parties, setting_for
 from offbeat.job import Job
 from offbeat.job_data import load_data
-from offbeat.job_party import messages_of_job, parties_of_edge_job, parties_of_job
+from offbeat.job_party import drew_secret_noise, messages_of_job, parties_of_edge_job, parties_of_job
 from offbeat.message.codec import Codec
 from offbeat.methods import EMBEDDING, method_named
 from offbeat.metrics.machine import computing_as_on
@@ -172,7 +172,7 @@ def _do_again(
 
 def _audit_releases(folder: Path, record: RunRecord, job: Job | EdgeJob) -> dict[str, Any]:
     """The same for VAFL and horizontal runs, which mask nothing and number what they release."""
-    if job.seed is None:
+    if drew_secret_noise(job):
         raise BadInput(f"{folder} drew secret noise from the operating system: it cannot be done again under a watch.")
     watch = ReleaseWatch(Codec(messages_of_job(job)))
     attacks: list[dict[str, Any]] = []

@@ -24,6 +24,7 @@ from offbeat.data.assemble import VerticalData
 from offbeat.embedding_job import additive_head, networks_of, options_of, vafl_options
 from offbeat.errors import BadJob
 from offbeat.job import SERVER, Job
+from offbeat.job_embedding import check_secret_noise
 from offbeat.learning.embeddings import Embedding, Head, LinearEmbedding
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.live import LiveRun, PartyNow, live_run
@@ -66,6 +67,9 @@ def run_embedding(
     secret_noise: bool = False,
 ) -> EmbeddingResult:
     """Train once. What `options` leaves at its default is taken from the job."""
+    secret_noise = secret_noise or job.embedding.secret_noise
+    if secret_noise:
+        check_secret_noise(job.runtime.kind, "the job")
     server, clients = embedding_parties(data, job, embeddings, head, options, secret_noise=secret_noise)
     head = server.head
     test_targets = targets_of(data.y_test, head) if data.test_rows else None
@@ -108,7 +112,7 @@ def embedding_parties(
         server=SERVER,
         test_features=data.test if data.test_rows else None,
         test_targets=targets_of(data.y_test, head) if data.test_rows else None,
-        secret_noise=secret_noise,
+        secret_noise=secret_noise or job.embedding.secret_noise,
     )
 
 

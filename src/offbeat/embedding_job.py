@@ -17,10 +17,10 @@ from offbeat.data.assemble import VerticalData
 from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
 from offbeat.job import SERVER, Job
+from offbeat.job_embedding import KINDS
 from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, Head, LinearEmbedding, Optimiser, Penalty, Sgd
 from offbeat.privacy.embedding import PrivateEmbedding, calibrate
 
-KINDS = ("linear", "mlp", "cnn", "lstm")
 ADAM_STEP = 2e-3
 CURVATURE = {"softmax": 0.5, "logistic": 0.25, "squared": 1.0}
 
@@ -164,7 +164,9 @@ def _kinds(job: Job) -> set[str]:
 
 
 def _penalty(job: Job) -> Penalty:
-    return Penalty(job.penalty_kind, job.penalty) if job.penalty_kind != "none" and job.penalty > 0 else Penalty()
+    """Without a size `l1` and `l2` are none; a box or a ball is refused."""
+    none = job.penalty_kind == "none" or (job.penalty_kind in ("l1", "l2") and job.penalty == 0)
+    return Penalty() if none else Penalty(job.penalty_kind, job.penalty)
 
 
 def _private(job: Job) -> PrivateEmbedding | None:

@@ -18,6 +18,7 @@ import msgspec
 
 from offbeat.data.names import check_party_names, did_you_mean
 from offbeat.errors import BadJob
+from offbeat.job_embedding import check_embedding
 from offbeat.job_numbers import JobPart, check_numbers, check_slow, value_of
 from offbeat.methods import DEFAULT_ALGORITHM, EMBEDDING, kind_named
 from offbeat.runtime.simulator import PROFILES
@@ -95,6 +96,7 @@ class EmbeddingEntry(JobPart, frozen=True, kw_only=True):
     uploads_max: int | None = None
     clip: float = 1.0
     gradient_clip: float = 1.0
+    secret_noise: bool = False
 
 
 class Job(JobPart, frozen=True, kw_only=True):
@@ -392,6 +394,8 @@ def _check_family(job: Job, where: str) -> None:
             raise BadJob(f"{where}: {job.algorithm} has no use for {key}, which is for {known_by}. Leave it out.")
     if job.penalty_kind not in PENALTIES_OF[kind]:
         raise BadJob(f"{where}: with {job.algorithm} penalty_kind is one of {', '.join(PENALTIES_OF[kind])}.")
+    if kind == "embedding":
+        check_embedding(job, usual.embedding, where)
     if kind == "linear" and job.task == "multiclass":
         raise BadJob(f'{where}: {job.algorithm} knows two classes, or numbers. For more classes: algorithm = "vafl".')
 

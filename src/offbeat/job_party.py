@@ -32,6 +32,11 @@ def parties_of_job(job: Job, data: VerticalData, only: str | None = None) -> Seq
     return [party for party in everyone if only in (None, party.name)]
 
 
+def drew_secret_noise(job: Job | EdgeJob) -> bool:
+    """Whether noise came from the operating system, so that nobody can do the run again."""
+    return job.seed is None or (isinstance(job, Job) and job.embedding.secret_noise)
+
+
 def messages_of_job(job: Job | EdgeJob) -> tuple[type[Message], ...]:
     """What the parties of a job say to each other."""
     if isinstance(job, EdgeJob):

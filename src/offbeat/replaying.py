@@ -11,7 +11,7 @@ from offbeat.errors import BadInput, PeerFailed
 from offbeat.experiment import run_experiment
 from offbeat.job import Job
 from offbeat.job_data import load_data
-from offbeat.job_party import messages_of_job, parties_of_edge_job, parties_of_job
+from offbeat.job_party import drew_secret_noise, messages_of_job, parties_of_edge_job, parties_of_job
 from offbeat.message.codec import Codec
 from offbeat.methods import EMBEDDING
 from offbeat.metrics.machine import computing_as_on
@@ -37,10 +37,11 @@ def _replay(folder: Path, record: RunRecord, verify: bool) -> dict[str, Any]:
 
         return replay_folder(folder, verify=verify)
     job = any_job_of(folder)
-    if job.seed is None:
+    if drew_secret_noise(job):
+        how = "Give the job a seed" if job.seed is None else "Leave out embedding.secret_noise"
         raise BadInput(
-            f"{folder} drew secret noise from the operating system, which nobody can draw again. Give the job a seed "
-            "to have runs that can be replayed."
+            f"{folder} drew secret noise from the operating system, which nobody can draw again. {how} to have runs "
+            "that can be replayed."
         )
     if job.runtime.kind == "simulator":
         return _from_seed(folder, record, job)

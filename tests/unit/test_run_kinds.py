@@ -171,7 +171,7 @@ def test_the_names_of_vafl_are_those_of_its_variants():
 def test_networks_by_name(tmp_path, kind, shape):
     pytest.importorskip("torch", reason="the extra `deep` is not installed")
     text = 'algorithm = "vafl"\npasses = 1\n[data]\nset = "digits-like"\nparties = 2\nlimit_rows = 200\n'
-    small = ("embedding.optimiser=adam", "embedding.channels=2", "embedding.hidden=[8]")
+    small = ("embedding.optimiser=adam", "embedding.channels=2" if kind == "cnn" else "embedding.hidden=[8]")
     record = told(run(tmp_path, text, f"embedding.kind={kind}", *small, *([shape] if shape else [])))
     assert record["verdict"] == "passes" and "test_accuracy" in record["metrics"]
 
@@ -226,9 +226,22 @@ def test_secret_noise_cannot_be_replayed(tmp_path):
     assert refused.exit_code == 2 and "secret noise" in " ".join(refused.stderr.split())
 
 
+def test_secret_noise_of_embeddings_from_a_job(tmp_path):
+    settings = ("embedding.epsilon=8", "embedding.uploads_max=2", "embedding.secret_noise=true", "passes=1")
+    first = told(run(tmp_path, VAFL, *settings))
+    assert not any("experiments only" in warning for warning in first["warnings"])
+    assert not any(stated["seeded"] for stated in first["privacy"].values())
+    for command in ("replay", "audit"):
+        refused = call(command, tmp_path / "run")
+        assert refused.exit_code == 2 and "secret noise" in " ".join(refused.stderr.split())
+    (tmp_path / "again").mkdir()
+    assert told(run(tmp_path / "again", VAFL, *settings))["digest"] != first["digest"]
+
+
 @pytest.mark.parametrize(
     ("text", "setting", "words"),
     [
+        (VAFL, "embedding.t=2", "vafl-tsync"),
         (VAFL, "target=1e-6", "has no use for target"),
         (VAFL, "penalty_kind=nonconvex", "penalty_kind is one of none, l1"),
         (VAFL, "embedding.kind=mpl", "'mlp'"),

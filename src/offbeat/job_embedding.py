@@ -1,0 +1,73 @@
+"""Whether a VAFL job's [embedding] table is of use: a key that nobody would look at is refused, as elsewhere."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from offbeat.data.names import did_you_mean
+from offbeat.errors import BadJob
+
+KINDS = ("linear", "mlp", "cnn", "lstm")
+REPEATABLE = ("processes", "ray")
+"""Runtimes that rebuild a lost party from its log, and so must draw its noise again."""
+
+
+class Use(NamedTuple):
+    """Some keys, whether anything looks at them in this job, and where they belong."""
+
+    keys: tuple[str, ...]
+    used: bool
+    belongs: str
+
+
+def check_embedding(job: Any, usual: Any, where: str) -> None:
+    """`usual`: the table with its defaults."""
+    entry = job.embedding
+    for kind in entry.kind.values() if isinstance(entry.kind, dict) else (entry.kind,):
+        if kind not in KINDS:
+            raise BadJob(f"{where}: embedding.kind is one of {', '.join(KINDS)}; got {kind!r}. {_near(kind)}".rstrip())
+    for keys, used, belongs in _uses(job):
+        for key in keys:
+            if not used and getattr(entry, key) != getattr(usual, key):
+                raise BadJob(f"{where}: embedding.{key} says nothing here; it is for {belongs}. Leave it out.")
+    if entry.secret_noise:
+        check_secret_noise(job.runtime.kind, where)
+    if job.penalty_kind in ("box", "ball") and job.penalty == 0:
+        raise BadJob(
+            f"{where}: with penalty_kind = {job.penalty_kind!r} penalty is its size, and a size of 0 leaves no weight "
+            'but zero. Set penalty above 0, or penalty_kind = "none".'
+        )
+
+
+def check_secret_noise(runtime: str, where: str) -> None:
+    if runtime in REPEATABLE:
+        raise BadJob(
+            f"{where}: secret noise cannot be drawn again, and runtime.kind = {runtime!r} rebuilds a lost party from "
+            "its log, noise included. Use threads; or organisations, whose noise comes from a secret that each keeps."
+        )
+
+
+def _uses(job: Any) -> Iterator[Use]:
+    entry = job.embedding
+    kinds = set(entry.kind.values()) if isinstance(entry.kind, dict) else {entry.kind}
+    networks = kinds - {"linear"}
+    deep_head = entry.head == "mlp" or (entry.head == "auto" and bool(networks))
+    private = entry.epsilon is not None
+    noisy = private or entry.noise > 0 or job.label_dp_epsilon is not None
+    yield Use(("t",), job.algorithm == "vafl-tsync", 'algorithm = "vafl-tsync"')
+    own_pace = ("delay_bound", "rates", "initial_upload")
+    yield Use(own_pace, job.algorithm != "vafl-sync", "vafl and vafl-tsync, whose clients go at their own pace")
+    yield Use(
+        ("width", "head_hidden"), deep_head, 'embedding.head = "mlp"; an additive head adds up one number an output'
+    )
+    yield Use(("hidden",), not kinds.isdisjoint({"mlp", "lstm"}), 'embedding.kind = "mlp" and "lstm"')
+    yield Use(("channels",), "cnn" in kinds, 'embedding.kind = "cnn"')
+    yield Use(("shape",), not kinds.isdisjoint({"cnn", "lstm"}), 'embedding.kind = "cnn" and "lstm"')
+    yield Use(("device",), bool(networks) or deep_head, "networks")
+    yield Use(("inner_noise",), bool(networks) and entry.noise > 0, "networks with embedding.noise above 0")
+    yield Use(("delta", "uploads_max", "clip", "gradient_clip"), private, "private mode, with embedding.epsilon")
+    yield Use(("secret_noise",), noisy, "runs with embedding.epsilon, embedding.noise or label_dp_epsilon")
+
+
+def _near(kind: str) -> str:
+    hint = did_you_mean(kind, KINDS)
+    return hint if hint.startswith("Did") else ""
