@@ -5,7 +5,7 @@
     sums        how many sums were complete; what is learned from the others is nothing
     attacks     what a curious party can work out of what it rightly received, tried on the real data
 
-A simulated run is repeated from its seed, a run on threads or processes from its logs; either way the audit covers
+A simulated run is repeated from its seed, a run on threads, processes or ray from its logs; either way the audit covers
 every message, not a sample.
 """
 

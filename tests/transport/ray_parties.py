@@ -12,6 +12,8 @@ from toys import MESSAGES
 from offbeat.errors import BadData
 from offbeat.job_party import party_of_job
 from offbeat.party.contract import Compute, Effect, Event, Finish, Message, Party, Started, Wake
+from offbeat.testing.runtime_checks import MESSAGES as RACE
+from offbeat.testing.runtime_checks import runners
 
 Built = tuple[Party, tuple[type[Message], ...]]
 
@@ -52,6 +54,11 @@ class Alone:
 def alone(spec: Mapping[str, Any], name: str) -> Built:
     does, until = spec[name]
     return Alone(name, does, until), MESSAGES
+
+
+def runner(spec: Mapping[str, Any], name: str) -> Built:
+    """One of the race that every runtime must carry."""
+    return next(party for party in runners(spec["count"]) if party.name == name), RACE
 
 
 class Doomed:

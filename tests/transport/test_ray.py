@@ -22,6 +22,7 @@ from offbeat.runtime.ray_actor import CALL_BYTES, CALL_MAILS, Post, Room, _some
 from offbeat.runtime.recovery import recover
 from offbeat.runtime.simulator import CostModel, Link
 from offbeat.runtime.threads import Mail, Threads
+from offbeat.testing.runtime_checks import check_runtime
 
 NAMES = ("ana", "bo", "cy")
 
@@ -42,6 +43,10 @@ def alone(folder, runtime_options=None, **what):
 
 
 # -- toys --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_runtime_does_what_every_runtime_must(one_cluster, tmp_path):
+    check_runtime(lambda: Ray("ray_parties:runner", {"count": 3}, tmp_path))
 
 
 @pytest.mark.parametrize("link", [Link(0.0), Link(1e-3)], ids=["at once", "a slow link"])

@@ -14,6 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 from pathlib import Path
 from time import monotonic, time
 from typing import Any
@@ -134,7 +135,7 @@ class Room(Hall):
         self.office = Post(party.name, peers, self.settled)
         self.seat.inbox = Tray(setting.inbox_max, self.office.flush)
         self.numbers = dict.fromkeys(peers, 0)  # of the last message that each peer's calls brought
-        self.missing = 0
+        self.missing, self.ended_s = 0, inf
         self.deliver(self.seat, Started(), 0.0)  # before any mail
 
     def run(self) -> Outcome:
@@ -171,6 +172,7 @@ class Room(Hall):
 
     def left(self, seat: Seat, finish: Finish) -> None:
         self.office.flush()
+        self.ended_s = self.now()  # the driver will notice a little later
         self.finished[seat.name] = finish
         self.settled(seat.inbox.close())
 
@@ -277,7 +279,7 @@ class PartyActor:
                 "reason": finish.reason,
                 "digest": self.room.seat.drive.digest.hex(),
                 "events": self.outcome.events,
-                "time_s": self.outcome.time_s,
+                "time_s": min(self.room.ended_s, self.outcome.time_s),
                 "lost": sorted(self.room.seat.drive.lost),
                 "observations": observations,
                 "timeline": self.outcome.timeline,
