@@ -31,7 +31,7 @@ from offbeat.metrics.live import LiveRun, PartyNow, live_run
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, PartyRecord, RunRecord
 from offbeat.party.contract import Party
-from offbeat.recording import data_record, deliveries, now_of, reveals, sent_so_far, traffic, verdict_of
+from offbeat.recording import data_record, deliveries, label_ledger, now_of, reveals, sent_so_far, traffic, verdict_of
 from offbeat.runtime.contract import Outcome, Runtime
 from offbeat.runtimes import runtime_for
 
@@ -211,7 +211,9 @@ def _record(
     secret_noise: bool,
 ) -> RunRecord:
     verdict, reason = verdict_of(outcome, server.name, onlooker.stopped)
-    privacy = {client.name: client.privacy() for client in clients if client.ledger is not None}
+    embedded = {client.name: client.privacy() for client in clients if client.ledger is not None}
+    answered = server.options.label_dp_epsilon
+    labels = {} if answered is None else label_ledger([server.name], answered, seeded=not secret_noise)
     objective = vafl.objective(server, clients, onlooker.targets)
     return RunRecord(
         offbeat=offbeat_version(),
@@ -229,8 +231,8 @@ def _record(
         metrics=dict(onlooker.metrics()),
         parties=_parties(server, clients, outcome, job.runtime.lanes),
         reveals=reveals(outcome.tallies, MESSAGES, private_labels=server.options.label_dp_epsilon is not None),
-        warnings=_warnings(data, server, outcome, privacy, secret_noise),
-        privacy=privacy,
+        warnings=_warnings(data, server, outcome, embedded, secret_noise),
+        privacy=labels | embedded,
         options={**msgspec.to_builtins(job), "chosen": _chosen(server)},
         data=data_record(data),
         versions=library_versions(),

@@ -112,7 +112,11 @@ def test_an_audit_of_a_vafl_regression_reads_the_targets(tmp_path, settings):
 
 def test_an_audit_of_labels_answered_at_random_says_what_derivatives_reveal_then(tmp_path):
     told(run(tmp_path, VAFL, "label_dp_epsilon=2"))
-    assert "drawn at random for the row's label" in audit_of(tmp_path / "run")["reveals"]["Gradient"]
+    found = audit_of(tmp_path / "run")
+    assert "drawn at random for the row's label" in found["reveals"]["Gradient"]
+    assert found["releases"]["used_once"] is True
+    ((name, releases, epsilon, *_, remark),) = privacy_rows(RunRecord.read(tmp_path / "run"))
+    assert (name, releases, epsilon) == ("server", "1", "2") and "labels alone" in remark and "seeded" in remark
 
 
 def test_an_audit_notices_a_number_used_for_two_values():
@@ -148,7 +152,7 @@ def test_private_embeddings_state_what_they_spent(tmp_path):
         stated = record["privacy"][name]
         assert (int(releases), budget, adjacency) == (stated["releases"], "8", "replace-one") and int(releases) > 0
         assert float(epsilon) == pytest.approx(stated["epsilon"], rel=1e-2) and float(delta) == 1e-5
-        assert "seeded" in remark and f"{stated['steps']} steps" in remark
+        assert "seeded" in remark and f"gradient: {stated['steps']}" in remark
 
 
 def test_an_audit_notices_a_row_that_left_more_often_than_its_ledger_says():

@@ -192,3 +192,9 @@ def _check_embedding(job: Job, where: str | Path) -> None:
             f"{where}: embedding.epsilon needs embedding.uploads_max, how often one record's number may leave at most; "
             "5 to 50 leave less noise in each."
         )
+    first = job.embedding.kind != "linear" and job.method.algorithm != "vafl-sync"
+    if first and job.embedding.epsilon is not None and job.embedding.uploads_max == 1:
+        raise BadJob(
+            f"{where}: embedding.uploads_max is 1, and a network's first upload of every row is that one: nothing "
+            "would be trained. Set it to 2 or more."
+        )

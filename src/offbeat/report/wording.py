@@ -112,7 +112,7 @@ def _privacy_cells(statement: Mapping[str, Any]) -> tuple[str, ...]:
     if epsilon is None and not remarks:
         remarks.append("no epsilon was accounted for")
     if "steps" in statement:
-        remarks.append(f"of one record at most, and {numbers.count(statement['steps'])} steps with its gradient")
+        remarks.append(f"of one record at most; steps with its gradient: {numbers.count(statement['steps'])}")
     if statement.get("seeded"):
         remarks.append("noise is seeded: for experiments only")
     return (

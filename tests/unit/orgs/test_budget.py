@@ -74,6 +74,11 @@ def test_what_a_job_takes_of_a_party() -> None:
         ('algorithm = "vafl"', 'labels_at = ["bank", "shop"]', "its server"),
         ('algorithm = "vafl"\n[model]\nloss = "squared-hinge"', 'labels_at = ["bank"]', "'logistic' and 'squared'"),
         ('algorithm = "vafl"\n[embedding]\nepsilon = 1.0', 'labels_at = ["bank"]', "uploads_max"),
+        (
+            'algorithm = "vafl"\n[embedding]\nkind = "mlp"\nepsilon = 1.0\nuploads_max = 1',
+            'labels_at = ["bank"]',
+            "nothing would be trained",
+        ),
         ('label_dp_epsilon = 1.0\n[model]\nloss = "squared-hinge"', 'labels_at = ["bank"]', "logistic loss"),
     ],
 )
