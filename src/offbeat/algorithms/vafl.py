@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 
 from offbeat.algorithms.vafl_answers import Answers
 from offbeat.algorithms.vafl_asking import Asking
+from offbeat.algorithms.vafl_checks import check_test_rows, checked_targets
 from offbeat.algorithms.vafl_disturbance import Disturber, noisy_gradient
 from offbeat.algorithms.vafl_farewell import Farewell
 from offbeat.algorithms.vafl_measures import joint_embeddings, joint_scores, last_words, objective, one_hot, score
@@ -66,8 +67,6 @@ from offbeat.algorithms.vafl_messages import (
 from offbeat.algorithms.vafl_options import (
     VARIANTS,
     Vafl,
-    check_finite,
-    checked_targets,
     known_start,
     noise_warning,
     privacy_label,
@@ -968,7 +967,7 @@ def build(
     only (`noise_warning`).
     """
     targets = checked_targets(features, targets, embeddings, head, options)
-    check_finite(test_features or {}, test_targets, "test ")
+    check_test_rows(features, test_features, test_targets)
     options = known_start(options, [embeddings[name] for name in features])
     names = tuple(features)
 

@@ -3,13 +3,10 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy as np
 
 from offbeat.data.names import did_you_mean
-from offbeat.errors import BadData, BadJob
-from offbeat.learning.embeddings import AdditiveHead, Array, Embedding, Head, LinearEmbedding, Optimiser, Penalty, Sgd
+from offbeat.errors import BadJob
+from offbeat.learning.embeddings import AdditiveHead, Embedding, Head, Optimiser, Penalty, Sgd
 from offbeat.party.contract import PartyName
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.privacy.noise import SEEDED_WARNING
@@ -135,79 +132,3 @@ def known_start(options: Vafl, embeddings: Iterable[Embedding]) -> Vafl:
             "or more, or set initial_upload to false."
         )
     return options
-
-
-def checked_targets(
-    features: Mapping[PartyName, Any],
-    targets: Array,
-    embeddings: Mapping[PartyName, Embedding],
-    head: Head,
-    options: Vafl,
-) -> Array:
-    """The targets, one row for each record, once everything fits together."""
-    targets = np.asarray(targets, dtype=np.float64)
-    targets = targets[:, None] if targets.ndim == 1 else targets
-    _check_embeddings(features, embeddings)
-    for key in ("rates", "optimisers", "penalties"):
-        for name in getattr(options, key):
-            if name not in features:
-                raise BadJob(f"{key} names {name!r}, and there is no such client. {did_you_mean(name, features)}")
-    if options.private is not None:
-        for name in features:
-            embeddings[name].check_row_gradients()
-    for name, rows in features.items():
-        if rows.shape[0] != len(targets):
-            raise BadData(
-                f"{name} has {rows.shape[0]} rows and the server {len(targets)} labels; row i must be the same record "
-                "everywhere. Align the tables first."
-            )
-    check_finite(features, targets)
-    if targets.shape[1] != head.outputs:
-        raise BadData(f"The head has {head.outputs} outputs, the targets {targets.shape[1]} columns; they must agree.")
-    return targets
-
-
-def _check_embeddings(features: Mapping[PartyName, Any], embeddings: Mapping[PartyName, Embedding]) -> None:
-    missing = [name for name in features if name not in embeddings]
-    if missing:
-        raise BadJob(f"Every client needs an embedding; {', '.join(missing)} have none.")
-    owners: dict[int, PartyName] = {}
-    for name, embedding in embeddings.items():
-        if name not in features:
-            raise BadJob(f"There is an embedding for {name!r}, and no such client. {did_you_mean(name, features)}")
-        if not embedding.initial(np.random.default_rng(0)).trained:
-            raise BadJob(
-                f"The embedding of {name} has no parameters, and a client trains its own. Put a layer with weights "
-                "into it, as nn.Linear is."
-            )
-        other = owners.setdefault(id(embedding), name)
-        if other != name and not isinstance(embedding, LinearEmbedding):  # which holds nothing of a pass
-            raise BadJob(
-                f"{other} and {name} were given the same embedding object, which holds the noise of the pass under "
-                "way. Make one for each client; they may be made from the same module."
-            )
-
-
-def check_finite(features: Mapping[PartyName, Any], targets: Array | None, what: str = "") -> None:
-    """Refuse columns and targets with nan or infinity. `what`: how to call the rows, if not simply rows."""
-    for name, block in features.items():
-        wrong = _unfinite(block)
-        if wrong:
-            raise BadData(
-                f"{name} has {wrong} {what}numbers that are nan or infinite; finite ones are needed. Leave those "
-                "rows out, or fill them in first."
-            )
-    wrong = 0 if targets is None else _unfinite(targets)
-    if wrong:
-        raise BadData(f"The server has {wrong} {what}targets that are nan or infinite. Leave those rows out.")
-
-
-def _unfinite(values: Any) -> int:
-    """How many numbers are not finite: of an array, a sparse matrix or a tensor, wherever it lies."""
-    values = values.tocsr().data if hasattr(values, "tocsr") else values
-    if hasattr(values, "isfinite"):
-        return int((~values.isfinite()).sum())
-    values = np.asarray(values)
-    return (
-        0 if values.dtype.kind in "biu" else int(np.count_nonzero(~np.isfinite(values.astype(np.float64, copy=False))))
-    )

@@ -56,6 +56,11 @@ class Embedding(Protocol):
     """A client's model."""
 
     @property
+    def inputs(self) -> int:
+        """Numbers in a row."""
+        ...
+
+    @property
     def width(self) -> int: ...
 
     @property

@@ -96,6 +96,7 @@ class TorchEmbedding:
         self._kind = _kind_of(dtype)
         self.module = copy.deepcopy(module).to(self.device, self._kind)
         self.example = tuple(example)
+        self.inputs = prod(self.example)
         self._perturbed = [layer for layer in self.module.modules() if isinstance(layer, Perturb)]
         self.width, self.work = _measure(self.module, self.example, self._kind, self.device)
 

@@ -518,6 +518,28 @@ def test_numbers_that_are_not_finite_are_refused_with_whose_they_are(value, plac
         )
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"features": {"ana": np.ones((4, 3))}}, "ana has rows of 3 numbers, and its embedding takes 1"),
+        ({"test_features": {"bo": np.ones((2, 1))}}, "every client and of no other, ana; it has those of bo"),
+        ({"test_features": {"ana": np.ones((3, 1))}}, "differ: ana 3, the server 2"),
+        ({"test_features": {"ana": np.ones((2, 2))}}, "rows of 1 numbers for training and of 2 for testing"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_with_whose_they_are(changes, words):
+    whole = {"features": {"ana": np.ones((4, 1))}, "test_features": {"ana": np.ones((2, 1))}} | changes
+    with pytest.raises(BadData, match=words):
+        vafl.build(
+            targets=np.ones(4),
+            embeddings={"ana": LinearEmbedding(1, 1)},
+            head=AdditiveHead(1, "squared"),
+            options=Vafl(),
+            test_targets=np.ones(2),
+            **whole,
+        )
+
+
 def test_an_embedding_belongs_to_one_client_that_exists():
     x, y, head = {"ana": np.ones((4, 1)), "bo": np.ones((4, 1))}, np.ones(4), AdditiveHead(1, "squared")
     shared = LinearEmbedding(1, 1)
