@@ -99,6 +99,7 @@ def embedding_parties(
         embeddings, head = networks_of(job, data)
         options = vafl_options(job, data, head) if options is None else options
     head = additive_head(data, job) if head is None else head
+    _check_head(data, head)
     if embeddings is None:
         embeddings = {name: LinearEmbedding(data.widths[name], head.outputs) for name in data.names}
     options = options_of(job, data, head) if options is None else replace(options, variant=job.algorithm)
@@ -114,6 +115,18 @@ def embedding_parties(
         test_targets=targets_of(data.y_test, head) if data.test_rows else None,
         secret_noise=secret_noise or job.embedding.secret_noise,
     )
+
+
+def _check_head(data: VerticalData, head: Head) -> None:
+    """Refuse a head under which labels would be merged or numbers cut into classes."""
+    if data.task == "regression" and head.loss_name != "squared":
+        raise BadJob(f"The task is a regression, and the head's loss is {head.loss_name!r}; expected 'squared'.")
+    classes = len(data.classes or ())
+    if data.task == "multiclass" and (head.loss_name != "softmax" or head.outputs != classes):
+        raise BadJob(
+            f"There are {classes} classes, and the head's loss is {head.loss_name!r} with {head.outputs} outputs; "
+            f"expected 'softmax' with {classes}."
+        )
 
 
 def targets_of(y: Array, head: Head) -> Array:

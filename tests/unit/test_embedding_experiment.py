@@ -74,6 +74,19 @@ def test_two_classes_under_a_head_with_an_output_for_each():
     assert result.record.metrics["test_accuracy"] > 0.9
 
 
+@pytest.mark.parametrize(
+    ("task", "head", "words"),
+    [
+        ("regression", AdditiveHead(1, "logistic"), "expected 'squared'"),
+        ("multiclass", AdditiveHead(1, "logistic"), "expected 'softmax' with 3"),
+        ("multiclass", AdditiveHead(4), "expected 'softmax' with 3"),
+    ],
+)
+def test_a_head_that_does_not_fit_the_labels_is_refused(task, head, words):
+    with pytest.raises(BadJob, match=words):
+        run_embedding(problem(task), Job(algorithm="vafl", passes=1.0), head=head)
+
+
 def test_networks_in_place_of_linear_embeddings():
     pytest.importorskip("torch", reason="networks need the deep extra")
     from offbeat.learning.networks import TorchEmbedding, TorchHead, mlp
