@@ -287,7 +287,7 @@ def job_stop(run: str, party: PartyOption = "", home: HomeOption = Path(".")) ->
     from offbeat.orgs.control import Stop
 
     ask(home, party, Stop(run))
-    say(f"stopped {run}.")
+    say(f"{run} is being stopped; `offbeat job watch {run}` tells when it has ended.")
 
 
 @job.command("list")

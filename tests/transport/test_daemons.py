@@ -545,6 +545,36 @@ def test_a_stop_ends_the_run_everywhere(town: Town) -> None:
         assert status.phase == "stopped" and "stopped by the owner of 'bank'" in status.reason, (name, status)
 
 
+def test_a_stopped_training_keeps_its_best_certified_model(town: Town) -> None:
+    """The same moment everywhere: the parts add up to what was certified, and they predict."""
+    for name in NAMES:
+        town.settings(name, passes_most="1e9")
+    town.open()
+    wanted = job(target=1e-300, passes=1e6)
+    run = town.submit(wanted)
+    wait_until(lambda: town.daemons["bank"].runs[run].status.progress.get("gap", 1.0) < 1e-8)
+    town.ask("bank", control.Stop(run))
+    for name in NAMES:
+        status = town.ended(name, run)
+        assert (status.phase, status.kept) == ("stopped", True), (name, status)
+    pooled = pooled_scores(town, run, wanted)
+    joint = connect(town.folder / "bank", run).decision_function(list(pooled))
+    assert np.abs(joint - np.array(list(pooled.values()))).max() < 1e-3
+    assert replay_training(read_home(town.folder / "shop"), run).verdict == "stopped"
+
+
+def test_the_stop_of_a_party_that_does_not_lead_is_its_own(town: Town) -> None:
+    for name in NAMES:
+        town.settings(name, passes_most="1e9")
+    town.open()
+    run = town.submit(job(target=1e-300, passes=1e6))
+    wait_until(lambda: town.daemons["bank"].runs[run].status.phase == "training")
+    town.ask("shop", control.Stop(run))
+    assert town.ended("shop", run).phase == "stopped" and not town.ended("shop", run).kept
+    with pytest.raises(Refused, match="Submit the job again"):
+        connect(town.folder / "shop", run).decision_function(["c1"])
+
+
 # -- daemons as processes, killed -------------------------------------------------------------------------------------
 
 

@@ -136,6 +136,7 @@ class RunStatus(Packet, frozen=True):
     progress: dict[str, Any] = {}
     metrics: dict[str, float] = {}
     parties: dict[str, str] = {}
+    kept: bool = False  # of a run that did not end well: the best certified model is there all the same
 
     @property
     def ended(self) -> bool:

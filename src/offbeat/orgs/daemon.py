@@ -366,7 +366,7 @@ class Daemon:
 
     def _on_halt(self, peer: str, request: control.Halt) -> Answer:
         run = self._of_initiator(request.run, peer)
-        run.stop(request.verdict, request.reason)
+        run.stop(request.verdict, request.reason, gently=request.verdict == "stopped")
         return control.Done()
 
     def _on_stop(self, request: control.Stop) -> Answer:
@@ -375,7 +375,7 @@ class Daemon:
 
     def _halt(self, run: Run, verdict: str, reason: str) -> None:
         """End a run here and, if it is ours to lead, everywhere."""
-        run.stop(verdict, reason)
+        run.stop(verdict, reason, gently=verdict == "stopped" and run.initiator == self.home.name)
         if run.initiator == self.home.name:
             for other in run.job.parties:
                 if other != self.home.name:

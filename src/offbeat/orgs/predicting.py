@@ -81,10 +81,10 @@ class Predictions:
             self._room.release()
 
     def _refuse_untrained(self, run: Run) -> None:
-        if run.status.phase != "done":
+        if run.status.phase != "done" and not (run.status.ended and run.status.kept):
             raise Refused(
                 f"run '{run.run}' is '{run.status.phase}' at '{self._home.name}', and only the model of a run that "
-                "ended well predicts: the parts of another may be of different moments. Submit the job again."
+                "ended well, or was stopped after a certificate, predicts. Submit the job again."
             )
 
     def _predictor(self, run: Run, prediction: str, asker: str, tokens: Sequence[bytes]) -> predict.Predictor:

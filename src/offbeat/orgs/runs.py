@@ -37,7 +37,7 @@ from offbeat.orgs.row_ledger import Counts, RowLedger, refuse_rows_over_cap
 from offbeat.orgs.rows import OwnRows, load_table, own_rows, read_model, write_model
 from offbeat.orgs.scoring import part_scores
 from offbeat.orgs.tokens import id_column, tokens_of
-from offbeat.orgs.train import AnyGuarded, build_party, sums_of, trained_model
+from offbeat.orgs.train import AnyGuarded, build_party, ended_together, sums_of, trained_model
 from offbeat.party.contract import Finish, Message, Party
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 from offbeat.runtime.contract import Outcome
@@ -49,6 +49,7 @@ from offbeat.runtime.grpc.session import Session
 log = logging.getLogger("offbeat.party")
 
 GOOD_VERDICTS = ("target", "passes")
+END_WITHIN_S = 20.0
 
 
 class Run:
@@ -118,14 +119,28 @@ class Run:
         has the same name."""
         return run_secret(self.identity, self.private, purpose)
 
-    def stop(self, verdict: str, reason: str) -> None:
-        """End this run here, from any thread."""
+    def stop(self, verdict: str, reason: str, *, gently: bool = False) -> None:
+        """End this run here, from any thread. Gently: a training of certified models is given time to end with the best
+        one, the same at every party; the initiator's party brings that about."""
+        if self.status.ended:
+            return
         self._stopped = reason
         session = self._session
+        if session is not None and gently and self._certifies:
+            if self.initiator == self.home.name:
+                session.ask_to_end()
+            impatient = threading.Timer(END_WITHIN_S, session.stop, (reason,))
+            impatient.daemon = True
+            impatient.start()
+            return
         if session is not None:
             session.stop(reason)
         if not self.status.ended:
             self.update(phase="stopped" if verdict == "stopped" else "failed", verdict=verdict, reason=reason)
+
+    @property
+    def _certifies(self) -> bool:
+        return self.status.phase == "training" and not self.job.embeds
 
     # -- the steps ------------------------------------------------------------------------------------------------
 
@@ -134,6 +149,7 @@ class Run:
         try:
             verdict, reason, facts = self._steps()
             kind, phase = "", "done" if self._ended_well(verdict, reason) else "failed"
+            phase = "stopped" if verdict == "stopped" else phase  # the others had heard of it before we did
         except Exception as problem:
             verdict, facts = "failed", {}
             reason, kind = self._explained(problem)
@@ -142,6 +158,7 @@ class Run:
             verdict, reason, kind, phase = "stopped", self._stopped, "", "stopped"
         if not self.status.ended:
             self.update(phase=phase, verdict=verdict, reason=reason, kind=kind)
+        self._stopped = ""  # what a stopped run has kept may predict
         report(verdict, reason, kind, facts)
 
     def _explained(self, problem: Exception) -> tuple[str, str]:
@@ -244,6 +261,7 @@ class Run:
         finish = outcome.finished[self.home.name]
         self.ledger.add(ids, party.rows.asked, what=self.run, asker=self.initiator)
         write_model(self.private, "model", trained_model(party, self.job, own))
+        self.update(kept=ended_together(party))
         return finish, {"events": outcome.events, "seconds": outcome.time_s}, party, outcome
 
     def _row_limits(self, ids: list[Any]) -> tuple[int, Counts]:

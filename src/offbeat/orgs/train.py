@@ -66,6 +66,14 @@ def trained_model(party: AnyGuarded, job: Job, rows: OwnRows) -> OwnModel:
     return OwnModel(weights, rows.fitted, holds_intercept(job, party.name), rows.classes)
 
 
+def ended_together(party: AnyGuarded) -> bool:
+    """Whether this party's part is of a certified model that all have kept, however the run ended."""
+    if isinstance(party, GuardedEmbedding):
+        return False
+    halt = party.inner.member.conduct.halt  # type: ignore[attr-defined]
+    return halt is not None and halt.best >= 0
+
+
 def _build_linear(
     job: Job, name: str, rows: OwnRows, *, run: str, secret: bytes, cap: int, before: Counts
 ) -> tuple[Guarded, tuple[type[Message], ...]]:

@@ -62,9 +62,14 @@ class Computed(Value, frozen=True, gc=False):
 
 
 class Woken(Value, frozen=True, gc=False):
-    """The time asked for by a `Wake` with this token has gone by."""
+    """The time asked for by a `Wake` with this token has gone by; `END`: the owner asks the party to bring the run to
+    its end. Whoever does not know that token passes it over."""
 
     token: int = 0
+
+
+END = -1
+"""No party asks for a `Wake` with this token."""
 
 
 class PeerLost(Value, frozen=True, gc=False):

@@ -19,6 +19,7 @@ from offbeat.learning.steps import default_batch, default_step
 from offbeat.party import conduct, masked_sum, sounding, survey
 from offbeat.party.conduct import Conduct
 from offbeat.party.contract import (
+    END,
     Computed,
     Effect,
     Event,
@@ -349,6 +350,9 @@ class Member:
         return [*self.role.surveyed(), *effects] if self.survey.complete and not before else effects
 
     def _on_woken(self, event: Woken) -> list[Effect]:
+        if event.token == END:
+            halted = self.conduct.halt is not None
+            return [] if halted else self._alarm("stopped", f"stopped by the owner of '{self.name}'")
         if self.conduct.halt is not None:
             return [Wake(self.options.patience_s), *self.conduct.patrol(self.survey.best)]
         self.silence += 1

@@ -17,6 +17,7 @@ from typing import Any
 from offbeat.errors import BadInput, OffbeatError, PeerFailed
 from offbeat.message.codec import Codec
 from offbeat.party.contract import (
+    END,
     Compute,
     Computed,
     Event,
@@ -128,6 +129,10 @@ class Session:
         """End the run here, from any thread: the party is not asked."""
         self._stop_reason = reason
         self._inbox.put(None)
+
+    def ask_to_end(self) -> None:
+        """From any thread: let the party bring the run to an end by its protocol, if it has a way."""
+        self._inbox.put(_Incoming(LogWoken(END), Woken(END)))
 
     def lose(self, peer: PartyName, how: str) -> None:
         """From any thread: the peer has died, says somebody who knows, and will not come back."""
