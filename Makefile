@@ -111,6 +111,10 @@ transport: $(FULL) packages  ## the same parties over gRPC and a real broker, on
 browser: $(FULL) packages  ## the report page in a real browser
 	$(PYTEST) tests/browser
 
+.PHONY: ray
+ray: $(FULL)  ## the runtime ray on a cluster of this machine's own (one to two minutes)
+	$(PYTEST) tests/transport/test_ray.py
+
 .PHONY: chaos
 chaos: $(FULL)  ## real processes killed at random moments, links cut, peers stalled: twenty rounds (some ten minutes)
 	$(PYTEST) -s tests/transport/test_chaos.py

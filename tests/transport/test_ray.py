@@ -1,4 +1,6 @@
-"""The runtime ray: one actor per party, the same parties, and logs that replay bit for bit."""
+"""The runtime ray: one actor per party, the same parties, and logs that replay bit for bit.
+
+What needs a cluster is slow; `make ray` runs it."""
 
 import json
 import signal
@@ -45,10 +47,12 @@ def alone(folder, runtime_options=None, **what):
 # -- toys --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_runtime_does_what_every_runtime_must(one_cluster, tmp_path):
     check_runtime(lambda: Ray("ray_parties:runner", {"count": 3}, tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", [Link(0.0), Link(1e-3)], ids=["at once", "a slow link"])
 def test_every_message_arrives_once_and_in_order(link, one_cluster, tmp_path):
     parties = counters(NAMES, 40)
@@ -65,6 +69,7 @@ def test_every_message_arrives_once_and_in_order(link, one_cluster, tmp_path):
     assert outcome.digest == " ".join(digest.hex() for digest in digests)
 
 
+@pytest.mark.slow
 def test_work_without_a_job_comes_back_and_so_does_a_jobs_result(one_cluster, tmp_path):
     (party,), outcome = alone(tmp_path, ana=("works", 4))
     assert outcome.finished["ana"].verdict == "passes"
@@ -75,11 +80,13 @@ def test_work_without_a_job_comes_back_and_so_does_a_jobs_result(one_cluster, tm
     ]
 
 
+@pytest.mark.slow
 def test_jobs_run_side_by_side_on_lanes(one_cluster, tmp_path):
     _, outcome = alone(tmp_path, {"costs": CostModel(link=Link(0.0), lanes=2)}, ana=("meets", 3))
     assert outcome.finished["ana"].verdict == "passes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("does", ["raises", "fails at work", "breaks"])
 def test_an_error_in_an_actor_reaches_the_caller_with_its_partys_name(does, one_cluster, tmp_path):
     said = "a mistake of ours" if does == "breaks" else "this was wrong"
@@ -88,17 +95,20 @@ def test_an_error_in_an_actor_reaches_the_caller_with_its_partys_name(does, one_
     assert (tmp_path / "ray" / "ana.log").is_file() == (does != "raises")
 
 
+@pytest.mark.slow
 def test_a_party_that_cannot_be_built_says_why(one_cluster, tmp_path):
     with pytest.raises(PeerFailed, match="no factory 'ray_parties:nobody'"):
         Ray("ray_parties:nobody", {}, tmp_path).run([Alone("ana", "waits", 1)])
 
 
+@pytest.mark.slow
 def test_when_nothing_is_left_to_happen_it_says_who_had_not_finished(one_cluster, tmp_path):
     _, outcome = alone(tmp_path, ana=("nothing", 2), bo=("nothing", 1))
     assert outcome.stalled == "nothing is left to happen, and ana had not finished"
     assert outcome.finished.keys() == {"bo"}
 
 
+@pytest.mark.slow
 def test_a_limit_of_time_ends_the_run(one_cluster, tmp_path):
     _, outcome = alone(tmp_path, {"until_s": 0.0}, ana=("waits", 2))
     assert outcome.stalled == "stopped at the limit of 0 seconds" and outcome.out_of_time
@@ -146,6 +156,7 @@ def trained(folder, job, *more):
     return result, json.loads(document) if document else {}
 
 
+@pytest.mark.slow
 def test_a_job_reaches_its_target_and_replays(one_cluster, tmp_path):
     result, told = trained(tmp_path, JOB)
     assert result.exit_code == 0, result.stderr
@@ -163,12 +174,14 @@ def test_a_job_reaches_its_target_and_replays(one_cluster, tmp_path):
     assert cut_short.exit_code == 3 and "shop" in cut_short.stderr
 
 
+@pytest.mark.slow
 def test_a_job_of_embeddings_ends_and_replays(one_cluster, tmp_path):
     result, told = trained(tmp_path, VAFL)
     assert (result.exit_code, told.get("verdict")) == (0, "passes"), result.stderr
     assert json.loads(call("replay", tmp_path / "run", "--json").stdout)["same"] is True
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_best_model(one_cluster, tmp_path, monkeypatch):
     hear = runtime._Troupe._hear
 
@@ -187,6 +200,7 @@ def test_ctrl_c_keeps_the_best_model(one_cluster, tmp_path, monkeypatch):
 # -- killed ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("victim", "on_loss"), [("shop", "stop"), ("bank", "wait")])
 def test_a_killed_actor_ends_the_run_with_its_name(victim, on_loss, one_cluster, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("offbeat.runtimes.PARTY_OF_JOB", f"ray_parties:{victim}_dies")
@@ -197,6 +211,7 @@ def test_a_killed_actor_ends_the_run_with_its_name(victim, on_loss, one_cluster,
     assert json.loads(call("replay", tmp_path / "run", "--json").stdout)["same"] is True
 
 
+@pytest.mark.slow
 def test_a_killed_actor_is_left_out_of_a_run_that_is_to_continue(one_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("offbeat.runtimes.PARTY_OF_JOB", "ray_parties:shop_dies")
     more = ("--set", "on_loss=continue", "--set", "two_party_insecure=true", "--set", "passes=40")
@@ -205,6 +220,7 @@ def test_a_killed_actor_is_left_out_of_a_run_that_is_to_continue(one_cluster, tm
     assert any("lost shop" in warning for warning in told["warnings"])
 
 
+@pytest.mark.slow
 def test_a_killed_server_ends_the_run_with_its_name(one_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("offbeat.runtimes.PARTY_OF_JOB", "ray_parties:server_dies")
     result, told = trained(tmp_path, VAFL, "--set", "passes=1e4")
@@ -227,12 +243,14 @@ def test_a_cluster_that_does_not_answer_is_named():
         runtime._join(None, f"127.0.0.1:{port}")
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_in_use_is_used_and_left(one_cluster):
     with cluster() as ray:
         assert ray is one_cluster
     assert one_cluster.is_initialized()
 
 
+@pytest.mark.slow
 def test_a_cluster_of_our_own_listens_on_loopback_alone(one_cluster):
     assert one_cluster.util.get_node_ip_address() == "127.0.0.1"
     assert {node["NodeManagerAddress"] for node in one_cluster.nodes()} == {"127.0.0.1"}
