@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from offbeat.edge_job import EdgeJob
     from offbeat.party.contract import Party
     from offbeat.runtime.contract import Outcome
+    from offbeat.runtime.mqtt import Address
 
 mqtt_app = typer.Typer(no_args_is_help=True, add_completion=False, help="A broker of your own for edge sites.")
 cloud_app = typer.Typer(no_args_is_help=True, add_completion=False, help="The cloud of a horizontal job.")
@@ -29,8 +30,8 @@ JobFile = Annotated[Path, typer.Argument(help="The job file that the cloud and a
 Broker = Annotated[str, typer.Option(help="Where the broker listens: host:port.")]
 Identity = Annotated[Path, typer.Option(help="This party's folder, as `offbeat mqtt init` wrote it.")]
 State = Annotated[Path, typer.Option(help="Where this party keeps what must survive a crash.")]
-SAY_EVERY_S = 10.0
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+SAY_EVERY_S = 10.0
 
 
 @mqtt_app.callback()
@@ -81,9 +82,9 @@ def cloud_serve(
     """Hold the model, serve every edge that comes, end after the job's updates; the model goes to the state folder."""
     from offbeat.edge_job import build_cloud, read_edge_job
 
-    job = read_edge_job(job_file)
+    job, address = read_edge_job(job_file), _address(broker, identity)
     cloud = build_cloud(job, tuple(name for name in edges.split(",") if name))
-    outcome = _serve(job, cloud, lambda: _serving(cloud), broker, identity, state, durable=False)
+    outcome = _serve(job, cloud, lambda: _serving(cloud), address, state, durable=False)
     path = _write_model(state, job, cloud)
     finish = outcome.finished[cloud.name]
     typer.echo(f"{finish.verdict}: {finish.reason} The model is in {path}.", err=True)
@@ -112,11 +113,11 @@ def edge_serve(
     """Take part with this site's rows until the run or the privacy budget ends. Start it again after a crash."""
     from offbeat.edge_job import build_edge, read_edge_job, rows_for
 
-    job = read_edge_job(job_file)
+    job, address = read_edge_job(job_file), _address(broker, identity)
     edge = build_edge(job, name, rows_for(job, *_read_rows(data)))
     for warning in edge.warnings:
         typer.echo(f"Warning: {warning}", err=True)
-    outcome = _serve(job, edge, lambda: _taking_part(edge), broker, identity, state, durable=True)
+    outcome = _serve(job, edge, lambda: _taking_part(edge), address, state, durable=True)
     finish = outcome.finished[name]
     typer.echo(f"{finish.verdict}: {finish.reason}", err=True)
     if as_json:
@@ -135,14 +136,7 @@ def _taking_part(edge: "Edge") -> str:
 
 
 def _serve(
-    job: "EdgeJob",
-    party: "Party",
-    doing: Callable[[], str],
-    broker: str,
-    identity: Path,
-    state: Path,
-    *,
-    durable: bool,
+    job: "EdgeJob", party: "Party", doing: Callable[[], str], address: "Address", state: Path, *, durable: bool
 ) -> "Outcome":
     """Carry the party; what it is doing is said now and then, when it has changed."""
     from offbeat.edge_job import MESSAGES
@@ -157,12 +151,12 @@ def _serve(
             said, due_s = words, now_s + SAY_EVERY_S
         return SAY_EVERY_S
 
-    runtime = Mqtt(_address(broker, identity), job.run, MESSAGES, state, durable=durable)
-    typer.echo(f"{party.name}: connecting to the broker at {broker}", err=True)
+    runtime = Mqtt(address, job.run, MESSAGES, state, durable=durable)
+    typer.echo(f"{party.name}: connecting to the broker at {address.host}:{address.port}", err=True)
     return runtime.serve(party, look)
 
 
-def _address(broker: str, identity: Path) -> Any:
+def _address(broker: str, identity: Path) -> "Address":
     from offbeat.runtime.mqtt import Address
 
     host, _, port = broker.rpartition(":")

@@ -192,7 +192,7 @@ def _result(
 ) -> EdgeResult:
     stopped = onlooker.stopped
     onlooker.note(outcome.time_s)
-    model, test = onlooker.model, onlooker.test
+    model, test, last = onlooker.model, onlooker.test, onlooker.curve[-1]
     verdict, reason = verdict_of(outcome, cloud.name, stopped)
     privacy = {edge.name: edge.statement() for edge in edges}
     record = RunRecord(
@@ -204,12 +204,12 @@ def _result(
         digest=outcome.digest,
         verdict=verdict,
         reason=reason,
-        objective=onlooker.curve[-1].objective,
+        objective=last.objective,
         certificate=Certificate(),
         passes=sum(cloud.applied.get(edge.name, 0) * edge.mechanism.batch for edge in edges) / sum(data.rows.values()),
         seconds=outcome.time_s,
         metrics={
-            "test_accuracy": float(onlooker.curve[-1].test_metric or 0.0),
+            "test_accuracy": float(last.test_metric or 0.0),
             "test_accuracy_averaged": model.accuracy(cloud.averaged, test),
         },
         parties=_parties(cloud, edges, outcome),

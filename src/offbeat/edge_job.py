@@ -52,10 +52,10 @@ from offbeat.algorithms.edge_rates import (
 from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
 from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge, GradientStep, Rule, noise_source
 from offbeat.data.names import check_party_names, did_you_mean
-from offbeat.errors import BadData, BadJob
+from offbeat.errors import BadJob
 from offbeat.job import PLAIN_CHOICES, RuntimeEntry, check_keys, read_tree, readable
 from offbeat.job_numbers import JobPart, check_numbers, check_slow, value_of
-from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data
+from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, check_table, edge_data
 from offbeat.methods import HORIZONTAL
 from offbeat.privacy.accountant import Adjacency
 from offbeat.privacy.clipping import AdaptiveClip
@@ -231,13 +231,9 @@ def model_of(job: EdgeJob) -> HorizontalModel:
 
 def rows_for(job: EdgeJob, features: Any, labels: Any) -> EdgeData:
     """An edge's rows as the model wants them. Scaling a row by its own norm looks at no other row."""
-    values, labels = np.asarray(features, dtype=np.float32), np.asarray(labels)
-    if labels.ndim != 1 or len(labels) == 0 or values.ndim < 2 or len(values) != len(labels):
-        raise BadData(
-            "Expected a table of rows with one label for each row; the rows came with shape "
-            f"{values.shape}, the labels with shape {labels.shape}."
-        )
-    values = values.reshape(len(labels), -1)
+    values, labels = np.asarray(features), np.asarray(labels)
+    check_table(values, labels)
+    values = values.astype(np.float32).reshape(len(labels), -1)
     if job.model.rows == "unit":
         values = job.model.row_norm * values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
     return edge_data(values, labels)

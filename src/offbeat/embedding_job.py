@@ -7,7 +7,7 @@ Networks need the extra `deep`; linear embeddings under an additive head do not.
 """
 
 from dataclasses import replace
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from offbeat.errors import BadJob
 from offbeat.job import SERVER, Job
 from offbeat.job_embedding import KINDS
 from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, Head, LinearEmbedding, Optimiser, Penalty, Sgd
+from offbeat.learning.layouts import LAYOUTS, fits
 from offbeat.privacy.embedding import PrivateEmbedding, calibrate
 
 ADAM_STEP = 2e-3
@@ -91,13 +92,10 @@ def _shape(job: Job, name: str, kind: str, columns: int) -> tuple[int, ...]:
     if kind == "mlp":
         return (columns,)
     shape = tuple(_of_party(job.embedding.shape, name, None) or ())
-    words = "[channels, side, side], the sides at least 8" if kind == "cnn" else "[times, values at each time]"
-    fits = len(shape) == (3 if kind == "cnn" else 2) and all(size > 0 for size in shape)
-    if not fits or (kind == "cnn" and (shape[1] != shape[2] or shape[1] < 8)):
+    if not fits(kind, shape):
+        words, _ = LAYOUTS[kind]
         raise BadJob(f"A {kind} needs embedding.shape of {name} as {words}; got {list(shape) or 'nothing'}.")
-    product = 1
-    for size in shape:
-        product *= size
+    product = prod(shape)
     if product != columns:
         raise BadJob(f"embedding.shape of {name} is {list(shape)}, {product} values in all; it has {columns} columns.")
     return shape

@@ -27,10 +27,8 @@ from offbeat.job import Job, read_job, read_tree, toml_of, toml_of_tree
 from offbeat.learning.embeddings import Embedding, Head, Weights
 from offbeat.methods import HORIZONTAL
 from offbeat.metrics.live import forget_live
-from offbeat.metrics.record import CURVE_FILE, RunRecord
+from offbeat.metrics.record import CURVE_FILE, JOB_FILE, RunRecord
 from offbeat.runtimes import resolved
-
-JOB_FILE = "job.toml"
 
 
 def write_job(job: Job | EdgeJob, folder: Path) -> None:

@@ -177,6 +177,8 @@ def test_edge_serve_explains_mistakes(tmp_path):
     np.savez(tmp_path / "uneven.npz", x=np.ones((2, 784)), y=np.array([0, 1, 0]))
     np.savez(tmp_path / "narrow.npz", x=np.ones((2, 5)), y=np.array([0, 1]))
     np.savez(tmp_path / "labels.npz", x=np.ones((2, 784)), y=np.array([5, 12]))
+    np.savez(tmp_path / "text.npz", x=np.array([["a", "b"]]), y=np.array([0]))
+    np.savez(tmp_path / "named.npz", x=np.ones((2, 784)), y=np.array(["yes", "no"]))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "half.npz").read_bytes()[:200])
     common = ["edge", "serve", str(tmp_path / "job.toml"), "--name", "edge1", "--identity", str(tmp_path),
               "--state", str(tmp_path)]  # fmt: skip
@@ -187,6 +189,8 @@ def test_edge_serve_explains_mistakes(tmp_path):
         ("cut.npz", "not an .npz"),
         ("empty.npz", "one label for each row"),
         ("uneven.npz", "one label for each row"),
+        ("text.npz", "must be numbers"),
+        ("named.npz", "must be numbers"),
         ("narrow.npz", "has 784 columns, and these rows have 5"),
         ("labels.npz", "the largest label is 12"),
     ):

@@ -54,15 +54,10 @@ class EdgeData:
 
 def edge_data(features: Any, labels: Any) -> EdgeData:
     """Check and lay out one edge's rows. A value that is not finite would void the clip, so it is refused here."""
-    features = np.ascontiguousarray(features, dtype=np.float32 if np.asarray(features).dtype == np.float32 else None)
+    features, labels = np.ascontiguousarray(features), np.ascontiguousarray(labels)
+    check_table(features, labels)
     if features.dtype not in (np.float32, np.float64):
         features = features.astype(np.float64)
-    labels = np.ascontiguousarray(labels)
-    if features.ndim < 2 or labels.ndim != 1 or labels.size != features.shape[0] or labels.size == 0:
-        raise BadData(
-            f"An edge needs a table with one label a row; came features of shape {features.shape} and labels of "
-            f"shape {labels.shape}."
-        )
     if not np.isfinite(features).all():
         raise BadData("An edge's features hold a value that is not a finite number; fill or drop such rows first.")
     if np.any(labels != np.floor(labels)) or labels.min() < 0:
@@ -70,6 +65,19 @@ def edge_data(features: Any, labels: Any) -> EdgeData:
     flat = features.reshape(labels.size, -1).astype(np.float64)
     norms = np.sqrt(np.einsum("ij,ij->i", flat, flat) + 1.0)
     return EdgeData(features, labels.astype(np.int64), norms)
+
+
+def check_table(features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
+    """Raises BadData unless these are rows of numbers with one number for each row."""
+    if features.dtype.kind not in "biuf" or labels.dtype.kind not in "biuf":
+        raise BadData(
+            f"An edge's rows and labels must be numbers; came {features.dtype} and {labels.dtype}. Code texts first."
+        )
+    if features.ndim < 2 or labels.ndim != 1 or labels.size != features.shape[0] or labels.size == 0:
+        raise BadData(
+            f"An edge needs a table with one label for each row; came features of shape {features.shape} and labels of "
+            f"shape {labels.shape}."
+        )
 
 
 def refuse_misfits(data: EdgeData, columns: int, classes: int) -> None:

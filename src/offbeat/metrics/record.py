@@ -22,6 +22,7 @@ from offbeat.metrics.curves import CurveRow
 
 RECORD_FILE = "record.json"
 CURVE_FILE = "metrics.jsonl"
+JOB_FILE = "job.toml"
 TIMELINE_FILE = "events/timeline.jsonl"
 LONG_LISTS = ("curve", "timeline")
 

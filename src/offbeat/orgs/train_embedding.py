@@ -15,6 +15,7 @@ from offbeat.algorithms.vafl_options import known_start
 from offbeat.data.matrix import Floats, Matrix
 from offbeat.errors import BadJob
 from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, LinearEmbedding, Optimiser, Penalty, Sgd, Weights
+from offbeat.learning.layouts import LAYOUTS, fits
 from offbeat.orgs import embedding_guard
 from offbeat.orgs.embedding_guard import GuardedEmbedding
 from offbeat.orgs.housemates import Housemates
@@ -31,11 +32,6 @@ MESSAGES = (*vafl.MESSAGES, *embedding_guard.MESSAGES)
 BATCH_LEAST = 64
 ADAM_STEP = 2e-3
 CURVATURE = {"logistic": 0.25, "squared": 1.0}
-SIDE_LEAST = 8  # pictures are halved three times
-SHAPES = {
-    "cnn": (f"[channels, side, side], the sides at least {SIDE_LEAST}", 3),
-    "lstm": ("[times, values at each time]", 2),
-}
 
 
 def build_embedding_party(
@@ -84,14 +80,12 @@ def embedding_of(job: Job, columns: int, shape: tuple[int, ...], name: str) -> E
 def check_shape(job: Job, shape: tuple[int, ...], name: str, columns: int | None = None) -> None:
     """Refuse a shape that the job's network cannot take; `columns`: how many values a row has, once that is known."""
     kind = job.embedding.kind
-    if not job.embeds or kind not in SHAPES:
+    if not job.embeds or kind not in LAYOUTS:
         return
-    words, dimensions = SHAPES[kind]
-    fits = len(shape) == dimensions and (kind != "cnn" or shape[1] == shape[2] >= SIDE_LEAST)
-    if not fits or (columns is not None and int(np.prod(shape)) != columns):
+    if not fits(kind, shape) or (columns is not None and int(np.prod(shape)) != columns):
         whole = "" if columns is None else f", {columns} values in all"
         raise BadJob(
-            f"a {kind} at '{name}' needs data.shape = {words} in its party.toml{whole}; it says "
+            f"a {kind} at '{name}' needs data.shape = {LAYOUTS[kind][0]} in its party.toml{whole}; it says "
             f"{list(shape) or 'nothing'}."
         )
 

@@ -115,7 +115,7 @@ def style_of(*names: str) -> str:
 
 def document(title: str, *body: Child) -> Markup:
     """A whole page that needs nothing but itself."""
-    style, script = style_of("page.css"), asset("page.js")
+    style, script = style_of("page.css"), asset("theme.js") + asset("page.js")
     return page_of(title, style, script, policy_of(style, script), *body)
 
 

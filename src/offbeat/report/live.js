@@ -3,12 +3,6 @@
   const byId = (id) => document.getElementById(id);
   const root = document.documentElement;
 
-  // -- light and dark ----------------------------------------------------------------------------------------------
-  byId("theme").addEventListener("click", () => {
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-  });
-
   // -- a chart's values, under the pointer or with the arrow keys ------------------------------------------------------
   const hint = document.createElement("div");
   hint.id = "hint";

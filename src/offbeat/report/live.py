@@ -17,11 +17,10 @@ import msgspec
 from offbeat.errors import BadInput
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.live import LIVE_FILE, Now, read_now
-from offbeat.metrics.record import CURVE_FILE, RECORD_FILE, Certificate, RunRecord
+from offbeat.metrics.record import CURVE_FILE, JOB_FILE, RECORD_FILE, Certificate, RunRecord
 from offbeat.report.wording import unit
 from offbeat.runtime.processes import OBSERVED
 
-JOB_FILE = "job.toml"
 KEPT = 200
 READ_MOST = 4_000_000
 FILES_MOST = 200

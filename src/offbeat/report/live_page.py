@@ -43,7 +43,7 @@ def _style() -> str:
 
 @cache
 def _script() -> str:
-    return asset("live.js")
+    return asset("theme.js") + asset("live.js")
 
 
 @cache

@@ -4,12 +4,7 @@
   const MOST_ARROWS = 900;
   const byId = (id) => document.getElementById(id);
 
-  // -- light and dark ----------------------------------------------------------------------------------------------
   const root = document.documentElement;
-  byId("theme")?.addEventListener("click", () => {
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-  });
 
   // -- a hint that follows the pointer or the keys -------------------------------------------------------------------
   const hint = document.createElement("div");

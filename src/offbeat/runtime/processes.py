@@ -79,16 +79,27 @@ class Processes:
         begin = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="offbeat-keys-") as keys, interruptions() as interrupted:
             ends = _Family(self, names, Path(keys), interrupted).run()
-        for party in parties:
-            if "killed" in ends[party.name]:
-                _, messages = load_factory(self.factory)(self.spec, party.name)
-                ends[party.name] = left_by(party, Codec(messages), self.folder, ends[party.name])
-            elif (state := read_checkpoint(self.folder / "final", party.name)) is not None:
-                party.restore(state)
+        bring_home(parties, ends, self.factory, self.spec, self.folder)
         outcome = joined(ends, time.monotonic() - begin)
         if look is not None:
             look(outcome.time_s)
         return outcome
+
+
+def bring_home(
+    parties: Sequence[Party],
+    ends: dict[PartyName, dict[str, Any]],
+    factory: str,
+    spec: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    """Put the parties into the states that their processes left; whoever was killed is told of by its log."""
+    for party in parties:
+        if "killed" in ends[party.name]:
+            _, messages = load_factory(factory)(spec, party.name)
+            ends[party.name] = left_by(party, Codec(messages), folder, ends[party.name])
+        elif (state := read_checkpoint(folder / "final", party.name)) is not None:
+            party.restore(state)
 
 
 def left_by(party: Party, codec: Codec, folder: Path, end: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,11 +25,10 @@ from typing import Any
 import msgspec
 
 from offbeat.errors import BadInput, NotInstalled, PeerFailed
-from offbeat.message.codec import Codec, decode_state, encode_state
+from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Party, PartyName
-from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.contract import Look, Outcome
-from offbeat.runtime.processes import STOPPED, interruptions, joined, left_by, load_factory
+from offbeat.runtime.processes import STOPPED, bring_home, interruptions, joined
 from offbeat.runtime.ray_actor import PartyActor
 from offbeat.runtime.simulator.costs import CostModel
 from offbeat.runtime.threads import NO_DELAY
@@ -133,12 +132,7 @@ class Ray:
         with redirect_stdout(sys.stderr), interruptions() as interrupted, cluster() as ray:
             troupe = _Troupe(self, ray, names, interrupted)
             ends = troupe.run()
-        for party in parties:
-            if "killed" in ends[party.name]:
-                _, messages = load_factory(self.factory)(self.spec, party.name)
-                ends[party.name] = left_by(party, Codec(messages), self.folder, ends[party.name])
-            elif (state := read_checkpoint(self.folder / "final", party.name)) is not None:
-                party.restore(state)
+        bring_home(parties, ends, self.factory, self.spec, self.folder)
         outcome = troupe.outcome(ends)
         self.bytes_sent = sum(tally.bytes_sent for tally in outcome.tallies.values())
         if look is not None:

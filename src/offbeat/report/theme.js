@@ -1,0 +1,8 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  document.getElementById("theme")?.addEventListener("click", () => {
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+  });
+})();
