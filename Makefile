@@ -103,6 +103,10 @@ replay: $(FULL)  ## SEED=... PROFILE=... METHOD=...: one simulated run again, ex
 	@[ -n "$(SEED)" ] && [ -n "$(PROFILE)" ] || { echo "usage: make replay SEED=17 PROFILE=name METHOD=name" >&2; exit 2; }
 	$(PY) -m offbeat.testing.simulate --seed "$(SEED)" --profile "$(PROFILE)" $(if $(METHOD),--method "$(METHOD)")
 
+.PHONY: digests
+digests: $(FULL)  ## write tests/reference/golden_digests.json anew: only when a change of results is meant
+	OMP_NUM_THREADS=1 $(PY) tests/reference/golden_digests.py
+
 .PHONY: transport
 transport: $(FULL) packages  ## the same parties over gRPC and a real broker, on loopback
 	$(PYTEST) tests/transport
