@@ -9,8 +9,8 @@ uploads and refuses the one that would pass the budget; the others go on. A smal
 from sklearn.datasets import load_digits
 
 from offbeat.data.horizontal import horizontal_from_arrays
-from offbeat.edge_experiment import EdgeResult, run_edges
-from offbeat.edge_job import edge_job_from
+from offbeat.jobs.horizontal import edge_job_from
+from offbeat.run.edge_experiment import EdgeResult, run_edges
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 from offbeat import load_data, run_experiment
-from offbeat.job import job_from
-from offbeat.replaying import replay_run
-from offbeat.run_folder import write_job, write_result
+from offbeat.jobs.vertical import job_from
+from offbeat.run.folder import write_job, write_result
+from offbeat.run.replay import replay_run
 
 
 def main() -> None:

@@ -111,9 +111,9 @@ def wait_for(place: Path, daemon: "subprocess.Popen[bytes]") -> None:
 def compare(folder: Path, run: str, rows: list[dict[str, float]]) -> None:
     """Pool the three aligned tables, which only this script can do, and solve the same problem centrally."""
     from offbeat.data.matrix import stack_columns
+    from offbeat.jobs.organisations import read_job
     from offbeat.learning.central import optimum
     from offbeat.learning.losses import LOGISTIC
-    from offbeat.orgs.job import read_job
     from offbeat.orgs.party_config import read_home
     from offbeat.orgs.rows import load_table, own_rows
     from offbeat.runtime.checkpoint import read_checkpoint

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
         Refused,
     )
     from offbeat.estimators import PartyColumns, VerticalClassifier, VerticalRegressor
-    from offbeat.experiment import Result, run_experiment
-    from offbeat.job import Job, read_job
-    from offbeat.job_data import load_data
+    from offbeat.families.vertical_data import load_data
+    from offbeat.jobs.vertical import Job, read_job
     from offbeat.metrics.record import RunRecord
+    from offbeat.run.experiment import Result, run_experiment
     from offbeat.runtime.simulator import Simulator
     from offbeat.runtime.threads import Threads
 
@@ -33,23 +33,23 @@ WHERE = {
     "BadInput": "errors",
     "BadJob": "errors",
     "BudgetSpent": "errors",
-    "Job": "job",
+    "Job": "jobs.vertical",
     "NotInstalled": "errors",
     "OffbeatError": "errors",
     "OutOfRange": "errors",
     "PartyColumns": "estimators",
     "PeerFailed": "errors",
     "Refused": "errors",
-    "Result": "experiment",
+    "Result": "run.experiment",
     "RunRecord": "metrics.record",
     "Simulator": "runtime.simulator",
     "Threads": "runtime.threads",
     "VerticalClassifier": "estimators",
     "VerticalData": "data.assemble",
     "VerticalRegressor": "estimators",
-    "load_data": "job_data",
-    "read_job": "job",
-    "run_experiment": "experiment",
+    "load_data": "families.vertical_data",
+    "read_job": "jobs.vertical",
+    "run_experiment": "run.experiment",
     "vertical_from_arrays": "data.vertical",
     "vertical_from_dataset": "data.vertical",
     "vertical_from_tables": "data.vertical",

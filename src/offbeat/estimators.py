@@ -32,10 +32,10 @@ from offbeat.data.prepare import Preparation
 from offbeat.data.table import Table, table_from_arrays
 from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadData, BadJob, OutOfRange
-from offbeat.evaluation import probabilities
-from offbeat.experiment import Result, run_experiment
-from offbeat.job import Job, job_from
-from offbeat.methods import DEFAULT_ALGORITHM, method_named
+from offbeat.families.evaluation import probabilities
+from offbeat.jobs.methods import DEFAULT_ALGORITHM, method_named
+from offbeat.jobs.vertical import Job, job_from
+from offbeat.run.experiment import Result, run_experiment
 
 if TYPE_CHECKING:
     from offbeat.orgs.client import JointModel

@@ -9,9 +9,9 @@ from threading import Semaphore, Thread
 import pytest
 
 from offbeat.data.vertical import vertical_from_dataset
-from offbeat.experiment import run_experiment
-from offbeat.job import Job, RuntimeEntry
-from offbeat.run_folder import write_job, write_record
+from offbeat.jobs.vertical import Job, RuntimeEntry
+from offbeat.run.experiment import run_experiment
+from offbeat.run.folder import write_job, write_record
 
 LOOKS = "(document.querySelector('#looks caption')?.textContent ?? '')"
 STANDING = "document.getElementById('standing').textContent"

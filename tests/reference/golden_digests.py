@@ -17,14 +17,14 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from offbeat.edge_experiment import load_edges, run_edges
-from offbeat.edge_job import edge_job_from
-from offbeat.embedding_experiment import run_embedding
-from offbeat.experiment import run_experiment
-from offbeat.job import job_from
-from offbeat.job_data import load_data
-from offbeat.methods import EMBEDDING, HORIZONTAL, METHODS
+from offbeat.families.vertical_data import load_data
+from offbeat.jobs.horizontal import edge_job_from
+from offbeat.jobs.methods import EMBEDDING, HORIZONTAL, METHODS
+from offbeat.jobs.vertical import job_from
 from offbeat.metrics.machine import this_machine
+from offbeat.run.edge_experiment import load_edges, run_edges
+from offbeat.run.embedding_experiment import run_embedding
+from offbeat.run.experiment import run_experiment
 
 FILE = Path(__file__).with_name("golden_digests.json")
 SEEDS = (0, 1)

@@ -3,7 +3,7 @@
 import golden_digests
 import pytest
 
-from offbeat.methods import ALL_NAMES
+from offbeat.jobs.methods import ALL_NAMES
 
 GOLDEN = golden_digests.read()
 SAME_BITS = golden_digests.bits_of() == GOLDEN["bits_of"]

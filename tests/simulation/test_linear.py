@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offbeat.experiment import run_experiment
-from offbeat.job import DataEntry, Job, RuntimeEntry
-from offbeat.job_data import load_data
+from offbeat.families.vertical_data import load_data
+from offbeat.jobs.vertical import DataEntry, Job, RuntimeEntry
 from offbeat.learning import central
 from offbeat.learning.penalties import L2
 from offbeat.party.contract import Send
 from offbeat.party.masked_sum import ShareGiven
 from offbeat.party.survey import EPOCH_STRIDE
+from offbeat.run.experiment import run_experiment
 from offbeat.runtime.simulator import PROFILES, CostModel, CrashAndRestore, Gone, Simulator
 from offbeat.runtime.threads import Threads
 from offbeat.testing.algorithm_checks import LastParties, Trial, check_algorithm

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.jobs.organisations import Job, Method, Model, Network
 from offbeat.learning.central import optimum
 from offbeat.learning.losses import LOGISTIC
 from offbeat.message.codec import Codec
 from offbeat.orgs.guard import Guarded
-from offbeat.orgs.job import Job, Method, Model, Network
 from offbeat.orgs.rows import OwnRows
 from offbeat.orgs.train import build_party
 from offbeat.party.contract import Message

@@ -10,8 +10,8 @@ from typing import Any
 from toys import MESSAGES
 
 from offbeat.errors import BadData
-from offbeat.job_party import party_of_job
 from offbeat.party.contract import Compute, Effect, Event, Finish, Message, Party, Started, Wake
+from offbeat.run.parties import party_of_job
 from offbeat.testing.runtime_checks import MESSAGES as RACE
 from offbeat.testing.runtime_checks import runners
 

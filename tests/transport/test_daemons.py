@@ -20,21 +20,21 @@ pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
 import grpc
 
-from offbeat.auditing import audit_run
+from offbeat.audit.runs import audit_run
 from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, Refused
-from offbeat.evaluation import area_under_curve
+from offbeat.families.evaluation import area_under_curve
+from offbeat.jobs.organisations import Embedding, Job, Method, Model, Network, Rows
 from offbeat.learning.central import optimum
 from offbeat.learning.losses import LOGISTIC
 from offbeat.orgs import control
 from offbeat.orgs.client import ask, connect
 from offbeat.orgs.daemon import RUNS_AT_ONCE, Daemon
-from offbeat.orgs.job import Embedding, Job, Method, Model, Network, Rows
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.replay import replay_sessions, replay_training
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import load_table, own_rows, read_model
 from offbeat.orgs.runs import Run
-from offbeat.replaying import replay_run
+from offbeat.run.replay import replay_run
 from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.grpc.dialer import open_channel
 from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
@@ -579,7 +579,7 @@ def test_the_stop_of_a_party_that_does_not_lead_is_its_own(town: Town) -> None:
 
 
 def serve(town: Town, name: str) -> "subprocess.Popen[bytes]":
-    code = "from offbeat.orgs_cli import party_serve; import sys, pathlib; party_serve(pathlib.Path(sys.argv[1]))"
+    code = "from offbeat.cli.orgs import party_serve; import sys, pathlib; party_serve(pathlib.Path(sys.argv[1]))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     (town.folder / name / "private" / "control").unlink(missing_ok=True)
     with (town.folder / name / "daemon.log").open("ab") as log:

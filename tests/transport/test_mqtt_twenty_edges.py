@@ -21,10 +21,10 @@ from offbeat.algorithms.mapa import MESSAGES, Upload
 from offbeat.data.horizontal import HorizontalData, horizontal_from_arrays
 from offbeat.data.load import load_images
 from offbeat.data.places import find_set
-from offbeat.edge_experiment import rows_of_edges, run_edges
-from offbeat.edge_job import edge_job_from, model_of
+from offbeat.jobs.horizontal import edge_job_from, model_of
 from offbeat.message.codec import Codec
 from offbeat.message.envelope import unseal
+from offbeat.run.edge_experiment import rows_of_edges, run_edges
 
 EDGES, UPDATES = 20, 1200
 JOB = {
@@ -98,7 +98,7 @@ class Site:
         self.folder, self.name, self.starts = folder, name, 0
         role = "cloud" if name == "cloud" else "edge"
         self.command = [
-            sys.executable, "-m", "offbeat.edge_cli", role, "serve", str(folder / "job.toml"), *arguments,
+            sys.executable, "-m", "offbeat.cli.edges", role, "serve", str(folder / "job.toml"), *arguments,
             "--identity", str(broker.identity(name)), "--state", str(folder / "state"),
             "--broker", f"127.0.0.1:{broker.port}", "--json",
         ]  # fmt: skip

@@ -203,7 +203,7 @@ def test_ctrl_c_keeps_the_best_model(one_cluster, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("victim", "on_loss"), [("shop", "stop"), ("bank", "wait")])
 def test_a_killed_actor_ends_the_run_with_its_name(victim, on_loss, one_cluster, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("offbeat.runtimes.PARTY_OF_JOB", f"ray_parties:{victim}_dies")
+    monkeypatch.setattr("offbeat.run.runtimes.PARTY_OF_JOB", f"ray_parties:{victim}_dies")
     result, told = trained(tmp_path, LONG, "--set", f"on_loss={on_loss}")
     assert (result.exit_code, told.get("verdict")) == (3, "peer-lost"), result.stderr
     assert victim in told["reason"] and f"'{victim}' lost its actor" in caplog.text
@@ -213,7 +213,7 @@ def test_a_killed_actor_ends_the_run_with_its_name(victim, on_loss, one_cluster,
 
 @pytest.mark.slow
 def test_a_killed_actor_is_left_out_of_a_run_that_is_to_continue(one_cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr("offbeat.runtimes.PARTY_OF_JOB", "ray_parties:shop_dies")
+    monkeypatch.setattr("offbeat.run.runtimes.PARTY_OF_JOB", "ray_parties:shop_dies")
     more = ("--set", "on_loss=continue", "--set", "two_party_insecure=true", "--set", "passes=40")
     result, told = trained(tmp_path, LONG, *more)
     assert (result.exit_code, told.get("verdict")) == (0, "passes"), result.stderr
@@ -222,7 +222,7 @@ def test_a_killed_actor_is_left_out_of_a_run_that_is_to_continue(one_cluster, tm
 
 @pytest.mark.slow
 def test_a_killed_server_ends_the_run_with_its_name(one_cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr("offbeat.runtimes.PARTY_OF_JOB", "ray_parties:server_dies")
+    monkeypatch.setattr("offbeat.run.runtimes.PARTY_OF_JOB", "ray_parties:server_dies")
     result, told = trained(tmp_path, VAFL, "--set", "passes=1e4")
     assert (result.exit_code, told.get("verdict")) == (3, "peer-lost"), (result.stderr, told)
     assert "server" in told["reason"]

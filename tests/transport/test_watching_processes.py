@@ -1,11 +1,11 @@
 """Nobody looks into another process, and yet a run between processes shows its certificates while it goes on."""
 
-from offbeat.experiment import run_experiment
-from offbeat.job import DataEntry, Job, RuntimeEntry
-from offbeat.job_data import load_data
+from offbeat.families.vertical_data import load_data
+from offbeat.jobs.vertical import DataEntry, Job, RuntimeEntry
 from offbeat.metrics.live import LIVE_FILE, OBSERVED
 from offbeat.report.live import Follower
-from offbeat.run_folder import write_record
+from offbeat.run.experiment import run_experiment
+from offbeat.run.folder import write_record
 
 
 def certificates(curve):

@@ -16,7 +16,7 @@ import numpy as np
 from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Floats
 from offbeat.errors import Refused
-from offbeat.orgs.job import LABELS
+from offbeat.jobs.organisations import LABELS
 from offbeat.orgs.keyed_noise import UniformByName
 from offbeat.privacy.label_response import private_targets
 from offbeat.runtime.grpc.identity import write_private

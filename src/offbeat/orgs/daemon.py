@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, PeerFailed, Refused
+from offbeat.jobs.organisations import Job, job_from_text
 from offbeat.orgs import control
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
-from offbeat.orgs.job import Job, job_from_text
 from offbeat.orgs.party_config import CONTROL_FILE, Home
 from offbeat.orgs.policy import refuse_job
 from offbeat.orgs.post import Post

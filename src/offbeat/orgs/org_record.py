@@ -5,21 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offbeat.methods import method_named
+from offbeat.jobs.methods import method_named
+from offbeat.jobs.organisations import Job
+from offbeat.jobs.settings import settings_text
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, DataRecord, PartyRecord, RunRecord
 from offbeat.orgs import align_psi, guard, predict
 from offbeat.orgs.embedding_guard import GuardedEmbedding
 from offbeat.orgs.guard import Guarded
-from offbeat.orgs.job import Job
 from offbeat.orgs.rows import OwnRows
-from offbeat.orgs.structs import settings_text
 from offbeat.orgs.train import AnyGuarded
 from offbeat.orgs.train_embedding import MESSAGES as EMBEDDING_MESSAGES
 from offbeat.orgs.train_embedding import client_of, server_of
 from offbeat.party.contract import Message, PartyName
-from offbeat.recording import certificate_from, certified_row, label_ledger, party_record, reveals, traffic
 from offbeat.report.page import write_report
+from offbeat.run.record import certificate_from, certified_row, label_ledger, party_record, reveals, traffic
 from offbeat.runtime.contract import Outcome, Tally
 
 

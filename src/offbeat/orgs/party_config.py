@@ -6,8 +6,8 @@ Paths are relative to the file. The example that `offbeat party init` writes exp
 from pathlib import Path
 
 from offbeat.errors import BadInput
+from offbeat.jobs.settings import Settings, settings_from, toml_text
 from offbeat.orgs.policy import Policy
-from offbeat.orgs.structs import Settings, settings_from, toml_text
 from offbeat.runtime.grpc.identity import Identity, Roster, check_name, load_identity, read_roster
 
 CONTROL_FILE = "control"

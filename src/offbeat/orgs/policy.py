@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from offbeat.errors import Refused
-from offbeat.orgs.job import LABELS, Job, wanted_of
-from offbeat.orgs.structs import Settings
+from offbeat.jobs.organisations import LABELS, Job, wanted_of
+from offbeat.jobs.settings import Settings
 
 Names = tuple[str, ...]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from offbeat.errors import OffbeatError, PeerFailed, Refused
-from offbeat.evaluation import probabilities
+from offbeat.families.evaluation import probabilities
 from offbeat.orgs import predict
 from offbeat.orgs.control import Answer, OpenPrediction, Predicted, Request
 from offbeat.orgs.party_config import Home

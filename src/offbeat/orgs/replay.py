@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.errors import BadInput, PeerFailed
+from offbeat.jobs.organisations import job_from_text
 from offbeat.message.codec import Codec
 from offbeat.metrics.record import RunRecord
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.align_psi import Aligner
-from offbeat.orgs.job import job_from_text
 from offbeat.orgs.party_config import Home, read_home
 from offbeat.orgs.predict import Predictor
 from offbeat.orgs.rows import load_table, own_rows, read_model

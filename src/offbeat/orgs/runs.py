@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from offbeat.data.matrix import Floats
 from offbeat.data.table import Table
 from offbeat.errors import BadData, OffbeatError, PeerFailed, Refused
-from offbeat.evaluation import accuracy, area_under_curve
+from offbeat.families.evaluation import accuracy, area_under_curve
+from offbeat.jobs.organisations import Job, wanted_of
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.align_psi import Aligner
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import ENDED_PHASES, RunStatus, error_named
-from offbeat.orgs.job import Job, wanted_of
 from offbeat.orgs.org_record import OwnRun, write_record
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_rows

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.matrix import Floats, Matrix
-from offbeat.orgs.job import Job
+from offbeat.jobs.organisations import Job
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
 from offbeat.orgs.rows import OwnModel, load_table, read_model

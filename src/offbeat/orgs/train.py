@@ -2,14 +2,14 @@
 
 from typing import Any
 
+from offbeat.jobs.methods import method_named
+from offbeat.jobs.organisations import Job
 from offbeat.learning.blocks import make_block
 from offbeat.learning.losses import DEBIASED_LOGISTIC, loss_named
 from offbeat.learning.penalties import penalty_named
-from offbeat.methods import method_named
 from offbeat.orgs import guard
 from offbeat.orgs.embedding_guard import GuardedEmbedding
 from offbeat.orgs.guard import Guarded
-from offbeat.orgs.job import Job
 from offbeat.orgs.row_ledger import Counts
 from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept
 from offbeat.orgs.train_embedding import build_embedding_party, trained_part

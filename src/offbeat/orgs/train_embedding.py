@@ -14,12 +14,12 @@ from offbeat.algorithms.vafl import Client, Server, Vafl
 from offbeat.algorithms.vafl_options import known_start
 from offbeat.data.matrix import Floats, Matrix
 from offbeat.errors import BadJob
+from offbeat.jobs.organisations import Job
 from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, LinearEmbedding, Optimiser, Penalty, Sgd, Weights
 from offbeat.learning.layouts import LAYOUTS, fits
 from offbeat.orgs import embedding_guard
 from offbeat.orgs.embedding_guard import GuardedEmbedding
 from offbeat.orgs.housemates import Housemates
-from offbeat.orgs.job import Job
 from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.orgs.row_ledger import Counts
 from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept

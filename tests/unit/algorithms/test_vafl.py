@@ -30,7 +30,7 @@ from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Pen
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, PeerLost, Received, Send, Started, Wake, Woken
 from offbeat.privacy.embedding import PrivateEmbedding
-from offbeat.recording import reveals_of
+from offbeat.run.record import reveals_of
 from offbeat.runtime.simulator import CostModel, Jitter, Simulator
 
 ROWS = 8

@@ -7,16 +7,16 @@ import os
 import pytest
 
 from offbeat.data.vertical import vertical_from_dataset
-from offbeat.edge_experiment import load_edges, run_edges
-from offbeat.edge_job import edge_job_from
-from offbeat.embedding_experiment import run_embedding
 from offbeat.errors import PeerFailed
-from offbeat.experiment import run_experiment
-from offbeat.job import Job, RuntimeEntry
+from offbeat.jobs.horizontal import edge_job_from
+from offbeat.jobs.vertical import Job, RuntimeEntry
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.live import EVERY_S, LIVE_FILE, LiveRun, Now, PartyNow, forget_live, live_run, read_now
 from offbeat.metrics.record import CURVE_FILE, Certificate, encode_plain
-from offbeat.run_folder import write_record
+from offbeat.run.edge_experiment import load_edges, run_edges
+from offbeat.run.embedding_experiment import run_embedding
+from offbeat.run.experiment import run_experiment
+from offbeat.run.folder import write_record
 
 ABOUT = Now(algorithm="afsvrg-vp", runtime="simulator", clock="virtual", seed=7, goal=6.0)
 

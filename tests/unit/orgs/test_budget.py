@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from offbeat.errors import BadJob, Refused
+from offbeat.jobs.organisations import COLUMNS, LABELS, Embedding, Job, Method, job_from_text, wanted_of
 from offbeat.orgs.budget import PrivacyLedger, private_labels
-from offbeat.orgs.job import COLUMNS, LABELS, Embedding, Job, Method, job_from_text, wanted_of
 from offbeat.orgs.keyed_noise import KeyedNoise
 
 JOB = Job(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from offbeat.errors import BadInput, BadJob, Refused
-from offbeat.orgs.job import Job, Method, Model, job_from_text
+from offbeat.jobs.organisations import Job, Method, Model, job_from_text
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.policy import Policy, objections, refuse_job, refuse_prediction, refuse_rows
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from offbeat.errors import BadData, Refused
+from offbeat.jobs.organisations import Job, Model, Rows
 from offbeat.orgs.guard import Guarded, RowsNamed
-from offbeat.orgs.job import Job, Model, Rows
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
 from offbeat.orgs.rows import OwnModel, load_table, own_rows, read_model, write_model

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from offbeat.bench.edge_audit import (
+from offbeat.lab.bench.edge_audit import (
     as_expected,
     gaussian_release,
     gaussian_training,
@@ -43,7 +43,7 @@ def test_randomised_response_is_found_out():
 
 
 def test_the_worlds_are_neighbours_and_only_the_canary_pulls():
-    from offbeat.bench.edge_audit import MODEL
+    from offbeat.lab.bench.edge_audit import MODEL
 
     one, two, parameters, direction = worlds()
     assert (one.features != two.features).any(axis=1).sum() == 1

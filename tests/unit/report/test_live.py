@@ -13,14 +13,14 @@ from report_samples import hostile_record, sample_record
 
 from offbeat.data.vertical import vertical_from_dataset
 from offbeat.errors import BadInput
-from offbeat.experiment import run_experiment
-from offbeat.job import Job
+from offbeat.jobs.vertical import Job
 from offbeat.metrics.live import forget_live, read_now
 from offbeat.metrics.record import CURVE_FILE, RECORD_FILE, Certificate, encode_plain
 from offbeat.report import live
 from offbeat.report.live import KEPT, Follower, Kept, Tail, View, check_folder
 from offbeat.report.live_page import live_page, parts_of, state_of, title_of
-from offbeat.run_folder import write_record
+from offbeat.run.experiment import run_experiment
+from offbeat.run.folder import write_record
 
 
 def test_a_folder_before_during_and_after_its_run(tmp_path):

@@ -226,7 +226,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
 
 def test_it_waits_for_the_folder_and_opens_the_browser(tmp_path, monkeypatch):
     folder, opened, addresses = tmp_path / "run", Event(), []
-    monkeypatch.setattr("offbeat.cli_watch.time.sleep", lambda _: folder.mkdir())
+    monkeypatch.setattr("offbeat.cli.watch.time.sleep", lambda _: folder.mkdir())
     monkeypatch.setattr("webbrowser.open", lambda address: addresses.append(address) or opened.set() or True)
     monkeypatch.setattr(live_server, "serve", lambda *_: opened.wait())
     result = call("watch", folder, "--wait", 60, "--open", "--json")

@@ -1,0 +1,125 @@
+"""offbeat reproduce and bench: they list what there is, or run one by name."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from offbeat.cli.output import print_json, rows_table, say, speaker
+from offbeat.cli.run import Json
+
+Quick = Annotated[bool, typer.Option("--quick", help="A small version that takes seconds to a minute.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Where named data sets lie.")]
+Seed = Annotated[int, typer.Option(help="The first seed.")]
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Which table or figure; without it, the list.")] = None,
+    quick: Quick = False,
+    data: Data = None,
+    out: Annotated[Path | None, typer.Option(help="Where rows and figures go; out/NAME by default.")] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option("--file", metavar="SETTING=PATH", help="Your own LIBSVM file in place of a stand-in."),
+    ] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Redraw a published table or figure, with the published numbers beside ours."""
+    from offbeat.lab.reproduce.catalogue import ReproduceOptions, catalogue, reproduction
+
+    if name is None:
+        _list(catalogue(), "reproductions", json)
+        return
+    entry = reproduction(name)
+    folder = out or Path("out") / name
+    options = ReproduceOptions(quick, seed, data, folder, _files(file or []), say)
+    try:
+        result = entry.function(options)
+    except KeyboardInterrupt:
+        say(f"What is finished lies in {folder}; the same command goes on from there.")
+        raise
+    told = {
+        "name": entry.name,
+        "title": entry.title,
+        "rows": [dict(row) for row in result.rows],
+        "figures": [str(path) for path in result.figures],
+        "notes": list(result.notes),
+    }
+    _write_rows(told, folder)
+    _tell(told, json)
+
+
+def bench(
+    name: Annotated[str | None, typer.Argument(help="Which benchmark; without it, the list.")] = None,
+    quick: Quick = False,
+    data: Data = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the rows there.")] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Measure ours beside its reference, in one run."""
+    from offbeat.lab.bench.catalogue import BenchOptions, benchmark, catalogue
+    from offbeat.metrics.machine import library_versions, this_machine
+
+    if name is None:
+        _list(catalogue(), "benchmarks", json)
+        return
+    entry = benchmark(name)
+    result = entry.function(BenchOptions(quick, seed, data, out, say))
+    told = {
+        "name": entry.name,
+        "title": entry.title,
+        "rows": [dict(row) for row in result.rows],
+        "notes": list(result.notes),
+        "machine": this_machine(),
+        "versions": library_versions(),
+    }
+    if out is not None:
+        _write_rows(told, out)
+    _tell(told, json)
+
+
+def _files(settings: list[str]) -> dict[str, Path]:
+    from offbeat.errors import BadInput
+
+    files = {}
+    for setting in settings:
+        name, equals, path = setting.partition("=")
+        if not equals:
+            raise BadInput(f"--file expects SETTING=PATH, as in --file url=url.svm.xz; got {setting!r}.")
+        if not Path(path).is_file():
+            raise BadInput(f"--file {setting}: there is no file {path}.")
+        files[name] = Path(path)
+    return files
+
+
+def _write_rows(told: dict[str, Any], folder: Path) -> None:
+    import json
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.json").write_text(json.dumps(told, indent=2, default=str) + "\n", encoding="utf-8")
+
+
+def _list(entries: Any, what: str, as_json: bool) -> None:
+    rows = [{"name": entry.name, "title": entry.title} for entry in entries.values()]
+    if as_json:
+        print_json({what: rows})
+    elif not rows:
+        say(f"There are no {what}.")
+    else:
+        from rich.console import Console
+
+        Console().print(rows_table(rows))
+
+
+def _tell(told: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(told)
+        return
+    speaker().print(told["title"], style="bold", highlight=False)
+    speaker().print(rows_table(told["rows"]))
+    for note in told["notes"]:
+        say(note)
+    for figure in told.get("figures", ()):
+        typer.echo(figure)

@@ -1,0 +1,210 @@
+"""Commands for edge sites: `offbeat mqtt init`, `offbeat cloud serve`, `offbeat edge serve`.
+
+Human text goes to standard error; with --json one JSON document goes to standard output. Errors travel up as
+`OffbeatError` with their exit code; whoever mounts these applications prints them.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from zipfile import BadZipFile
+
+import typer
+
+from offbeat.errors import BadData, BadInput
+from offbeat.metrics.record import exit_code_of
+
+if TYPE_CHECKING:
+    from offbeat.algorithms.mapa import Cloud, Edge
+    from offbeat.jobs.horizontal import EdgeJob
+    from offbeat.party.contract import Party
+    from offbeat.runtime.contract import Outcome
+    from offbeat.runtime.mqtt import Address
+
+mqtt_app = typer.Typer(no_args_is_help=True, add_completion=False, help="A broker of your own for edge sites.")
+cloud_app = typer.Typer(no_args_is_help=True, add_completion=False, help="The cloud of a horizontal job.")
+edge_app = typer.Typer(no_args_is_help=True, add_completion=False, help="One edge site of a horizontal job.")
+
+JobFile = Annotated[Path, typer.Argument(help="The job file that the cloud and all edges hold.")]
+Broker = Annotated[str, typer.Option(help="Where the broker listens: host:port.")]
+Identity = Annotated[Path, typer.Option(help="This party's folder, as `offbeat mqtt init` wrote it.")]
+State = Annotated[Path, typer.Option(help="Where this party keeps what must survive a crash.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+SAY_EVERY_S = 10.0
+
+
+@mqtt_app.callback()
+def _mqtt() -> None:
+    """A broker of your own for edge sites."""
+
+
+@mqtt_app.command("init")
+def mqtt_init(
+    folder: Annotated[Path, typer.Argument(help="Where to write certificates, access rules and configuration.")],
+    edges: Annotated[int, typer.Option(help="How many edges: edge1, edge2, ...")] = 5,
+    name: Annotated[list[str] | None, typer.Option(help="An edge's name; repeat for each. Replaces --edges.")] = None,
+    host: Annotated[str, typer.Option(help="The name or address by which everybody reaches the broker.")] = "127.0.0.1",
+    bind: Annotated[str, typer.Option(help="The address on which it listens.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(help="The port on which it listens.")] = 8883,
+    run_as: Annotated[str, typer.Option(help="The system user it runs as when root starts it.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write certificates, per-party access rules and a Mosquitto configuration."""
+    from offbeat.data.names import edge_names
+    from offbeat.runtime.broker import BrokerPlan, write_broker
+
+    parties = tuple(name) if name else edge_names(edges)
+    configuration = write_broker(folder, BrokerPlan(parties, host=host, bind=bind, port=port, run_as=run_as))
+    typer.echo(
+        f"Wrote {configuration}. Start the broker with:  mosquitto -c {configuration}\n"
+        f"Hand each of {len(parties) + 1} folders under {folder / 'parties'} to its party, and nobody else.",
+        err=True,
+    )
+    if as_json:
+        typer.echo(json.dumps({"configuration": str(configuration), "parties": ["cloud", *parties]}))
+
+
+@cloud_app.callback()
+def _cloud() -> None:
+    """The cloud of a horizontal job."""
+
+
+@cloud_app.command("serve")
+def cloud_serve(
+    job_file: JobFile,
+    identity: Identity,
+    state: State,
+    broker: Broker = "127.0.0.1:8883",
+    edges: Annotated[str, typer.Option(help="Edges to wait for, by name, separated by commas.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Hold the model, serve every edge that comes, end after the job's updates; the model goes to the state folder."""
+    from offbeat.jobs.horizontal import build_cloud, read_edge_job
+
+    job, address = read_edge_job(job_file), _address(broker, identity)
+    cloud = build_cloud(job, tuple(name for name in edges.split(",") if name))
+    outcome = _serve(job, cloud, lambda: _serving(cloud), address, state, durable=False)
+    path = _write_model(state, job, cloud)
+    finish = outcome.finished[cloud.name]
+    typer.echo(f"{finish.verdict}: {finish.reason} The model is in {path}.", err=True)
+    if as_json:
+        counts = {"applied": cloud.applied, "refused": cloud.refused, "repeated": cloud.repeated}
+        stated = {"verdict": finish.verdict, "reason": finish.reason, "version": cloud.version, "model": str(path)}
+        typer.echo(json.dumps({**stated, **counts, "seconds": outcome.time_s, **_observed(outcome)}))
+    raise typer.Exit(exit_code_of(finish.verdict))
+
+
+@edge_app.callback()
+def _edge() -> None:
+    """One edge site of a horizontal job."""
+
+
+@edge_app.command("serve")
+def edge_serve(
+    job_file: JobFile,
+    name: Annotated[str, typer.Option(help="This edge's name, as in its certificate.")],
+    data: Annotated[Path, typer.Option(help="This edge's rows: an .npz file with arrays x and y.")],
+    identity: Identity,
+    state: State,
+    broker: Broker = "127.0.0.1:8883",
+    as_json: AsJson = False,
+) -> None:
+    """Take part with this site's rows until the run or the privacy budget ends. Start it again after a crash."""
+    from offbeat.jobs.horizontal import build_edge, read_edge_job, rows_for
+
+    job, address = read_edge_job(job_file), _address(broker, identity)
+    edge = build_edge(job, name, rows_for(job, *_read_rows(data)))
+    for warning in edge.warnings:
+        typer.echo(f"Warning: {warning}", err=True)
+    outcome = _serve(job, edge, lambda: _taking_part(edge), address, state, durable=True)
+    finish = outcome.finished[name]
+    typer.echo(f"{finish.verdict}: {finish.reason}", err=True)
+    if as_json:
+        stated = {"verdict": finish.verdict, "reason": finish.reason, "uploads": edge.uploads}
+        typer.echo(json.dumps({**stated, "privacy": edge.statement(), **_observed(outcome)}))
+    raise typer.Exit(exit_code_of(finish.verdict))
+
+
+def _serving(cloud: "Cloud") -> str:
+    return f"{cloud.version} of {cloud.updates} updates; heard of {len(cloud.seen)} edges"
+
+
+def _taking_part(edge: "Edge") -> str:
+    waiting = f"; no answer from the cloud yet, asked {edge.unanswered} times" if edge.unanswered else ""
+    return f"{edge.uploads} uploads{waiting}"
+
+
+def _serve(
+    job: "EdgeJob", party: "Party", doing: Callable[[], str], address: "Address", state: Path, *, durable: bool
+) -> "Outcome":
+    """Carry the party; what it is doing is said now and then, when it has changed."""
+    from offbeat.jobs.horizontal import MESSAGES
+    from offbeat.runtime.mqtt import Mqtt
+
+    said, due_s = "", 0.0
+
+    def look(now_s: float) -> float:
+        nonlocal said, due_s
+        if now_s >= due_s and (words := doing()) != said:
+            typer.echo(f"{party.name}: {words}", err=True)
+            said, due_s = words, now_s + SAY_EVERY_S
+        return SAY_EVERY_S
+
+    runtime = Mqtt(address, job.run, MESSAGES, state, durable=durable)
+    typer.echo(f"{party.name}: connecting to the broker at {address.host}:{address.port}", err=True)
+    return runtime.serve(party, look)
+
+
+def _address(broker: str, identity: Path) -> "Address":
+    from offbeat.runtime.mqtt import Address
+
+    host, _, port = broker.rpartition(":")
+    if not host or not port.isdigit():
+        raise BadInput(f"--broker expects host:port, as in broker.example.org:8883; got {broker!r}.")
+    return Address(host, int(port), identity)
+
+
+def _read_rows(path: Path) -> tuple[Any, Any]:
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [key for key in ("x", "y") if key not in file.files]
+            if missing:
+                raise BadData(f"{path} has no array {missing[0]!r}; an edge's file holds x (rows) and y (labels).")
+            return file["x"], file["y"]
+    except FileNotFoundError:
+        raise BadData(f"There is no file {path} with this edge's rows.") from None
+    except (OSError, ValueError, EOFError, BadZipFile) as problem:
+        raise BadData(
+            f"{path} is not an .npz file of plain numbers. Write one with numpy.savez(path, x=rows, y=labels), where x "
+            "is a table of numbers and y has one whole number for each row."
+        ) from problem
+
+
+def _write_model(state: Path, job: "EdgeJob", cloud: Any) -> Path:
+    from safetensors.numpy import save_file
+
+    state.mkdir(parents=True, exist_ok=True)
+    path = state / "model.safetensors"
+    arrays = {"parameters": cloud.parameters, "averaged": cloud.averaged}
+    save_file(arrays, path, metadata={"run": job.run, "kind": job.model.kind, "version": str(cloud.version)})
+    return path
+
+
+def _observed(outcome: "Outcome") -> dict[str, Any]:
+    return {name: value for _, _, name, value in outcome.observations if name.startswith("mqtt_")}
+
+
+def edge_commands() -> typer.Typer:
+    """All three, for whoever wants them without the rest of the command line."""
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    app.add_typer(mqtt_app, name="mqtt")
+    app.add_typer(cloud_app, name="cloud")
+    app.add_typer(edge_app, name="edge")
+    return app
+
+
+if __name__ == "__main__":
+    edge_commands()()

@@ -1,0 +1,375 @@
+"""The commands for organisations: `offbeat keys`, `party`, `job` and `predict`.
+
+Text for people goes to standard error; with --json the only thing on standard output is one JSON document. Errors are
+raised as they are: the command line's main function turns them into one paragraph and the exit code.
+"""
+
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from math import inf, isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from offbeat.errors import BadInput, OffbeatError, PeerFailed
+
+keys = typer.Typer(
+    help="Keys, certificates and the roster of parties that trust each other.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+party = typer.Typer(
+    help="One party: its settings, a check before the first job, its daemon.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+job = typer.Typer(help="Jobs that parties do together.", no_args_is_help=True, add_completion=False)
+
+HomeOption = Annotated[Path, typer.Option("--home", help="The folder with party.toml, or the file itself.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]
+PartyOption = Annotated[
+    str, typer.Option("--party", help="The daemon's host:port, or its party.toml; by default the one under --home.")
+]
+
+
+def say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def show(value: Any, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(value))
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+@keys.command("new")
+def keys_new(
+    name: str,
+    folder: Annotated[Path, typer.Option("--dir", help="Where the key goes; only its owner can read it.")] = Path(
+        "keys"
+    ),
+    request: Annotated[bool, typer.Option("--request", help="Make a request for an authority instead.")] = False,
+    days: Annotated[int, typer.Option(help="How long a self-signed certificate is valid.")] = 825,
+    json_: JsonOption = False,
+) -> None:
+    """Make a private key, and a self-signed certificate (or a request for one)."""
+    from offbeat.runtime.grpc.identity import fingerprint, new_identity, new_request, short, write_private
+
+    key_file = folder / f"{name}.key"
+    if days < 1:
+        raise BadInput(f"--days {days}: expected at least one day.")
+    if request:
+        key, csr = new_request(name)
+        write_private(key_file, key)
+        (folder / f"{name}.csr").write_bytes(csr)
+        say(f"wrote {key_file} (keep it) and {folder / f'{name}.csr'} (send it to your authority).")
+        show({"key": str(key_file), "request": str(folder / f"{name}.csr")}, json_)
+        return
+    identity = new_identity(name, days=days)
+    write_private(key_file, identity.key_pem)
+    certificate = folder / f"{name}.crt"
+    certificate.write_bytes(identity.certificate_pem)
+    mark = fingerprint(identity.certificate_pem)
+    say(f"wrote {key_file} (keep it) and {certificate} (give it to the others).\nfingerprint: {short(mark)}")
+    show({"key": str(key_file), "certificate": str(certificate), "fingerprint": mark}, json_)
+
+
+@keys.command("trust")
+def keys_trust(
+    certificate: Annotated[Path, typer.Argument(help="A party's certificate, as it gave it to you.")],
+    address: Annotated[str, typer.Option(help="host:port where it listens; empty if it only calls out.")] = "",
+    roster_file: Annotated[Path, typer.Option("--roster")] = Path("roster.toml"),
+    authority: Annotated[bool, typer.Option("--authority", help="This is an authority's certificate.")] = False,
+    name: Annotated[str, typer.Option(help="The party's name, if it is not the certificate's common name.")] = "",
+    json_: JsonOption = False,
+) -> None:
+    """Pin a party's certificate in the roster, or replace it there."""
+    from offbeat.orgs.party_config import check_address
+    from offbeat.runtime.grpc.identity import Member, Roster, common_name, read_roster, short, write_roster
+
+    if not certificate.is_file():
+        raise BadInput(f"expected a certificate at {certificate}, found nothing.")
+    check_address(address, "--address")
+    pem = certificate.read_bytes()
+    roster = read_roster(roster_file) if roster_file.is_file() else Roster(())
+    if authority:
+        roster = Roster(roster.members, (*roster.authorities_pem, pem))
+    else:
+        who = name or common_name(pem, certificate)
+        known = {member.name: member.address for member in roster.members}
+        roster = roster.with_member(Member(who, pem, address or known.get(who, "")))
+    write_roster(roster_file, roster)
+    say(
+        f"{roster_file} lists {', '.join(roster.names) or 'no party yet'}.\n"
+        f"compare with the others: {short(roster.hash)}"
+    )
+    show({"roster": str(roster_file), "parties": list(roster.names), "hash": roster.hash}, json_)
+
+
+@keys.command("show")
+def keys_show(
+    roster_file: Annotated[Path, typer.Option("--roster")] = Path("roster.toml"), json_: JsonOption = False
+) -> None:
+    """List the roster and the hash that all parties must agree on."""
+    from offbeat.runtime.grpc.identity import read_roster, short, validity
+
+    roster = read_roster(roster_file)
+    for member in roster.members:
+        end = validity(member.certificate_pem)[1]
+        say(f"{member.name:16} {member.address or '(calls out)':24} {short(member.fingerprint)}  to {end:%Y-%m-%d}")
+    say(f"hash: {short(roster.hash)}")
+    parties = {m.name: {"address": m.address, "fingerprint": m.fingerprint} for m in roster.members}
+    show({"parties": parties, "hash": roster.hash}, json_)
+
+
+# -- party ------------------------------------------------------------------------------------------------------------
+
+
+@party.command("init")
+def party_init(
+    name: str,
+    folder: Annotated[Path, typer.Option("--dir")] = Path("."),
+    data: Annotated[str, typer.Option(help="The party's table.")] = "",
+    id_column: Annotated[str, typer.Option("--id", help="The column by which rows are matched.")] = "id",
+    label: Annotated[str, typer.Option(help="The label column, where this party has it.")] = "",
+    listen: Annotated[str, typer.Option(help="host:port; empty: only call others.")] = "127.0.0.1:7443",
+) -> None:
+    """Write a commented party.toml."""
+    from offbeat.orgs.party_config import example
+    from offbeat.runtime.grpc.identity import check_name
+
+    path = folder / "party.toml"
+    if path.exists():
+        raise BadInput(f"{path} exists already; it is not overwritten.")
+    folder.mkdir(parents=True, exist_ok=True)
+    text = example(check_name(name), data=data, id_column=id_column, label=label, listen=listen)
+    path.write_text(text, encoding="utf-8")
+    say(
+        f"wrote {path}. Next: `offbeat keys new {name} --dir {folder / 'keys'}`, `offbeat keys trust` for everybody's "
+        "certificate (your own, too), then `offbeat party check`."
+    )
+
+
+@party.command("check")
+def party_check(
+    home: HomeOption = Path("."),
+    reach: Annotated[bool, typer.Option(help="Call the peers, too.")] = True,
+    json_: JsonOption = False,
+) -> None:
+    """Say what is wrong before a job finds out, and how to mend it."""
+    from offbeat.orgs.party_config import read_home
+    from offbeat.orgs.preflight import check_home
+
+    findings = check_home(read_home(home), reach=reach)
+    for finding in findings:
+        say(f"{finding.state:8} {finding.what}: {finding.detail}")
+    show([{"what": f.what, "state": f.state, "detail": f.detail} for f in findings], json_)
+    wrong = [finding for finding in findings if finding.state == "wrong"]
+    if wrong:
+        unreachable = all(finding.what.startswith("peer") for finding in wrong)
+        raise typer.Exit(PeerFailed.exit_code if unreachable else BadInput.exit_code)
+
+
+@party.command("serve")
+def party_serve(
+    home: HomeOption = Path("."),
+    verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False,
+) -> None:
+    """Run the party's daemon until it is interrupted."""
+    from offbeat.orgs.daemon import Daemon
+    from offbeat.orgs.party_config import read_home
+    from offbeat.runtime.grpc.identity import short
+
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("offbeat").setLevel(logging.INFO)
+    daemon = Daemon(read_home(home))
+    address = daemon.start()
+    say(f"'{daemon.home.name}' listens at {address}; roster {short(daemon.roster.hash)}. Ctrl-C ends.")
+    done = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: done.set())
+    done.wait()
+    daemon.stop()
+
+
+@party.command("replay")
+def party_replay(run: str, home: HomeOption = Path("."), json_: JsonOption = False) -> None:
+    """Feed this party's log of a run to a party built anew, and check that every effect is the same, bit for bit."""
+    from offbeat.orgs.party_config import read_home
+    from offbeat.orgs.replay import replay_training
+
+    repeated = replay_training(read_home(home), Path(run).name)
+    say(
+        f"'{repeated.party}' repeated {repeated.events} events to the same bits ({repeated.marks} marks met): "
+        f"{repeated.digest}"
+    )
+    show(
+        {"events": repeated.events, "marks": repeated.marks, "digest": repeated.digest, "verdict": repeated.verdict},
+        json_,
+    )
+
+
+# -- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def ask(home_path: Path, party: str, request: Any, timeout_s: float = 60.0) -> Any:
+    """An owner's request; `party` is the daemon's address, or another party.toml than the one under --home."""
+    from offbeat.orgs import client
+
+    if party and Path(party).exists():
+        return client.ask(Path(party), request, timeout_s=timeout_s)
+    return client.ask(home_path, request, party.removeprefix("grpc://").removeprefix("https://"), timeout_s)
+
+
+@job.command("submit")
+def job_submit(
+    job: Annotated[Path, typer.Argument(help="The job file.")],
+    party: PartyOption = "",
+    home: HomeOption = Path("."),
+    wait: Annotated[bool, typer.Option("--wait", help="Watch it to its end.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Propose a job to all its parties, and begin when all have accepted."""
+    from offbeat.jobs.organisations import read_job
+    from offbeat.orgs.control import Submit
+
+    submitted = ask(home, party, Submit(read_job(job).text))
+    say(f"accepted by all parties: run {submitted.run}")
+    if wait:
+        job_watch(submitted.run, party, home, json_)
+    else:
+        show({"run": submitted.run}, json_)
+
+
+@job.command("status")
+def job_status(run: str, party: PartyOption = "", home: HomeOption = Path("."), json_: JsonOption = False) -> None:
+    """How one run stands, as this party sees it."""
+    from offbeat.orgs.control import Status
+
+    status = ask(home, party, Status(run))
+    say(status_line(status))
+    show(msgspec.to_builtins(status), json_)
+
+
+@job.command("watch")
+def job_watch(run: str, party: PartyOption = "", home: HomeOption = Path("."), json_: JsonOption = False) -> None:
+    """Follow a run to its end; the exit code is the run's."""
+    from offbeat.orgs.control import Status, error_named
+
+    last = ""
+    while True:
+        status = ask(home, party, Status(run))
+        if status_line(status) != last:
+            last = status_line(status)
+            say(last)
+        if status.ended:
+            break
+        time.sleep(0.3)
+    show(msgspec.to_builtins(status), json_)
+    if status.kind:
+        raise error_named(status.kind, status.reason)
+    if status.phase != "done":
+        raise OffbeatError(status.reason) if status.phase == "stopped" else PeerFailed(status.reason)
+
+
+@job.command("stop")
+def job_stop(run: str, party: PartyOption = "", home: HomeOption = Path(".")) -> None:
+    """End a run; the initiator's stop ends it everywhere."""
+    from offbeat.orgs.control import Stop
+
+    ask(home, party, Stop(run))
+    say(f"{run} is being stopped; `offbeat job watch {run}` tells when it has ended.")
+
+
+@job.command("list")
+def job_list(party: PartyOption = "", home: HomeOption = Path("."), json_: JsonOption = False) -> None:
+    """All runs this party knows."""
+    from offbeat.orgs.control import ListRuns
+
+    runs = ask(home, party, ListRuns()).runs
+    for status in runs:
+        say(status_line(status))
+    show([msgspec.to_builtins(status) for status in runs], json_)
+
+
+def status_line(status: Any) -> str:
+    progress = status.progress
+    parts = [f"{status.run}: {status.phase}"]
+    if "passes" in progress and not status.ended:
+        parts.append(f"{progress['passes']:.1f} passes")
+        certificate = "gap" if isfinite(progress.get("gap", inf)) else "gradient_norm"  # no gap without convexity
+        shown = {"objective": "objective", certificate: "certificate", "batch_loss": "loss"}
+        parts += [f"{word} {progress[key]:.4g}" for key, word in shown.items() if key in progress]
+    if status.ended:
+        parts.append(f"{status.verdict}: {status.reason}" if status.verdict else status.reason)
+        parts += [f"{name} {value:.4f}" for name, value in status.metrics.items()]
+    return ", ".join(part for part in parts if part)
+
+
+# -- predict ----------------------------------------------------------------------------------------------------------
+
+
+def predict(
+    run: Annotated[str, typer.Argument(help="A finished run.")],
+    ids: Annotated[Path | None, typer.Option("--ids", help="A file with one id per line.")] = None,
+    one: Annotated[list[str] | None, typer.Option("--id", help="One id; may be repeated.")] = None,
+    party: PartyOption = "",
+    home: HomeOption = Path("."),
+    out: Annotated[Path | None, typer.Option("--out", help="Write a CSV file here.")] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Score rows together with the parties of a finished run; this party alone learns the scores."""
+    from offbeat.orgs.control import Predict
+
+    wanted = [*_ids_in(ids), *(one or [])]
+    if not wanted:
+        raise BadInput("expected ids, by --ids FILE (one per line) or --id ID.")
+    answer = ask(home, party, Predict(Path(run).name, wanted), timeout_s=120.0)
+    rows = predicted_rows(wanted, answer)
+    if out is not None:
+        lines = ["id,score,probability", *(",".join(_cell(row[key]) for key in row) for row in rows)]
+        out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        say(f"wrote {len(rows)} rows to {out}.")
+    missing = sum(row["score"] is None for row in rows)
+    say(
+        f"{len(rows) - missing} of {len(rows)} rows scored"
+        + (f"; not known to all parties: {missing}." if missing else ".")
+    )
+    if answer.without:
+        say(f"scored without {', '.join(answer.without)}: its part of the model is missing from these scores.")
+    show({"rows": rows, "classes": answer.classes, "without": answer.without}, json_)
+    if not json_ and out is None:
+        for row in rows:
+            typer.echo(f"{row['id']}\t{row['score']}\t{row['probability']}")
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _ids_in(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    if not path.is_file():
+        raise BadInput(f"expected a file with one id per line at {path}, found nothing.")
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as problem:
+        raise BadInput(f"{path} is not text: expected one id per line.") from problem
+
+
+def predicted_rows(ids: list[str], answer: Any) -> list[dict[str, Any]]:
+    chances = answer.probabilities or [None] * len(ids)
+    return [
+        {"id": i, "score": score if known else None, "probability": chance if known else None}
+        for i, score, known, chance in zip(ids, answer.scores, answer.known, chances, strict=True)
+    ]

@@ -1,0 +1,241 @@
+"""What the commands share: where text goes, how errors end, progress, and a clean stop.
+
+Progress and commentary go to standard error. Standard output carries what was asked for: one JSON document with
+--json, otherwise a path or a page of text.
+"""
+
+import json
+import math
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import strftime
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperGroup
+
+from offbeat.errors import BadInput, OffbeatError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from offbeat.metrics.curves import CurveRow
+    from offbeat.run.experiment import Glance
+
+
+class Polite(TyperGroup):
+    """A group of commands that ends a user's mistake with one paragraph and its exit code, never a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OffbeatError as problem:
+            speaker().print(f"[bold red]offbeat:[/] {escape(str(problem))}", soft_wrap=True, highlight=False)
+            raise typer.Exit(problem.exit_code) from None
+        except KeyboardInterrupt:
+            speaker().print("[bold red]offbeat:[/] interrupted", highlight=False)
+            raise typer.Exit(1) from None
+        except BrokenPipeError:  # a reader such as `head` has seen enough
+            sys.stdout = None
+            raise typer.Exit(0) from None
+        except OSError as problem:
+            speaker().print(f"[bold red]offbeat:[/] {escape(_os_sentence(problem))}", soft_wrap=True, highlight=False)
+            raise typer.Exit(BadInput.exit_code if problem.filename is not None else 1) from None
+
+
+def _os_sentence(problem: OSError) -> str:
+    """A path that cannot be read or written is the user's to mend; anything else is the machine's."""
+    if problem.filename is None:
+        return f"the operating system refused: {problem}."
+    return (
+        f"{problem.filename} cannot be read or written: {problem.strerror}. Give another path, or see that it may "
+        "be read and written."
+    )
+
+
+def speaker() -> Console:
+    """Standard error, for people."""
+    return Console(stderr=True)
+
+
+def say(sentence: str) -> None:
+    speaker().print(escape(sentence), highlight=False, soft_wrap=True)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """The one document on standard output; numbers that are not finite become null."""
+    sys.stdout.write(json.dumps(_finite(value), indent=2, ensure_ascii=False, default=_plain) + "\n")
+    sys.stdout.flush()
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value
+
+
+def new_folder(out: Path | None, name: str) -> Path:
+    """The folder asked for, or a new one under runs/."""
+    if out is not None:
+        if out.exists() and not out.is_dir():
+            raise BadInput(f"--out {out} is a file; expected a folder, or a path where one can be made.")
+        _set_aside(out)
+        out.mkdir(parents=True, exist_ok=True)
+        return out
+    folder = _unused(Path("runs") / f"{strftime('%Y%m%d-%H%M%S')}-{name}")
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _set_aside(out: Path) -> None:
+    """An earlier run in the folder asked for is not written over: it moves to a folder beside it."""
+    if (out / "record.json").is_file() or (out / "report.html").is_file():
+        kept = out.rename(_unused(out.with_name(f"{out.name}-before")))
+        say(f"{out} held an earlier run; it was moved to {kept}.")
+
+
+def _unused(base: Path) -> Path:
+    folder, number = base, 1
+    while folder.exists():
+        number += 1
+        folder = base.with_name(f"{base.name}-{number}")
+    return folder
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]], whole: Sequence[str] = ()) -> "Table":
+    """Rows with the same keys, as a light table; the columns named in `whole` are never broken."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for name in names:
+        numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
+        table.add_column(
+            name.replace("_", " "), justify="right" if numeric else "left", overflow="fold", no_wrap=name in whole
+        )
+    for row in rows:
+        table.add_row(*(escape(_cell(row.get(name))) for name in names))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ", ".join(map(_cell, value)) if isinstance(value, list | tuple) else str(value)
+
+
+# -- a clean stop ----------------------------------------------------------------------------------------------------
+
+
+class Interruption:
+    """Ctrl-C asks the run to end at its next look; a second one breaks off."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
+        say("Stopping at the next look; what was computed is kept. Press Ctrl-C again to break off.")
+
+    @contextmanager
+    def watching(self) -> "Iterator[Interruption]":
+        try:
+            before = signal.signal(signal.SIGINT, self._on_signal)
+        except ValueError:  # signals belong to the main thread; elsewhere the caller stops in its own way
+            yield self
+            return
+        try:
+            yield self
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+# -- progress --------------------------------------------------------------------------------------------------------
+
+
+class RunProgress:
+    """A bar over the passes, with the objective, the certificate, the lag, and the time that the target will take."""
+
+    def __init__(self, title: str, passes: float, target: float | None, interruption: Interruption) -> None:
+        self.title, self.passes, self.target, self.interruption = title, passes, target, interruption
+        self.certificates: list[tuple[float, float]] = []
+        self._bar: Any = None
+        self._task: Any = None
+
+    @contextmanager
+    def shown(self) -> "Iterator[RunProgress]":
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = speaker()
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[text]}"))
+        with Progress(
+            *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+        ) as bar:
+            self._bar = bar
+            self._task = bar.add_task(self.title, total=self.passes, text="preparing")
+            yield self
+
+    def begin(self, title: str) -> None:
+        """The next of several runs under one bar."""
+        self.certificates.clear()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=0, description=title, text="")
+
+    def watch(self, glance: "Glance") -> bool:
+        """One look; False when the run should stop."""
+        known = glance.certificate
+        if known is not None and (not self.certificates or self.certificates[-1][1] != known):
+            self.certificates.append((glance.time_s, known))
+        if self._bar is not None:
+            self._bar.update(self._task, completed=min(glance.passes, self.passes), text=self._text(glance))
+        return not self.interruption.wanted
+
+    def watch_row(self, row: "CurveRow") -> bool:
+        """One look at a run without certificates; `passes` counts whatever the bar's total counts."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=min(row.passes, self.passes), text=_row_text(row))
+        return not self.interruption.wanted
+
+    def _text(self, glance: "Glance") -> str:
+        parts = [f"pass {glance.passes:.1f}", f"objective {glance.objective:.6f}", f"lag {glance.lag_mean:.1f}"]
+        if glance.certificate is not None:
+            parts.append(f"within {glance.certificate:.1e}")
+        left_s = self.seconds_to_target(glance.time_s)
+        return " · ".join([*parts, f"target in {left_s:.1f} s"] if left_s is not None else parts)
+
+    def seconds_to_target(self, now_s: float) -> float | None:
+        """The run's seconds until the certificate meets the target, if it goes on falling as it did last."""
+        if self.target is None or len(self.certificates) < 2:
+            return None
+        (before_s, before), (last_s, last) = self.certificates[-2:]
+        if not 0 < last < before or last <= self.target or last_s <= before_s:
+            return None
+        rate = math.log(before / last) / (last_s - before_s)
+        return max(0.0, last_s + math.log(last / self.target) / rate - now_s)
+
+
+def _row_text(row: "CurveRow") -> str:
+    parts = [f"objective {row.objective:.4f}"] if row.objective is not None else []
+    parts += [f"test {row.test_metric:.4f}"] if row.test_metric is not None else []
+    return " · ".join(parts)

@@ -1,0 +1,244 @@
+"""offbeat run, report, compare and replay."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from offbeat.cli.output import Interruption, RunProgress, new_folder, print_json, say, speaker
+
+if TYPE_CHECKING:
+    from offbeat.data.assemble import VerticalData
+    from offbeat.data.horizontal import HorizontalData
+    from offbeat.jobs.horizontal import EdgeJob
+    from offbeat.jobs.vertical import Job
+    from offbeat.metrics.record import RunRecord
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
+
+
+def run(
+    job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job file.", show_default=False)],
+    runtime: Annotated[
+        str | None, typer.Option(help="simulator, threads, processes or ray; replaces the job's.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Replaces the job's seed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; a new one under runs/ by default.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replaces one key of the job; dots go into tables."),
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Where named data sets lie.")] = None,
+    optimum: Annotated[bool, typer.Option(help="Also find the pooled optimum, to compare with.")] = True,
+    json: Json = False,
+) -> None:
+    """Train as a job file says, and write a run folder."""
+    from offbeat.jobs.horizontal import edge_job_from
+    from offbeat.jobs.methods import HORIZONTAL
+    from offbeat.jobs.vertical import job_from, read_tree
+
+    settings = list(set_ or [])
+    settings += [f"runtime.kind={runtime}"] if runtime is not None else []
+    settings += [f"seed={seed}"] if seed is not None else []
+    settings += [f"data.dir={_quoted(data)}"] if data is not None else []
+    tree, where, folder = read_tree(job, settings), str(job), job.resolve().parent
+    if tree.get("algorithm") in HORIZONTAL:
+        raise typer.Exit(train_and_report(edge_job_from(tree, where, folder), out, json))
+    chosen = job_from(tree if optimum else {**tree, "optimum": False}, where=where, folder=folder)
+    raise typer.Exit(train_and_report(chosen, out, json))
+
+
+def _quoted(path: Path) -> str:
+    import json
+
+    return json.dumps(str(path.resolve()))
+
+
+def train_and_report(job: "Job | EdgeJob", out: Path | None, as_json: bool) -> int:
+    """The run with its progress; its folder; its summary. Returns the exit code."""
+    train = training_of(job)
+    folder = new_folder(out, job.algorithm if job.seed is None else f"{job.algorithm}-s{job.seed}")
+    record = train(folder)
+    tell(record, folder, as_json)
+    return record.exit_code
+
+
+def training_of(job: "Job | EdgeJob") -> "Callable[[Path], RunRecord]":
+    """What is left to do once the data is read and found good: a function of the run folder."""
+    from offbeat.families.networks import networks_of, vafl_options
+    from offbeat.families.vertical_data import load_data
+    from offbeat.jobs.horizontal import EdgeJob
+    from offbeat.jobs.methods import EMBEDDING
+    from offbeat.run.edge_experiment import load_edges
+
+    if isinstance(job, EdgeJob):
+        return partial(_train_edges, job, load_edges(job))
+    data = load_data(job)
+    if job.algorithm not in EMBEDDING:
+        return partial(_train_linear, job, data)
+    embeddings, head = networks_of(job, data)
+    parts = {"embeddings": embeddings, "head": head, "options": vafl_options(job, data, head)}
+    return partial(_train_embedding, job, data, parts)
+
+
+def _train_linear(job: "Job", data: "VerticalData", folder: Path) -> "RunRecord":
+    """One run under a progress bar, stopped cleanly by Ctrl-C, written to its folder."""
+    from offbeat.run.experiment import run_experiment
+    from offbeat.run.folder import write_job, write_result
+
+    write_job(job, folder)
+    with _watched(job.algorithm, job.passes, job.target) as progress:
+        result = run_experiment(data, job, watch=progress.watch, folder=folder)
+    write_result(result, data, folder)
+    return result.record
+
+
+def _train_embedding(job: "Job", data: "VerticalData", parts: dict[str, Any], folder: Path) -> "RunRecord":
+    """The same for VAFL; `parts`: its networks and options."""
+    from offbeat.run.embedding_experiment import run_embedding
+    from offbeat.run.folder import write_embeddings, write_job
+
+    write_job(job, folder)
+    with _watched(job.algorithm, job.passes) as progress:
+        result = run_embedding(data, job, **parts, watch=progress.watch_row, folder=folder)
+    write_embeddings(result, folder)
+    return result.record
+
+
+def _train_edges(job: "EdgeJob", data: "HorizontalData", folder: Path) -> "RunRecord":
+    """The same for a horizontal job."""
+    from offbeat.run.edge_experiment import run_edges
+    from offbeat.run.folder import write_edges, write_job
+
+    write_job(job, folder)
+    with _watched(job.algorithm, job.updates) as progress:
+        result = run_edges(data, job, watch=progress.watch_row, folder=folder)
+    write_edges(result, folder)
+    return result.record
+
+
+@contextmanager
+def _watched(title: str, total: float, target: float | None = None) -> "Iterator[RunProgress]":
+    interruption = Interruption()
+    progress = RunProgress(title, total, target, interruption)
+    with interruption.watching(), progress.shown():
+        yield progress
+
+
+def tell(record: "RunRecord", folder: Path, as_json: bool) -> None:
+    from offbeat.report.page import REPORT_FILE
+    from offbeat.report.summary import summary
+
+    if as_json:
+        print_json(record.to_json_object(folder))
+        return
+    speaker().print(summary(record, folder))
+    say(f"\nThe page for browsers is {folder / REPORT_FILE}")
+    if record.exit_code:
+        say(f"\noffbeat: the run ended as {record.verdict!r}: {record.reason.rstrip('.')}. What it had is kept.")
+    typer.echo(str(folder))
+
+
+# -- looking at finished runs ----------------------------------------------------------------------------------------
+
+
+def report(
+    run: RunFolder,
+    html: Annotated[Path | None, typer.Option(help="Write the page there instead of into the run folder.")] = None,
+    json: Json = False,
+) -> None:
+    """One page of text on a finished run, and report.html anew."""
+    from rich.console import Console
+
+    from offbeat.metrics.record import RunRecord
+    from offbeat.report.page import report_page, write_report
+    from offbeat.report.summary import summary
+
+    record = RunRecord.read(run)
+    if html is None:
+        page = write_report(record, run)
+    else:
+        page = html
+        page.write_text(report_page(record, run=run.name), encoding="utf-8")
+    if json:
+        print_json({**record.to_json_object(run), "report": str(page)})
+        return
+    Console().print(summary(record, run))
+    say(f"\nThe page for browsers is {page}")
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Two run folders or more.", show_default=False)],
+    target: Annotated[float | None, typer.Option(help="Also tell when each run was this near to the optimum.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page for browsers there.")] = None,
+    json: Json = False,
+) -> None:
+    """Several runs side by side, on the same axes."""
+    from rich.console import Console
+
+    from offbeat.errors import BadInput
+    from offbeat.metrics.record import read_records
+    from offbeat.report.compare import Comparison, comparison, write_comparison
+
+    if len(runs) < 2:
+        raise BadInput(f"Comparing needs two run folders or more; got {len(runs)}. `offbeat report` shows one.")
+    compared = Comparison(read_records(runs), target)
+    page = write_comparison(compared, html) if html is not None else None
+    if json:
+        print_json(_comparison_object(compared, page))
+        return
+    Console().print(comparison(compared))
+    if page is not None:
+        say(f"The page for browsers is {page}")
+
+
+def _comparison_object(compared: Any, page: Path | None) -> dict[str, Any]:
+    rows = {
+        name: {**record.to_json_object(name), "time_to_target": compared.time_to_target(name)}
+        for name, record in compared.records.items()
+    }
+    return {
+        "target": compared.target,
+        "caveats": compared.caveats(),
+        "runs": rows,
+        "report": str(page) if page else None,
+    }
+
+
+def replay(
+    run: RunFolder,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Every log must lead to its party's end; each is told of by itself.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Do a run again, event by event, and see that everything comes out the same, bit for bit.
+
+    A simulated run is repeated from its seed. A run on threads, processes or ray is repeated from its parties' logs,
+    an organisation's side of a run from its own.
+    """
+    told = _replayed(run, verify)
+    if verify and not json:
+        for name, count in told.get("events", {}).items():
+            say(f"{name}: {count} events, {told['digests'][name]}")
+    if json:
+        print_json(told)
+    else:
+        say(told["sentence"])
+    raise typer.Exit(0 if told["same"] else 3)
+
+
+def _replayed(run: Path, verify: bool) -> dict[str, Any]:
+    from offbeat.metrics.record import RunRecord
+
+    if RunRecord.read(run).runtime == "grpc":  # an organisation's own side of a run, in its daemon's folder
+        from offbeat.orgs.replay import replay_folder
+
+        return replay_folder(run, verify=verify)
+    from offbeat.run.replay import replay_run
+
+    return replay_run(run, verify=verify)

@@ -1,0 +1,65 @@
+"""offbeat watch."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offbeat.cli.output import print_json, say
+from offbeat.cli.run import Json, RunFolder
+
+POLL_S = 0.1
+
+
+def watch(
+    run: RunFolder,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on this machine; 0: any that is free.")] = 0,
+    wait: Annotated[float, typer.Option(min=0.0, help="Wait so many seconds for the folder to be made.")] = 0.0,
+    open_: Annotated[bool, typer.Option("--open", help="Also open the page in the browser.")] = False,
+    json: Json = False,
+) -> None:
+    """A page on a run while it goes on, served on this machine until Ctrl-C."""
+    from offbeat.errors import NotInstalled
+    from offbeat.report.live import check_folder
+
+    _await(run, wait)
+    check_folder(run)
+    try:
+        from offbeat.report.live_server import HOST, listening, serve
+    except ImportError as problem:
+        raise NotInstalled(
+            f"`offbeat watch` needs starlette and uvicorn, and {problem.name} is not there: pip install "
+            "'offbeat[web]'. Without them `offbeat report` shows a run once it has ended."
+        ) from problem
+    with listening(port) as opened:
+        taken = int(opened.getsockname()[1])
+        address = f"http://{HOST}:{taken}/"
+        if json:
+            print_json({"address": address, "host": HOST, "port": taken, "run": str(run)})
+        else:
+            say(f"Showing {run} until Ctrl-C. Everybody with an account on this machine can open the page:")
+            typer.echo(address)
+        if open_:
+            _open(address)
+        serve(run, opened)
+
+
+def _await(folder: Path, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    if seconds and not folder.is_dir():
+        say(f"Waiting for a run to make {folder}.")
+    while not folder.is_dir() and time.monotonic() < until:
+        time.sleep(POLL_S)
+
+
+def _open(address: str) -> None:
+    """In a thread: a browser for terminals keeps whoever opened it waiting."""
+    import threading
+    import webbrowser
+
+    def opened() -> None:
+        if not webbrowser.open(address):
+            say(f"No browser was found; open {address} yourself.")
+
+    threading.Thread(target=opened, name="browser", daemon=True).start()

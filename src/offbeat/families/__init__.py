@@ -1,0 +1,1 @@
+"""What differs between kinds of learning: linear models, embeddings, rows at edges."""

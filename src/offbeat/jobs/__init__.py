@@ -1,0 +1,1 @@
+"""Job files: what they may say, read and written."""

@@ -1,0 +1,200 @@
+"""JOB.toml: what the parties are asked to do together.
+
+    name = "credit-default"
+    parties = ["bank", "shop", "telecom"]
+    labels_at = ["bank"]
+
+    [method]
+    algorithm = "vfb2-saga"
+    target = 1e-6
+
+Everything else has a default. The job is resolved once, by the initiator, and all parties act on the same text: its
+digest is compared on every connection.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from offbeat.errors import BadJob
+from offbeat.jobs.limits import IN_FLIGHT_MOST, finite_numbers
+from offbeat.jobs.methods import DEFAULT_ALGORITHM, EMBEDDING, method_named
+from offbeat.jobs.settings import Settings, settings_from, settings_text
+from offbeat.privacy.label_response import EPSILON_MOST
+from offbeat.runtime.grpc.identity import NAME_PATTERN
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Method(Settings, frozen=True):
+    """How to learn. What is None is chosen from the data's smoothness."""
+
+    algorithm: str = DEFAULT_ALGORITHM
+    passes: Positive = 60.0
+    target: Positive | None = 1e-6
+    step: Positive | None = None
+    batch: Count | None = None
+    in_flight: Annotated[int, msgspec.Meta(ge=1, le=IN_FLIGHT_MOST)] = 2
+    secure_sum: Literal["pairwise", "two-tree", "tree"] = "pairwise"
+    two_party_insecure: bool = False
+    label_dp_epsilon: Annotated[float, msgspec.Meta(gt=0, le=EPSILON_MOST)] | None = (
+        None  # answer the labels at random, once for each epsilon
+    )
+    seed: int = 0
+
+
+class Model(Settings, frozen=True):
+    """What to learn: a linear model over all columns of all parties."""
+
+    task: Literal["classification", "regression"] = "classification"
+    loss: Literal["logistic", "squared", "squared-hinge"] = "logistic"
+    penalty: Literal["l2", "nonconvex", "none"] = "l2"
+    strength: Annotated[float, msgspec.Meta(ge=0)] = 1e-4
+    intercept: bool = True  # a column of ones at the first label holder
+
+
+class Embedding(Settings, frozen=True):
+    """VAFL alone: what each party makes of its columns, one number a row; the label holder adds them up.
+
+    With `epsilon` what leaves a party about one record is clipped, noisy and counted: (epsilon, delta) over the run.
+    """
+
+    kind: Literal["linear", "mlp", "cnn", "lstm"] = "linear"  # networks need the extra 'deep'
+    hidden: tuple[Count, ...] = (32,)
+    channels: Count = 8
+    optimiser: Literal["auto", "sgd", "adam"] = "auto"  # auto: sgd for linear ones, adam for networks
+    epsilon: Positive | None = None
+    delta: Positive = 1e-5
+    uploads_max: Count | None = None  # how often one record's number may leave
+    clip: Positive = 1.0
+    gradient_clip: Positive = 1.0
+
+
+class Rows(Settings, frozen=True):
+    """Which rows: how ids are matched, and how many are kept for testing."""
+
+    align: Literal["psi", "import"] = "psi"
+    test_fraction: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
+    test_seed: int = 0
+
+
+class Network(Settings, frozen=True):
+    """What happens when a party is not heard."""
+
+    on_loss: Literal["wait", "continue", "stop"] = "wait"
+    loss_s: Positive = 15.0
+    wait_s: Positive = 600.0
+    fsync: bool = False  # True: every event is on the disk before it has effects; survives a power cut, and is slower
+
+
+class Job(Settings, frozen=True):
+    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+    parties: tuple[str, ...]
+    labels_at: tuple[str, ...]
+    method: Method = Method()
+    model: Model = Model()
+    embedding: Embedding = Embedding()
+    rows: Rows = Rows()
+    network: Network = Network()
+
+    @property
+    def embeds(self) -> bool:
+        """Whether this is VAFL: embeddings go to the label holder, nothing is summed under masks while training."""
+        return self.method.algorithm in EMBEDDING
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(settings_text(self).encode()).hexdigest()
+
+    @property
+    def text(self) -> str:
+        return settings_text(self)
+
+
+LABELS, COLUMNS = "labels", "columns"
+
+
+def wanted_of(job: Job, me: str) -> tuple[str, float | None]:
+    """What of this party's leaves under an account in this job, and at which epsilon; None: without any noise."""
+    if me in job.labels_at:
+        return LABELS, job.method.label_dp_epsilon
+    return COLUMNS, job.embedding.epsilon if job.embeds else None
+
+
+def read_job(path: Path) -> Job:
+    if not path.is_file():
+        raise BadJob(f"expected a job file at {path}, found nothing.")
+    return job_from_text(path.read_text(encoding="utf-8"), path)
+
+
+def job_from_text(text: str, where: str | Path = "the job") -> Job:
+    job = settings_from(text, Job, where, BadJob)
+    check_job(job, where)
+    return job
+
+
+def check_job(job: Job, where: str | Path) -> None:
+    """What types alone cannot say."""
+    finite_numbers(job, where)
+    for name in (*job.parties, *job.labels_at):
+        if not NAME_PATTERN.fullmatch(name):
+            raise BadJob(f"{where}: '{name}' cannot be a party's name.")
+    if len(set(job.parties)) != len(job.parties) or len(job.parties) < 2:
+        raise BadJob(f"{where}: parties = {list(job.parties)}: expected at least two different names.")
+    strangers = [name for name in job.labels_at if name not in job.parties]
+    if strangers or not job.labels_at:
+        raise BadJob(f"{where}: labels_at = {list(job.labels_at)}: expected one or more of {list(job.parties)}.")
+    everywhere = not job.embeds and method_named(job.method.algorithm).labels_everywhere
+    if everywhere and set(job.labels_at) != set(job.parties):
+        raise BadJob(
+            f"{where}: '{job.method.algorithm}' needs the labels at every party; use '{DEFAULT_ALGORITHM}', or list "
+            "all under labels_at."
+        )
+    if len(job.parties) == 2 and not job.method.two_party_insecure:
+        raise BadJob(
+            f"{where}: with two parties no sum hides one's share from the other. Add a third party, or accept this by "
+            "two_party_insecure = true under [method]."
+        )
+    if (job.model.task == "regression") != (job.model.loss == "squared"):
+        raise BadJob(f"{where}: task '{job.model.task}' does not go with loss '{job.model.loss}'.")
+    _check_privacy(job, where)
+    if job.embeds:
+        _check_embedding(job, where)
+    if job.model.penalty == "none" and job.model.strength > 0:
+        raise BadJob(f"{where}: penalty 'none' has no strength; set strength = 0.")
+
+
+def _check_privacy(job: Job, where: str | Path) -> None:
+    if job.method.label_dp_epsilon is None:
+        return
+    if job.model.loss != "logistic":
+        raise BadJob(f"{where}: label_dp_epsilon works with the logistic loss; the job has '{job.model.loss}'.")
+    if len(job.labels_at) > 1:
+        raise BadJob(
+            f"{where}: label_dp_epsilon needs one label holder; labels_at lists {len(job.labels_at)}, and each would "
+            "answer the same labels in its own way. Name one of them."
+        )
+
+
+def _check_embedding(job: Job, where: str | Path) -> None:
+    if len(job.labels_at) != 1:
+        raise BadJob(f"{where}: '{job.method.algorithm}' has one label holder, its server; labels_at lists more.")
+    if job.model.loss not in ("logistic", "squared") or job.model.penalty == "nonconvex":
+        raise BadJob(
+            f"{where}: '{job.method.algorithm}' takes the losses 'logistic' and 'squared' and the penalties 'l2' and "
+            f"'none'; the job has '{job.model.loss}' and '{job.model.penalty}'."
+        )
+    if job.embedding.epsilon is not None and job.embedding.uploads_max is None:
+        raise BadJob(
+            f"{where}: embedding.epsilon needs embedding.uploads_max, how often one record's number may leave at most; "
+            "5 to 50 leave less noise in each."
+        )
+    first = job.embedding.kind != "linear" and job.method.algorithm != "vafl-sync"
+    if first and job.embedding.epsilon is not None and job.embedding.uploads_max == 1:
+        raise BadJob(
+            f"{where}: embedding.uploads_max is 1, and a network's first upload of every row is that one: nothing "
+            "would be trained. Set it to 2 or more."
+        )

@@ -1,0 +1,1 @@
+"""Published results redrawn, benchmarks and the demo."""

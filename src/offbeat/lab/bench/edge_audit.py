@@ -1,0 +1,316 @@
+"""Attack the edges' releases: does any test show more than the accountant admits?
+
+    python -m offbeat.lab.bench.edge_audit              20,000 runs of one release, 1,000 short trainings, in each world
+    python -m offbeat.lab.bench.edge_audit --quick      a tenth of that
+
+The worst neighbouring pair: all rows but one have no gradient, and the one (the canary) pulls the model to one side
+with the full clip, or to the other. The attacker is the cloud: it sees every model, every upload and knows all other
+rows, and scores by the likelihood ratio. Sound mode must never show more than its accounted epsilon, at any delta;
+paper mode does.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from offbeat.algorithms.edge_privacy import EdgePrivacy
+from offbeat.algorithms.edge_rates import SteadyRate
+from offbeat.algorithms.mapa import Cloud, Edge, GradientStep, Upload
+from offbeat.lab.bench.catalogue import Benchmark, BenchOptions, BenchResult
+from offbeat.learning.horizontal import EdgeData, LinearModel, edge_data, refuse_misfits
+from offbeat.party.contract import Effect, Event, Party, Send
+from offbeat.privacy.accountant import GaussianRelease, PureRelease, Release, epsilon, replace_one_loss
+from offbeat.privacy.audit import epsilon_shown, exponential_norm_score
+from offbeat.privacy.mechanism import Gaussian, KNorm, Mechanism, PaperNoise
+from offbeat.privacy.noise import SeededNoise
+from offbeat.runtime.contract import Outcome
+from offbeat.runtime.simulator import Simulator
+
+ROWS, FEATURES, CLIP = 60, 20, 1.0
+DELTAS = (1e-5, 0.01, 0.1)  # at larger ones an attack of finitely many runs comes closest to the truth
+MODEL = LinearModel("logistic", FEATURES)
+DIMENSION = 10  # of the short trainings
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One attack. `promised` is the accounted epsilon in sound mode, the paper's own claim in paper mode."""
+
+    attack: str
+    mode: str
+    delta: float
+    promised: float
+    shown: float
+    runs: int
+    confidence: float
+    verdict: str
+
+
+def worlds() -> tuple[EdgeData, EdgeData, np.ndarray, np.ndarray]:
+    """The two neighbouring data sets, the model at which they are attacked, and the canary's direction.
+
+    The model is sure of every ordinary row (its residual vanishes) and wrong by far about the canary, whose gradient is
+    cut to the clip: along its row, or against it when the label is the other one and the row is turned round.
+    """
+    parameters = np.zeros(MODEL.dimension)
+    parameters[0] = 1e6
+    ordinary = np.zeros((ROWS, FEATURES))
+    ordinary[:, 0] = 1.0
+    one, two = ordinary.copy(), ordinary.copy()
+    one[-1, 0], one[-1, 1] = 1.0, 50.0
+    two[-1, 0], two[-1, 1] = 1.0, -50.0
+    labels = np.ones(ROWS, dtype=int)
+    labels[-1] = 0
+    canary = edge_data(one[-1:], labels[-1:])
+    direction, _ = MODEL.clipped_sum(parameters, canary, np.array([0]), CLIP)
+    return edge_data(one, labels), edge_data(two, labels), parameters, direction
+
+
+# -- one release ----------------------------------------------------------------------------------------------------
+
+
+Promise = Callable[[float], float]
+"""The epsilon that is promised at a delta."""
+
+
+def one_release(
+    mechanism: Mechanism, attack: str, promised: Promise, score: Callable[..., float], runs: int
+) -> list[Finding]:
+    """Release once in each world, `runs` times over."""
+    one, two, parameters, _ = worlds()
+    scores = []
+    for number, data in enumerate((one, two)):
+        source = SeededNoise(number, f"audit {attack}")
+        released = (mechanism.release(MODEL, parameters, data, CLIP, source.stream(i))[0] for i in range(runs))
+        scores.append(np.array([score(r) for r in released]))
+    return _findings(attack, mechanism, promised, scores)
+
+
+def _findings(attack: str, mechanism: Mechanism, promised: Promise, scores: Sequence[np.ndarray]) -> list[Finding]:
+    mode = "sound" if mechanism.cost() is not None else "batch-mean (paper)"
+    found = []
+    for delta in DELTAS:
+        shown, most = epsilon_shown(scores[0], scores[1], delta), promised(delta)
+        verdict = "within its promise" if shown.epsilon <= most else "NOT differentially private as promised"
+        found.append(Finding(attack, mode, delta, most, shown.epsilon, shown.runs, shown.confidence, verdict))
+    return found
+
+
+def gaussian_release(multiplier: float, rate: float, runs: int) -> list[Finding]:
+    mechanism = Gaussian(multiplier, rate, ROWS)
+    direction = _unit(worlds()[3])
+    name = f"one Gaussian release, multiplier {multiplier:g}, rate {rate:g}"
+    cost: dict[Release, int] = {GaussianRelease(multiplier, rate): 1}
+    return one_release(mechanism, name, lambda delta: epsilon(cost, delta), lambda r: float(r @ direction), runs)
+
+
+def knorm_release(per_release: float, rate: float, runs: int) -> list[Finding]:
+    """In one dimension: in many the direction is mostly orthogonal to the canary and an attack shows far less."""
+    mechanism, model = KNorm(per_release, rate, ROWS), Canaries(1)
+    cost: dict[Release, int] = {PureRelease(per_release, rate): 1}
+    scores = []
+    for number, side in enumerate((CLIP, -CLIP)):
+        data, source = canary_rows(side, 1), SeededNoise(number, "audit k-norm")
+        released = (mechanism.release(model, model.start(), data, CLIP, source.stream(i))[0] for i in range(runs))
+        scores.append(np.array([float(r[0]) for r in released]))
+    name = f"one K-norm release, epsilon {per_release:g}, rate {rate:g}, 1 coordinate"
+    return _findings(name, mechanism, lambda delta: epsilon(cost, delta), scores)
+
+
+def paper_release(per_release: float, runs: int) -> list[Finding]:
+    """The whole edge is one batch, as when an edge holds few rows."""
+    mechanism = PaperNoise(per_release, ROWS)
+    one, two, parameters, _ = worlds()
+    everything = np.arange(ROWS)
+    truths = []
+    for data in (one, two):
+        total, _ = MODEL.clipped_sum(parameters, data, everything, math.inf)
+        average = total / ROWS
+        truths.append(average / max(1.0, float(np.linalg.norm(average)) / CLIP))
+    scale = 2 * CLIP / (ROWS * per_release)
+    return one_release(
+        mechanism,
+        f"one release as printed, epsilon {per_release:g}, {MODEL.dimension} coordinates",
+        lambda delta: per_release,
+        lambda r: exponential_norm_score(r, truths[0], truths[1], scale),
+        runs,
+    )
+
+
+# -- a short training -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """A model whose row's gradient is the row itself, whatever the parameters: the worst case at every step."""
+
+    dimension: int = DIMENSION
+
+    def start(self) -> np.ndarray:
+        return np.zeros(self.dimension)
+
+    def check(self, data: EdgeData) -> None:
+        refuse_misfits(data, self.dimension, data.classes)
+
+    def clipped_sum(
+        self, parameters: np.ndarray, data: EdgeData, rows: np.ndarray, clip: float
+    ) -> tuple[np.ndarray, int]:
+        chosen = np.asarray(data.features[rows], dtype=np.float64)
+        norms = np.linalg.norm(chosen, axis=1)
+        factors = 1.0 if clip == math.inf else clip / np.maximum(norms, clip)
+        return (chosen * np.reshape(factors, (-1, 1) if np.ndim(factors) else ())).sum(axis=0), int(
+            (norms <= clip).sum()
+        )
+
+    def loss(self, parameters: np.ndarray, data: EdgeData) -> float:
+        return float((np.asarray(data.features) @ parameters).mean())
+
+    def accuracy(self, parameters: np.ndarray, data: EdgeData) -> float:
+        return 0.0
+
+
+class _Uploads:
+    """A checker that keeps what the cloud is sent."""
+
+    def __init__(self) -> None:
+        self.gradients: list[np.ndarray] = []
+
+    def handled(self, now_s: float, party: Party, event: Event, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.body, Upload):
+                self.gradients.append(effect.body.gradient)
+
+    def ended(self, outcome: Outcome, parties: Sequence[Party]) -> None:
+        """Nothing to check."""
+
+
+def canary_rows(side: float, dimension: int = DIMENSION) -> EdgeData:
+    features = np.zeros((ROWS, dimension))
+    features[-1, 0] = side
+    return edge_data(features, np.zeros(ROWS, dtype=int))
+
+
+def one_training(mechanism: Mechanism, side: float, steps: int, seed: int) -> list[np.ndarray]:
+    """Cloud and edge in the simulator; the uploads in order."""
+    model = Canaries()
+    cloud = Cloud(model.start(), GradientStep(SteadyRate(0.1, clip=CLIP), 0.0), updates=steps, lag_max=1, edges=("e",))
+    noise = SeededNoise(seed, f"training {side:g}")
+    edge = Edge("e", model, canary_rows(side), EdgePrivacy(mechanism), noise)
+    seen = _Uploads()
+    Simulator(seed=0, checkers=(seen,)).run([cloud, edge])
+    return seen.gradients
+
+
+def training(
+    mechanism: Mechanism, attack: str, promised: Promise, score: Callable[[np.ndarray], float], steps: int, runs: int
+) -> list[Finding]:
+    """The scores of a training are the sums over its releases."""
+    scores = [
+        np.array([sum(score(g) for g in one_training(mechanism, side, steps, run)) for run in range(runs)])
+        for side in (CLIP, -CLIP)
+    ]
+    return _findings(attack, mechanism, promised, scores)
+
+
+def gaussian_training(multiplier: float, rate: float, steps: int, runs: int) -> list[Finding]:
+    mechanism = Gaussian(multiplier, rate, ROWS)
+
+    def score(gradient: np.ndarray) -> float:
+        return float(replace_one_loss(np.array(gradient[0] * mechanism.batch / CLIP), multiplier, rate))
+
+    name = f"{steps} Gaussian releases, multiplier {multiplier:g}, rate {rate:g}"
+    cost: dict[Release, int] = {GaussianRelease(multiplier, rate): steps}
+    return training(mechanism, name, lambda delta: epsilon(cost, delta), score, steps, runs)
+
+
+def paper_training(per_release: float, steps: int, runs: int) -> list[Finding]:
+    mechanism = PaperNoise(per_release, ROWS)
+    one = np.zeros(DIMENSION)
+    one[0] = CLIP / ROWS
+    scale = 2 * CLIP / (ROWS * per_release)
+    name = f"{steps} releases as printed, epsilon {per_release:g} each, {DIMENSION} coordinates"
+    return training(
+        mechanism,
+        name,
+        lambda delta: steps * per_release,
+        lambda g: exponential_norm_score(g, one, -one, scale),
+        steps,
+        runs,
+    )
+
+
+def _unit(vector: np.ndarray) -> np.ndarray:
+    scaled: np.ndarray = vector / np.linalg.norm(vector)
+    return scaled
+
+
+def audit(
+    releases: int = 20_000, trainings: int = 1_000, report: Callable[[Finding], None] | None = None
+) -> list[Finding]:
+    """All attacks."""
+    attacks: list[Callable[[], list[Finding]]] = [
+        lambda: gaussian_release(2.0, 1.0, releases),
+        lambda: gaussian_release(1.0, 0.2, releases),
+        lambda: gaussian_release(0.6, 0.5, releases),
+        lambda: knorm_release(1.0, 1.0, releases),
+        lambda: knorm_release(3.0, 0.3, releases),
+        lambda: paper_release(0.1, releases),
+        lambda: paper_release(1.0, releases),
+        lambda: gaussian_training(1.0, 0.2, 20, trainings),
+        lambda: gaussian_training(2.0, 0.5, 20, trainings),
+        lambda: gaussian_training(6.0, 1.0, 20, trainings),
+        lambda: paper_training(0.1, 10, trainings),
+    ]
+    findings: list[Finding] = []
+    for attack in attacks:
+        for finding in attack():
+            findings.append(finding)
+            if report is not None:
+                report(finding)
+    return findings
+
+
+def edge_audit(options: BenchOptions) -> BenchResult:
+    """The audit as a benchmark: `offbeat bench edge-audit`."""
+    scale = 10 if options.quick else 1
+    findings = audit(20_000 // scale, 1_000 // scale, lambda finding: options.say(_line(finding)))
+    kept = "as expected" if as_expected(findings) else "NOT as expected: look at the verdicts"
+    notes = [f"Sound mode within its accounted epsilon everywhere and paper mode beyond its claim: {kept}."]
+    return BenchResult([asdict(finding) for finding in findings], notes)
+
+
+ENTRIES = (Benchmark("edge-audit", "attacks on the edges' releases, sound and as printed", edge_audit),)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    chosen = parser.parse_args(arguments)
+    scale = 10 if chosen.quick else 1
+    findings = audit(20_000 // scale, 1_000 // scale, lambda f: print(_line(f), file=sys.stderr, flush=True))
+    if chosen.json:
+        print(json.dumps([asdict(finding) for finding in findings]))
+    return 0 if as_expected(findings) else 1
+
+
+def as_expected(findings: Sequence[Finding]) -> bool:
+    """Sound mode never shows more than its promise; every attack on paper mode does, at some delta."""
+    sound = all(finding.shown <= finding.promised for finding in findings if finding.mode == "sound")
+    printed = {finding.attack for finding in findings if finding.mode != "sound"}
+    broken = {finding.attack for finding in findings if finding.mode != "sound" and finding.shown > finding.promised}
+    return sound and printed == broken
+
+
+def _line(finding: Finding) -> str:
+    epsilons = f"promised {finding.promised:6.3f}  shown {finding.shown:6.3f}"
+    return f"{finding.mode:18} {finding.attack:60} delta {finding.delta:<7g} {epsilons}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

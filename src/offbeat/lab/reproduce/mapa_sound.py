@@ -1,0 +1,191 @@
+"""Sound mode alone: what an accounted epsilon buys on MNIST.
+
+Step and clip are chosen without the test rows: candidates are trained on five sixths of the training rows and judged on
+the sixth that was held out; the chosen one is trained on all of them, and only then are the test rows looked at. The
+edges' rows take part in that choice, and no epsilon here counts it. A choice made on public pictures (Fashion-MNIST)
+costs nothing, and is shown beside it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult
+from offbeat.lab.reproduce.mapa_pieces import Lines, Row, Workshop, accounted, curves_figure, lines_figure
+from offbeat.lab.reproduce.mapa_runs import Setting
+
+NOT_COUNTED = (
+    "Settings were chosen on training rows held out for it (one in six), never on test rows. These rows are the edges' "
+    "own: the candidates' trainings are not in the epsilon. A choice on public pictures costs nothing."
+)
+Found = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best of some candidates by the rows that were held out, and what each of them reached."""
+
+    setting: Setting
+    tried: tuple[tuple[float, float, float], ...]  # (clip, step, accuracy on the rows held out)
+
+    @property
+    def words(self) -> str:
+        clip = f"clip {self.setting.clip:g}, " if self.setting.clip is not None else ""
+        return f"{clip}step {self.setting.step:g}, the best of {len(self.tried)}"
+
+
+def choose(shop: Workshop, candidates: Sequence[Setting], data: str | None = None) -> Choice:
+    """Judge candidates by held-out training rows: the edges' own, or those of a public set of the same shape."""
+    tried: list[tuple[float, float, float]] = []
+    for candidate in candidates:
+        judged = replace(candidate, held_out=True, seed=candidate.seed + 1, data=data or candidate.data)
+        accuracy = shop.train(judged)["accuracy_averaged"]
+        tried.append((candidate.clip or 0.0, candidate.step, round(accuracy, 4)))
+    best = max(range(len(tried)), key=lambda at: tried[at][2])
+    return Choice(candidates[best], tuple(tried))
+
+
+def _grid(base: Setting, clips: Sequence[float], steps: Sequence[float]) -> list[Setting]:
+    return [replace(base, clip=clip, step=step) for clip, step in product(clips, steps)]
+
+
+# -- accuracy against epsilon ---------------------------------------------------------------------------------------
+
+
+def accuracy_against_epsilon(options: ReproduceOptions) -> ReproduceResult:
+    """Softmax on MNIST, five edges, random delays: MAPA's controller, a fixed clip, an adaptive clip."""
+    shop = Workshop("mapa-epsilon", options)
+    totals = (0.5, 3.0, 8.0) if options.quick else (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
+    updates = 1_000 if options.quick else 1_500
+    base = Setting(
+        "mnist", "softmax", "mapa", "sound", updates=updates, batch=512, seed=options.seed, delays="random"
+    )  # fmt: skip
+    rows: list[Row] = []
+    lines: Lines = {}
+    for total in totals:
+        at_total = replace(base, epsilon=total)
+        settings = _three_ways(shop, at_total)
+        found = {name: shop.train(setting) for name, setting in settings.items()}
+        for name, result in found.items():
+            lines.setdefault(name, []).append((total, result["accuracy_averaged"]))
+        rows.append(_total_row(total, settings, found))
+    figures = lines_figure([("Softmax on MNIST, 5 edges", lines)], shop.path("accuracy"), "total epsilon", log_x=True)
+    return ReproduceResult(rows, figures, _epsilon_notes(updates))
+
+
+def _three_ways(shop: Workshop, base: Setting) -> dict[str, Setting]:
+    """MAPA chooses by its own rules; the other two have a step chosen on rows held out, at every epsilon anew."""
+    steps = (0.9,) if shop.options.quick else (0.3, 0.9, 1.8)
+    fixed = choose(shop, _grid(replace(base, algorithm="fixed"), (2.0,), steps)).setting
+    adaptive = choose(
+        shop, _grid(replace(base, algorithm="adaptive"), (2.0,), [2 * step for step in steps])
+    ).setting  # its clip ends lower, so its steps may be longer
+    return {
+        "mapa": replace(base, count=True),
+        "mapa, worst-case bounds": replace(base, count=True, bounds="worst"),
+        "fixed clip": fixed,
+        "adaptive clip": adaptive,
+    }
+
+
+def _total_row(total: float, settings: Mapping[str, Setting], found: Mapping[str, Found]) -> Row:
+    steps = {name: f" (step {settings[name].step:g})" for name in ("fixed clip", "adaptive clip")}
+    return {
+        "setting": f"total epsilon {total:g}",
+        "ours": ", ".join(
+            f"{name} {result['accuracy_averaged']:.4f}{steps.get(name, '')}" for name, result in found.items()
+        ),
+        "published": "not drawn",
+        "verdict": accounted(found.values()),
+    }
+
+
+def _epsilon_notes(updates: int) -> list[str]:
+    return [
+        f"{updates // 5} uploads an edge, batches of 512, Poisson sampling; the cloud's averaged model.",
+        "Epsilons are for replace-one at delta 1e-5; the rows also give those for add-remove.",
+        "MAPA takes its step from L and the lag, 1/(2 P L (tau+1)). With worst-case bounds (L from the largest row, "
+        "the largest lag accepted) that is 0.004 where the best fixed step is near 0.9: it hardly moves, and at an "
+        "epsilon of 3 it never leaves its first stage. With L measured on public digits (USPS, enlarged) and the mean "
+        "lag it is about 0.12.",
+        "What remains between MAPA and the fixed clip is the factor 2 (tau+1) of its theorem, which must hold for any "
+        "objective; a step chosen on rows held out need not.",
+        "The adaptive clip follows the median of the rows' norms, which falls as rows are learnt: what the gradient "
+        "still says then comes from the rows beyond it, and these are cut.",
+        NOT_COUNTED,
+    ]
+
+
+# -- the aims -------------------------------------------------------------------------------------------------------
+
+
+def sound_mnist(options: ReproduceOptions) -> ReproduceResult:
+    """Ten digits, five asynchronous edges, a total epsilon of at most 3 each."""
+    shop = Workshop("mapa-sound", options)
+    shared: dict[str, Any] = {"epsilon": 3.0, "batch": 512, "delays": "random", "seed": options.seed}
+    linear = Setting("mnist", "softmax", "fixed", "sound", updates=1_500, **shared)
+    network = Setting("mnist", "CNN", "fixed", "sound", updates=250 if options.quick else 1_000, **shared)
+    linears = _grid(linear, (2.0,) if options.quick else (1.0, 2.0, 4.0), (0.5, 0.9) if options.quick else STEPS)
+    networks = _grid(network, (1.0,), (2.0,)) if options.quick else _grid(network, (0.5, 1.0), (1.0, 2.0, 4.0))
+    rows: list[Row] = []
+    chosen: list[Setting] = []
+    for title, candidates, wanted in (("linear", linears, 0.90), ("CNN", networks, 0.95)):
+        choice = choose(shop, candidates) if len(candidates) > 1 else Choice(candidates[0], ())
+        rows += [*_candidate_rows(title, choice), _aim_row(shop, title, choice, wanted)]
+        chosen.append(choice.setting)
+    if not options.quick:
+        rows.append(_aim_row(shop, "linear, chosen on Fashion-MNIST", choose(shop, linears, "fashion_mnist"), 0.90))
+    return ReproduceResult(rows, _sound_figure(shop, chosen), _sound_notes(options))
+
+
+STEPS = (0.3, 0.6, 0.9, 1.5)
+
+
+def _candidate_rows(title: str, choice: Choice) -> list[Row]:
+    if not choice.tried:
+        return []
+    tried = "; ".join(f"clip {clip:g} step {step:g}: {accuracy:.4f}" for clip, step, accuracy in choice.tried)
+    return [
+        {
+            "setting": f"{title}: candidates, on training rows held out",
+            "ours": tried,
+            "published": "not printed",
+            "verdict": f"chosen: {choice.words}",
+        }
+    ]
+
+
+def _aim_row(shop: Workshop, title: str, choice: Choice, wanted: float) -> Row:
+    seeds = 1 if shop.options.quick else 3
+    found = [shop.train(replace(choice.setting, seed=choice.setting.seed + number)) for number in range(seeds)]
+    accuracies = [result["accuracy_averaged"] for result in found]
+    middle = median(accuracies)
+    verdict = "met" if middle >= wanted else "missed"
+    if not choice.tried and shop.options.quick:
+        verdict = "not judged: a quick run ends before the network is trained"
+    return {
+        "setting": f"{title}, MNIST, 5 edges, {accounted(found)}",
+        "ours": f"{middle:.4f} (test, median; seeds {', '.join(f'{value:.4f}' for value in accuracies)})",
+        "published": f"wanted: {wanted:g}",
+        "verdict": verdict,
+    }
+
+
+def _sound_notes(options: ReproduceOptions) -> list[str]:
+    notes = [
+        "Poisson sampling, batches of 512, random delays; the cloud's averaged model.",
+        NOT_COUNTED,
+        "The grid of candidates, the batch and the number of updates were laid out by people who had seen earlier runs "
+        "judged on the test rows; within the grid the test rows had no say.",
+    ]
+    if options.quick:
+        notes.append("Quick: few candidates, one seed, and 250 updates of the network, whose settings are not chosen.")
+    return notes
+
+
+def _sound_figure(shop: Workshop, settings: Sequence[Setting]) -> tuple[Path, Path]:
+    panels = [(setting.model, {"sound": shop.train(setting)}) for setting in settings]
+    return curves_figure(panels, shop.path("accuracy"), 1, "test accuracy")

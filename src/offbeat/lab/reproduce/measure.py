@@ -1,0 +1,183 @@
+"""Time to a target, measured the same way on both sides of every comparison.
+
+One clock (virtual), the newest block of every party, surveys and waits counted, the same number of looks in a pass,
+the same crossing rule (the geometric mean of three looks), and the same grid of step sizes: multiples of one automatic
+step, tuned on the first seed. What is already measured is kept in the output folder, so an interrupted run goes on.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offbeat.data.vertical import VerticalData
+from offbeat.errors import BadInput
+from offbeat.jobs.vertical import Job, RuntimeEntry
+from offbeat.metrics.curves import LOOKS_TOGETHER, CurveRow, Spread, speed_up, to_target
+from offbeat.run.experiment import Glance, run_experiment, setting_for
+
+PASSES_MOST = 200.0
+PATIENCE = 2.0  # an asynchronous run that takes so many times its twin's time has lost
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One run, as far as its target."""
+
+    time_s: float | None  # None: the target was not met
+    passes: float
+    bytes: int
+    curve: Sequence[CurveRow] = field(repr=False)
+    record: Any = field(repr=False, default=None)
+
+
+class Course:
+    """One data set with one problem on it: its optimum is found once, its runs are timed against that."""
+
+    def __init__(self, data: VerticalData, job: Job, optimum: float | None = None) -> None:
+        self.data, self.job = data, job
+        self._optimum = optimum
+
+    @property
+    def optimum(self) -> float:
+        if self._optimum is None:
+            found = setting_for(self.data, self.job).optimum(self.job.seed)
+            assert found is not None, "a penalised problem has an optimum"
+            self._optimum = found
+        return self._optimum
+
+    def time(
+        self,
+        algorithm: str,
+        target: float,
+        *,
+        seed: int,
+        step: float | str = "auto",
+        passes: float = PASSES_MOST,
+        limit_s: float = math.inf,
+        **runtime: Any,
+    ) -> Timed:
+        """Run until the sub-optimality has been below the target for three looks, or so many passes or seconds."""
+        entry = msgspec.structs.replace(self.job.runtime, **runtime)
+        job = msgspec.structs.replace(
+            self.job, algorithm=algorithm, seed=seed, step=step, passes=passes, target=None, runtime=entry
+        )
+        crossing = Crossing(target, passes, limit_s)
+        result = run_experiment(self.data, job, optimum=self.optimum, watch=crossing.watch)
+        curve = [row for row in result.record.curve if row.suboptimality is not None]
+        record = result.record
+        return Timed(to_target(curve, target), record.passes, record.bytes_sent, curve, record)
+
+
+class Crossing:
+    """Ends a run once its target is met, or when it has plainly diverged."""
+
+    def __init__(self, target: float, passes: float, limit_s: float = math.inf) -> None:
+        self.target, self.passes, self.limit_s = target, passes, limit_s
+        self.logs: list[float] = []
+
+    def watch(self, glance: Glance) -> bool:
+        below = glance.suboptimality
+        assert below is not None
+        if not math.isfinite(below) or glance.passes > self.passes or glance.time_s > self.limit_s:
+            return False
+        self.logs.append(math.log(max(below, 1e-16)))
+        recent = self.logs[-LOOKS_TOGETHER:]
+        return not (len(recent) == LOOKS_TOGETHER and sum(recent) / LOOKS_TOGETHER < math.log(self.target))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An asynchronous method and its synchronous counterpart."""
+
+    asynchronous: str
+    synchronous: str
+    target: float
+
+
+def compare_pair(
+    course: Course, pair: Pair, *, seeds: Sequence[int], multiples: Sequence[float], **runtime: Any
+) -> tuple[Spread, dict[str, Any]]:
+    """Speed-up of the asynchronous side, both tuned over the same multiples of the synchronous automatic step."""
+    automatic = automatic_step(course, pair.synchronous, seeds[0], runtime)
+    steps = [multiple * automatic for multiple in multiples]
+    sync_step, sync = _tuned(course, pair.synchronous, pair.target, seeds[0], steps, math.inf, runtime)
+    limit_s = PATIENCE * sync.time_s if sync.time_s is not None else math.inf
+    step, ours = _tuned(course, pair.asynchronous, pair.target, seeds[0], steps, limit_s, runtime)
+    sync_times, times = {seeds[0]: sync.time_s}, {seeds[0]: ours.time_s}
+    for seed in seeds[1:]:
+        sync_times[seed] = course.time(pair.synchronous, pair.target, seed=seed, step=sync_step, **runtime).time_s
+        times[seed] = course.time(
+            pair.asynchronous, pair.target, seed=seed, step=step, limit_s=limit_s, **runtime
+        ).time_s
+    detail = {
+        name: {"step": tuned, "passes": best.passes, "time_s": best.time_s, "bytes": best.bytes}
+        for name, tuned, best in ((pair.asynchronous, step, ours), (pair.synchronous, sync_step, sync))
+    }
+    return speed_up(sync_times, times), detail
+
+
+def automatic_step(course: Course, algorithm: str, seed: int, runtime: Mapping[str, Any]) -> float:
+    """What the parties would choose for themselves; the run is ended as soon as they have."""
+    chosen = course.time(algorithm, math.inf, seed=seed, passes=0.5, **runtime).record.options["chosen"]
+    return float(chosen["step"])
+
+
+def _tuned(
+    course: Course,
+    name: str,
+    target: float,
+    seed: int,
+    steps: Sequence[float],
+    limit_s: float,
+    runtime: Mapping[str, Any],
+) -> tuple[float, Timed]:
+    best: tuple[float, Timed] | None = None
+    for step in steps:
+        timed = course.time(name, target, seed=seed, step=step, limit_s=limit_s, **runtime)
+        if best is None or (timed.time_s or math.inf) < (best[1].time_s or math.inf):
+            best = step, timed
+            limit_s = min(limit_s, timed.time_s) if timed.time_s is not None else limit_s  # no use going further
+    assert best is not None
+    return best
+
+
+def base_job(seed: int = 0, **keys: Any) -> Job:
+    """What the published experiments share: l2 1e-4, no intercept, free serving, a fast network."""
+    runtime = RuntimeEntry(latency_s=2e-5, serving="free")
+    return Job(seed=seed, penalty=1e-4, intercept=False, optimum=False, runtime=runtime, certify_passes=1e6, **keys)
+
+
+class Kept:
+    """Finished pieces of a long run, in one JSON file of the output folder. `say` is told of those found there: they
+    are of the code and the data of their day."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self.path = path
+        self.pieces: dict[str, Any] = self._read()
+        if self.pieces:
+            say(f"{len(self.pieces)} finished pieces are taken from {path}; remove it to measure them anew.")
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            pieces = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except ValueError:
+            pieces = None
+        if not isinstance(pieces, dict):
+            raise BadInput(f"{self.path} should hold finished pieces, and is damaged. Remove it to begin anew.")
+        return pieces
+
+    def get(self, key: str, compute: Callable[[], Any]) -> Any:
+        if key not in self.pieces:
+            self.pieces[key] = compute()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = self.path.with_suffix(".new")
+            unfinished.write_text(json.dumps(self.pieces, indent=1), encoding="utf-8")
+            unfinished.replace(self.path)
+        return self.pieces[key]

@@ -1,0 +1,209 @@
+"""One run of VAFL in virtual time, looked at on a fixed clock, kept as plain values so that a long job can be resumed.
+
+One unit of time is what a client of ordinary speed needs for one batch, forward and backward. Every variant is
+looked at at the same times, judged by the same crossing rule, and given the same step.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offbeat.algorithms import vafl
+from offbeat.algorithms.vafl import Client, Server, Vafl
+from offbeat.lab.reproduce.vafl_problems import Problem
+from offbeat.metrics.curves import CurveRow, to_target
+from offbeat.metrics.machine import offbeat_version
+from offbeat.runtime.simulator import CostModel, Jitter, Link, Simulator
+
+Told = Callable[[float], None]
+LATENCY = 0.05
+SERVER_SPEED = 20.0  # the paper delays clients only; a server is the larger machine
+NEVER = 1e9
+
+
+def _nobody(share: float) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Delays:
+    """How long clients take: the last is `slowest` times slower than the first, the rest in even steps between.
+
+    Every computation is delayed by a random factor of mean one; "poisson" is a number of equal delays, mostly none.
+    """
+
+    name: str
+    slowest: float
+    jitter: str
+    cv: float = 1.0
+
+    def costs(self, problem: Problem, batch: int) -> CostModel:
+        embeddings = problem.embeddings()
+        work = float(np.mean([embedding.work for embedding in embeddings.values()]))
+        factors = np.linspace(1.0, self.slowest, len(problem.clients))
+        return CostModel(
+            overhead_s=0.0,
+            per_sample_s=0.0,
+            per_nonzero_s=1.0 / (3 * batch * work),
+            link=Link(latency_s=LATENCY),
+            slow=dict(zip(problem.clients, factors.tolist(), strict=True)) | {"server": 1.0 / SERVER_SPEED},
+            jitter=Jitter(self.jitter, self.cv),
+        )
+
+
+PUBLISHED = Delays("Poisson delays, clients up to 4 times slower", 4.0, "poisson", cv=2.0)
+EXPONENTIAL = Delays("exponential delays, clients up to 4 times slower", 4.0, "exponential")
+NONE = Delays("no delays", 1.0, "none")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What to run. `noise` is the deviation c of the last layer's noise: perturbed, no privacy claim."""
+
+    variant: str
+    delays: Delays = PUBLISHED
+    batch: int = 100
+    units: float = 500.0
+    looks: int = 40
+    noise: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of it: looks as (time, loss, metric), and counts."""
+
+    looks: list[tuple[float, float, float]]
+    passes: float
+    iterations: int
+    uploads_max: int
+    lag_mean: float
+    lag_max: int
+    refreshed_share: float
+    verdict: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def final_loss(self) -> float:
+        return self._mean(1)
+
+    @property
+    def final_metric(self) -> float:
+        return self._mean(2)
+
+    def _mean(self, column: int) -> float:
+        """Over the last three looks, as the crossing rule has it."""
+        return float(np.mean([look[column] for look in self.looks[-3:]]))
+
+    def loss_at(self, time: float) -> float:
+        """The mean of the three looks up to this time."""
+        until = [loss for t, loss, _ in self.looks if t <= time]
+        return float(np.exp(np.mean(np.log(until[-3:]))))
+
+    def time_to(self, loss: float) -> float | None:
+        rows = [CurveRow(t, 0.0, 0, objective=value) for t, value, _ in self.looks]
+        return to_target(rows, loss * (1 + 1e-9), quantity="objective")
+
+
+def run_trial(problem: Problem, trial: Trial, told: Told = _nobody, **changes: Any) -> Run:
+    """Train once in the simulator; the arithmetic is real, the clock is virtual. `told` hears how much is done."""
+    server, clients = parties_of(problem, trial, **changes)
+    rows = None
+    if problem.looked_at < problem.rows:
+        rows = np.random.default_rng(7).permutation(problem.rows)[: problem.looked_at]
+    looks: list[tuple[float, float, float]] = []
+
+    def look(now: float) -> float | None:
+        loss = vafl.objective(server, clients, problem.targets, rows)
+        metric = vafl.score(server.head, vafl.joint_scores(server, clients), problem.test_targets)[problem.metric]
+        looks.append((now, loss, metric))
+        told(now / trial.units)
+        return trial.units / trial.looks if now < trial.units * (1 - 1e-9) and math.isfinite(loss) else None
+
+    costs = trial.delays.costs(problem, trial.batch)
+    outcome = Simulator(seed=trial.seed, costs=costs, digest=False, timeline_max=0).run([server, *clients], look)
+    if outcome.time_s > looks[-1][0]:  # it ended by itself, between two looks
+        look(outcome.time_s)
+    return _run_of(server, clients, looks)
+
+
+def parties_of(problem: Problem, trial: Trial, **changes: Any) -> tuple[Server, list[Client]]:
+    """Linear embeddings begin at weights of zero: all are zero, as the server's table is, and need no first upload."""
+    options = Vafl(
+        variant=trial.variant,
+        batch=trial.batch,
+        passes=NEVER,
+        optimiser=problem.optimiser,
+        head_optimiser=problem.optimiser,
+        penalty=problem.penalty,
+        noise=trial.noise,
+        retry_s=NEVER,
+        chunk=1024,
+    )
+    if not problem.network:
+        options = replace(options, initial_upload=False, delay_bound=None)
+    server, clients = vafl.build(
+        problem.features,
+        problem.targets,
+        problem.embeddings(),
+        problem.head(),
+        replace(options, **changes),
+        seed=trial.seed,
+        test_features=problem.test_features,
+    )
+    return server, clients
+
+
+def _run_of(server: Server, clients: Sequence[Client], looks: list[tuple[float, float, float]]) -> Run:
+    summaries = [server.table.lag_summary(i) for i in range(len(clients))]
+    return Run(
+        looks=looks,
+        passes=server.rows_done / (server.rows * len(clients)),
+        iterations=server.iteration,
+        uploads_max=max(math.ceil(client.outbox.releases * client.order.batch / client.rows) for client in clients),
+        lag_mean=float(np.mean([summary["lag_mean"] for summary in summaries])),
+        lag_max=max(summary["lag_max"] for summary in summaries),
+        refreshed_share=server.refreshes.asked_rows / max(server.rows_done * max(len(clients) - 1, 1), 1),
+        verdict=server.verdict,
+        extra={"privacy": clients[0].privacy()} if clients[0].ledger is not None else {},
+    )
+
+
+# -- keeping results, so that an interrupted job goes on where it was -----------------------------------------------
+
+
+def kept(folder: Path, name: str, what: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result stored under this name if it was computed from the same `what`, else a new one, stored at once."""
+    key = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
+    path = folder / f"{name}.json"
+    if path.is_file():
+        stored = json.loads(path.read_text())
+        if stored.get("key") == key:
+            return dict(stored["result"])
+    result = compute()
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({"key": key, "what": dict(what), "result": result}, default=str))
+    os.replace(partial, path)
+    return result
+
+
+def kept_run(folder: Path, problem: Problem, trial: Trial, name: str, told: Told = _nobody, **changes: Any) -> Run:
+    what = {
+        "problem": problem.name,
+        "data": problem.fingerprint(),
+        "source": problem.source,
+        "offbeat": offbeat_version(),
+        "trial": asdict(trial),
+        "optimiser": repr(problem.optimiser),
+        "changes": {key: repr(value) for key, value in changes.items()},
+    }
+    stored = kept(folder, name, what, lambda: asdict(run_trial(problem, trial, told, **changes)))
+    return Run(**{**stored, "looks": [tuple(look) for look in stored["looks"]]})

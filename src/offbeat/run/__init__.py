@@ -1,0 +1,1 @@
+"""One run in one place: data and a job in, a record and a folder out."""

@@ -1,0 +1,249 @@
+"""Horizontal jobs: reading, building, running, and what the record says."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from offbeat.algorithms.edge_privacy import Paper, Sound, Unprotected
+from offbeat.algorithms.edge_rates import AsyncRate, NoisyRate, StagedRate, SteadyRate
+from offbeat.algorithms.fedbuff import BufferedMean, Mixing
+from offbeat.cli.edges import edge_commands
+from offbeat.data.horizontal import horizontal_from_arrays
+from offbeat.errors import BadData, BadInput, BadJob
+from offbeat.jobs.horizontal import (
+    build_cloud,
+    constants_of,
+    edge_job_from,
+    privacy_of,
+    read_edge_job,
+    rows_for,
+    rule_of,
+)
+from offbeat.metrics.record import RunRecord
+from offbeat.run.edge_experiment import run_edges
+
+SMALL = {
+    "updates": 40,
+    "batch": 20,
+    "seed": 1,
+    "algorithm": "steady",
+    "model": {"kind": "softmax", "features": 6, "classes": 3},
+    "rate": {"clip": 1.0, "step": 2.0},
+    "privacy": {"epsilon": 4.0, "uploads": 15},
+}
+
+
+def changed(**changes):
+    tree = {key: dict(value) if isinstance(value, dict) else value for key, value in SMALL.items()}
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            tree.setdefault(key, {}).update(value)
+        else:
+            tree[key] = value
+    return edge_job_from(tree)
+
+
+def data(edges=4):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((900, 6))
+    y = (x @ rng.standard_normal((6, 3))).argmax(axis=1)
+    return horizontal_from_arrays(x[:700], y[:700], x[700:], y[700:], edges, source="generated blobs")
+
+
+def test_a_file_is_read_and_its_mistakes_are_named(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text('run = "x"\nupdates = 7\n[privacy]\nepsilon = { a = 1.0, b = 2.0 }\n')
+    job = read_edge_job(path)
+    assert job.updates == 7 and job.privacy.epsilon == {"a": 1.0, "b": 2.0}
+    for text, said in [
+        ("updats = 3", "Did you mean 'updates'"),
+        ("[privacy]\nepsilonn = 3.0", "Did you mean 'epsilon'"),
+        ("updates = 'many'", "updates"),
+        ("algorithm = 'mappa'", "mapa"),
+        ("[privacy]\nmode = 'paper'", "batch-mean"),
+        ("updates = 0", "updates must be between 1 and"),
+        ("[rate]\nclip = -1.0", "above 0"),
+        ("algorithm = 'audp'", "needs rate.clip"),
+        ("updates = ", "TOML"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(BadJob, match=said):
+            read_edge_job(path)
+    with pytest.raises(BadJob, match="no job file"):
+        read_edge_job(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    "algorithm,kind",
+    [("mapa", StagedRate), ("audp", NoisyRate), ("asgd", AsyncRate), ("steady", SteadyRate)],
+)
+def test_algorithms_have_their_rates(algorithm, kind):
+    assert isinstance(rule_of(changed(algorithm=algorithm)).rate, kind)
+
+
+def test_baselines_have_their_rules_and_modes_their_privacy():
+    assert isinstance(rule_of(changed(algorithm="fedasync")), Mixing)
+    assert isinstance(rule_of(changed(algorithm="fedbuff")), BufferedMean)
+    assert isinstance(privacy_of(changed()), Sound)
+    assert isinstance(privacy_of(changed(privacy={"mode": "batch-mean (paper)"})), Paper)
+    assert isinstance(privacy_of(changed(privacy={"mode": "none"})), Unprotected)
+    assert isinstance(privacy_of(changed(algorithm="asgd")), Unprotected)
+    assert privacy_of(changed(rate={"adaptive": True})).adaptive is not None
+
+
+def test_constants_come_from_public_bounds_unless_given():
+    derived = constants_of(changed())
+    assert derived.smoothness == pytest.approx(1.0, abs=1e-3) and derived.gap == pytest.approx(math.log(3))
+    assert constants_of(changed(constants={"smoothness": 5.0})).smoothness == 5.0
+
+
+def test_rows_are_scaled_by_their_own_norm():
+    rows = rows_for(changed(), np.array([[3.0, 4.0, 0, 0, 0, 0]]), np.array([1]))
+    assert rows.features[0, :2].tolist() == pytest.approx([0.6, 0.8])
+    four = rows_for(changed(model={"row_norm": 4.0}), np.array([[3.0, 4.0, 0, 0, 0, 0]]), np.array([1]))
+    assert four.norms[0] == pytest.approx(math.sqrt(17), abs=1e-5)
+    assert constants_of(changed(model={"row_norm": 4.0})).smoothness == pytest.approx(8.5, abs=1e-3)
+    with pytest.raises(BadJob, match="norm_max"):
+        constants_of(changed(model={"rows": "plain"}))
+    plain = rows_for(changed(model={"rows": "plain"}), np.array([[3.0, 4.0, 0, 0, 0, 0]]), np.array([1]))
+    assert plain.features[0, 0] == 3.0
+
+
+def test_a_sound_run_states_what_it_spent(tmp_path):
+    result = run_edges(data(), changed())
+    record = result.record
+    assert record.verdict == "passes" and record.metrics["test_accuracy"] > 0.6
+    assert all(stated["epsilon"] <= 4.0 for stated in result.privacy.values())
+    assert any("differentially private for replace-one" in warning for warning in record.warnings)
+    assert any("seeded" in warning for warning in record.warnings)
+    assert {row.message for row in record.reveals} >= {"Upload", "Model", "Hello"}
+    assert all(row.reveals for row in record.reveals)
+    assert record.parties["cloud"].updates == 40
+    assert sum(record.parties[name].updates for name in data().names) > 0
+    record.write(tmp_path)
+    assert RunRecord.read(tmp_path).privacy["edge1"]["epsilon"] <= 4.0
+
+
+def test_a_paper_run_says_that_it_is_not_private():
+    job = changed(algorithm="mapa", privacy={"mode": "batch-mean (paper)", "epsilon": 0.5})
+    result = run_edges(data(), job)
+    assert any("not differentially private" in warning for warning in result.record.warnings)
+    assert result.privacy["edge1"]["epsilon"] is None
+
+
+@pytest.mark.parametrize("algorithm", ["fedasync", "fedbuff", "asgd"])
+def test_baselines_run_and_warn(algorithm):
+    job = changed(algorithm=algorithm, updates=20, rate={"buffer": 3, "step": 0.5})
+    record = run_edges(data(), job).record
+    assert record.verdict == "passes"
+    assert any("not differentially private" in warning for warning in record.warnings)
+
+
+def test_the_same_seed_gives_the_same_record():
+    job = changed(privacy={"mode": "batch-mean (paper)"})
+    assert run_edges(data(), job).record.digest == run_edges(data(), job).record.digest
+
+
+def test_the_cloud_knows_its_edges():
+    cloud = build_cloud(changed(), ("a", "b"))
+    assert cloud.waiting_for == {"a", "b"} and cloud.updates == 40
+
+
+def test_mqtt_init_writes_what_a_broker_needs(tmp_path):
+    done = CliRunner().invoke(edge_commands(), ["mqtt", "init", str(tmp_path / "b"), "--edges", "2", "--json"])
+    assert done.exit_code == 0, done.output
+    stated = json.loads(done.stdout.splitlines()[-1])
+    assert stated["parties"] == ["cloud", "edge1", "edge2"]
+    configuration = (tmp_path / "b" / "broker" / "mosquitto.conf").read_text()
+    for line in (
+        "require_certificate true",
+        "use_identity_as_username true",
+        "set_tcp_nodelay true",
+        "persistence true",
+    ):
+        assert line in configuration
+    key = tmp_path / "b" / "parties" / "edge1" / "edge1.key"
+    assert key.stat().st_mode & 0o077 == 0
+    before = key.read_bytes()
+    CliRunner().invoke(edge_commands(), ["mqtt", "init", str(tmp_path / "b"), "--edges", "3"])
+    assert key.read_bytes() == before and (tmp_path / "b" / "parties" / "edge3" / "edge3.crt").exists()
+
+
+@pytest.mark.parametrize("arguments,error", [(["--name", "Oslo Site"], BadInput), (["--port", "0"], BadInput)])
+def test_mqtt_init_explains_mistakes(tmp_path, arguments, error):
+    done = CliRunner().invoke(edge_commands(), ["mqtt", "init", str(tmp_path), *arguments])
+    assert isinstance(done.exception, error)
+
+
+def test_edge_serve_explains_mistakes(tmp_path):
+    (tmp_path / "job.toml").write_text("updates = 3\n")
+    np.savez(tmp_path / "half.npz", x=np.ones((2, 784)))
+    np.savez(tmp_path / "empty.npz", x=np.ones((0, 784)), y=np.ones(0))
+    np.savez(tmp_path / "uneven.npz", x=np.ones((2, 784)), y=np.array([0, 1, 0]))
+    np.savez(tmp_path / "narrow.npz", x=np.ones((2, 5)), y=np.array([0, 1]))
+    np.savez(tmp_path / "labels.npz", x=np.ones((2, 784)), y=np.array([5, 12]))
+    np.savez(tmp_path / "text.npz", x=np.array([["a", "b"]]), y=np.array([0]))
+    np.savez(tmp_path / "named.npz", x=np.ones((2, 784)), y=np.array(["yes", "no"]))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "half.npz").read_bytes()[:200])
+    common = ["edge", "serve", str(tmp_path / "job.toml"), "--name", "edge1", "--identity", str(tmp_path),
+              "--state", str(tmp_path)]  # fmt: skip
+    for file, said in (
+        ("none.npz", "no file"),
+        ("half.npz", "no array 'y'"),
+        ("job.toml", "not an .npz"),
+        ("cut.npz", "not an .npz"),
+        ("empty.npz", "one label for each row"),
+        ("uneven.npz", "one label for each row"),
+        ("text.npz", "must be numbers"),
+        ("named.npz", "must be numbers"),
+        ("narrow.npz", "has 784 columns, and these rows have 5"),
+        ("labels.npz", "the largest label is 12"),
+    ):
+        done = CliRunner().invoke(edge_commands(), [*common, "--data", str(tmp_path / file)])
+        assert isinstance(done.exception, BadData) and said in str(done.exception), file
+
+
+def test_a_network_needs_constants_that_its_form_does_not_give():
+    network = {"kind": "digits-network", "side": 12}
+    with pytest.raises(BadJob, match=r"needs constants\.smoothness for a network"):
+        constants_of(changed(algorithm="mapa", model=network))
+    given = changed(algorithm="mapa", model=network, constants={"smoothness": 2.0, "deviation": 3.0, "lag": 4})
+    found = constants_of(given)
+    assert (found.smoothness, found.deviation, found.late) == (2.0, 3.0, 5)
+    assert found.gap == pytest.approx(math.log(given.model.classes))
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"rate": {"step": math.inf}}, "rate.step must be a finite number"),
+        ({"privacy": {"epsilon": {"edge1": math.nan}}}, "privacy.epsilon.edge1 must be a finite number"),
+        ({"runtime": {"slow": {"edge1": 1e9}}}, "1 to 1000"),
+        ({"runtime": {"jitter_cv": math.inf}}, "runtime.jitter_cv must be a finite number"),
+        ({"strength": -1.0}, "strength must be 0 or more"),
+        ({"rate": {"mixing": 5.0}}, "rate.mixing must be above 0 and at most 1"),
+        ({"rate": {"decay": -3.0}}, "rate.decay must be 0 or more"),
+        ({"rate": {"local_steps": 0}}, "rate.local_steps must be between 1 and"),
+        ({"rate": {"buffer": 0}}, "rate.buffer must be between 1 and"),
+        ({"rate": {"shrink": 2.0}}, "rate.shrink must be above 0 and at most 1"),
+        ({"privacy": {"uploads": 10**8}}, "privacy.uploads must be between 1 and"),
+        ({"privacy": {"epsilon": 0.0}}, "privacy.epsilon must be above 0"),
+        ({"privacy": {"epsilon": {"a": -1.0}}}, "privacy.epsilon.a must be above 0"),
+        ({"privacy": {"delta": 0.0}}, "privacy.delta must be above 0"),
+        ({"constants": {"smoothness": 0.0}}, "constants.smoothness must be above 0"),
+        ({"data": {"edges": 0}}, "data.edges must be at least 1"),
+        ({"data": {"edges": ["cloud", "a"]}}, "none of them 'cloud'"),
+        ({"data": {"edges": ["a", "a"]}}, "names that differ"),
+        ({"data": {"edges": ["a/../b"]}}, "cannot be a party's name"),
+        ({"data": {"shards_per_edge": 0}}, "data.shards_per_edge must be at least 1"),
+        ({"data": {"concentration": 0.0}}, "data.concentration must be above 0"),
+        ({"model": {"classes": 1}}, "model.classes must be between 2 and"),
+        ({"runtime": {"latency_s": 100.0}}, "Set retry_s to 201 or more"),
+    ],
+)
+def test_numbers_with_which_a_run_could_only_hang_are_refused(tables, words):
+    with pytest.raises(BadJob, match=words):
+        changed(**tables)

@@ -1,0 +1,240 @@
+"""Job files: read, checked, changed from the command line, written back, and documented key by key."""
+
+import re
+import tomllib
+from math import inf
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from offbeat.errors import BadJob
+from offbeat.jobs.horizontal import ConstantsEntry, EdgeDataEntry, EdgeJob, ModelEntry, PrivacyEntry, RateEntry
+from offbeat.jobs.vertical import (
+    DataEntry,
+    EmbeddingEntry,
+    Job,
+    PartyEntry,
+    RuntimeEntry,
+    apply_setting,
+    job_from,
+    read_job,
+    toml_of,
+)
+
+SMALLEST = """
+algorithm = "afsvrg-vp"
+seed = 7
+penalty = 1e-4
+target = 1e-6
+passes = 60
+secure_sum = "pairwise"
+
+[[party]]
+name = "bank"
+file = "bank.csv"
+id = "customer"
+label = "default"
+
+[[party]]
+name = "shop"
+file = "shop.csv"
+id = "customer"
+
+[[party]]
+name = "telecom"
+file = "telecom.csv"
+id = "customer"
+
+[runtime]
+kind = "simulator"
+slow = { shop = 4.0 }
+"""
+
+
+def written(tmp_path, text=SMALLEST):
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_smallest_job_of_the_reference_is_read(tmp_path):
+    job = read_job(written(tmp_path))
+    assert (job.algorithm, job.seed, job.penalty, job.target, job.passes) == ("afsvrg-vp", 7, 1e-4, 1e-6, 60.0)
+    assert [entry.name for entry in job.party] == ["bank", "shop", "telecom"]
+    assert job.party[0].file == str(tmp_path / "bank.csv")
+    assert job.party[0].label == "default" and job.party[1].label is None
+    assert job.runtime.slow == {"shop": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("line", "near"),
+    [
+        ("penality = 1e-4", "penalty"),
+        ("[runtime]\nkindd = 'threads'", "kind"),
+        ("[data]\nsplitt = 'equal'", "split"),
+        ("[[party]]\nname = 'a'\nfil = 'a.csv'", "file"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_right_name(tmp_path, line, near):
+    with pytest.raises(BadJob, match=f"unknown key.*'{near}'"):
+        read_job(written(tmp_path, line))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("passes = 0", "passes must be above 0"),
+        ("penalty = -1.0", "penalty must be 0 or more"),
+        ("seed = 'seven'", "seed"),
+        ("step = 'automatic'", "step must be a number"),
+        ("step = -0.5", "step must be above 0"),
+        ("batch = 0", "batch must be at least 1"),
+        ("loss = 'logistics'", "Did you mean 'logistic'"),
+        ("secure_sum = 'pairwize'", "Did you mean 'pairwise'"),
+        ("[runtime]\nkind = 'simulation'", "runtime.kind must be one of"),
+        ("[runtime]\nslow = { shop = 0.5 }", "how many times slower"),
+        ("step = 'grid'\n[runtime]\nkind = 'threads'", "only the simulator"),
+        ("x = ", "not valid TOML"),
+        ("[[party]]\nname = 'a'\nfile = 'x'\n[[party]]\nname = 'a'\nfile = 'y'", "same name"),
+        ("labels_at = ['banc']\n[[party]]\nname = 'bank'\nfile = 'x'", "Did you mean 'bank'"),
+        ("[[party]]\nname = '../evil'\nfile = 'x'", "cannot be a party's name"),
+        ("penalty = inf", "penalty must be a finite number"),
+        ("step = inf", "step must be a finite number"),
+        ("lag = inf", "lag must be a finite number"),
+        ("target = nan", "target must be a finite number"),
+        ("label_dp_epsilon = inf", "label_dp_epsilon must be a finite number"),
+        ("label_dp_epsilon = 1000.0", "label_dp_epsilon must be between"),
+        ("in_flight = 1000000", "in_flight must be between 1 and 1024"),
+        (f"seed = 1{'0' * 400}", "seed must be a number of 64 bits"),
+        ("patience_s = 1e-9", "patience_s must be between"),
+        ("looks_per_pass = 1e9", "looks_per_pass must be between"),
+        ("fraction_bits = 1", "fraction_bits must be between 16 and 60"),
+        ("fraction_bits = 63", "fraction_bits must be between 16 and 60"),
+        ("[runtime]\nslow = { shop = 1e6 }", "1 to 1000"),
+        ("[runtime]\nslow = { shop = inf }", "runtime.slow.shop must be a finite number"),
+        ("[runtime]\nlatency_s = inf", "runtime.latency_s must be a finite number"),
+        ("[runtime]\nlatency_s = 10", "Set patience_s to 20 or more"),
+        ("[runtime]\nbandwidth_mbit_s = 1e-9", "runtime.bandwidth_mbit_s must be at least 1e-06"),
+        ("[runtime]\nbandwidth_mbit_s = 1e-3", "Set patience_s"),
+        ("[runtime]\nserving = 'slow'\noverhead_s = 10\nslow = { shop = 4 }", "Set patience_s"),
+        ("[runtime]\noverhead_s = inf", "runtime.overhead_s must be a finite number"),
+        ("[runtime]\nfaults_until_s = inf", "runtime.faults_until_s must be a finite number"),
+        ("[runtime]\njitter_cv = inf", "runtime.jitter_cv must be a finite number"),
+        ("[runtime]\njitter_cv = nan", "runtime.jitter_cv must be a finite number"),
+        ("[runtime]\njitter_cv = -1", "runtime.jitter_cv must be between 0 and 10"),
+        ("[data]\nset = 'credit-like'\nparties = 0", "data.parties must be a number from 2"),
+        ("[data]\nset = 'credit-like'\nparties = -3", "data.parties must be a number from 2"),
+        ("[data]\nset = 'credit-like'\nparties = []", "data.parties must be a number from 2"),
+        ("[data]\nset = 'credit-like'\nlimit_rows = -5", "data.limit_rows must be at least 1"),
+        ("[data]\nlimit_rows = 10\n[[party]]\nname = 'a'\nfile = 'x'", "data.limit_rows is for a named set"),
+        ("[data]\nparties = 7\n[[party]]\nname = 'a'\nfile = 'x'", "data.parties is for a named set"),
+        ("[data]\nsplit = 'mod'\n[[party]]\nname = 'a'\nfile = 'x'", "data.split is for a named set"),
+        ("[data]\npreparation = 'z'\n[[party]]\nname = 'a'\nfile = 'x'", "data.preparation is for a named set"),
+        ("[data]\nset = 'credit-like'\n[[party]]\nname = 'a'\nfile = 'x'", "choose one"),
+        ("[[party]]\nname = 'a'", "file"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key(tmp_path, line, words):
+    with pytest.raises(BadJob, match=re.escape(words)):
+        read_job(written(tmp_path, line))
+
+
+def test_numbers_that_may_be_infinite_or_large_are_accepted():
+    unlimited = job_from({"runtime": {"until_s": inf, "bandwidth_mbit_s": inf}})
+    assert unlimited.runtime.until_s == inf
+    job_from({"patience_s": 10.0, "runtime": {"latency_s": 10.0}})
+    job_from({"runtime": {"latency_s": 10.0, "kind": "processes"}})  # which has a real network instead
+    job_from({"algorithm": "vafl", "embedding": {"delay_bound": inf}, "runtime": {"latency_s": 10.0}})
+
+
+def test_a_missing_job_file_is_named(tmp_path):
+    with pytest.raises(BadJob, match="no job file"):
+        read_job(tmp_path / "absent.toml")
+
+
+def test_settings_replace_keys_at_any_depth(tmp_path):
+    settings = [
+        "seed=3",
+        "algorithm=afsaga-vp",
+        "runtime.slow.bank=2",
+        "party.shop.file=other.csv",
+        "labels_at=['bank']",
+    ]
+    job = read_job(written(tmp_path), settings)
+    assert (job.seed, job.algorithm, job.labels_at) == (3, "afsaga-vp", ["bank"])
+    assert job.runtime.slow == {"shop": 4.0, "bank": 2.0}
+    assert job.party[1].file == str(tmp_path / "other.csv")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("seed", "key=value"),
+        ("party.shopp.file=x", "'shop'"),
+        ("seed.x=1", "value"),
+        ("party.bank=3", "party.bank.file"),
+    ],
+)
+def test_a_setting_that_fits_nowhere_is_refused(setting, words):
+    with pytest.raises(BadJob, match=words):
+        apply_setting(tomllib.loads(SMALLEST), setting)
+
+
+def test_a_job_written_back_is_the_same_job(tmp_path):
+    job = read_job(written(tmp_path))
+    text = toml_of(job)
+    assert job_from(tomllib.loads(text)) == job
+    set_job = Job(
+        data=DataEntry(set='a "quoted" name', split={"a": ["x"], "b": ["y"]}), runtime=RuntimeEntry(until_s=inf)
+    )
+    assert job_from(tomllib.loads(toml_of(set_job))) == set_job
+
+
+DOCUMENTED = {
+    "the top": Job,
+    "[data]": DataEntry,
+    "[embedding]": EmbeddingEntry,
+    "[runtime]": RuntimeEntry,
+    "[[party]]": PartyEntry,
+}
+EDGES_DOCUMENTED = {
+    "the top": EdgeJob,
+    "[model]": ModelEntry,
+    "[rate]": RateEntry,
+    "[constants]": ConstantsEntry,
+    "[privacy]": PrivacyEntry,
+    "[data]": EdgeDataEntry,
+}
+PAGES = [("job-file.md", DOCUMENTED, name) for name in DOCUMENTED]
+PAGES += [("edge-job-file.md", EDGES_DOCUMENTED, name) for name in EDGES_DOCUMENTED]
+
+
+@pytest.mark.parametrize(("page", "kinds", "section"), PAGES)
+def test_the_reference_page_has_every_key_and_no_other(page, kinds, section):
+    text = (Path(__file__).parents[3] / "docs" / "reference" / page).read_text(encoding="utf-8")
+    heading = "## At the top" if section == "the top" else f"## `{section}`"
+    part = text.split(heading + "\n")[1].split("\n## ")[0]
+    documented = set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE))
+    assert documented == {field.name for field in msgspec.structs.fields(kinds[section]) if not _is_table(field)}
+    for name, default in _defaults(kinds[section]):
+        row = next(line for line in part.splitlines() if line.startswith(f"| `{name}` |"))
+        assert f"`{default}`" in row, f"{name}: the page should show the default {default}"
+
+
+def _is_table(field):
+    return field.name == "party" or isinstance(field.default, msgspec.Struct)
+
+
+def _defaults(kind):
+    for field in msgspec.structs.fields(kind):
+        value = field.default
+        if _is_table(field) or value is None or value is msgspec.NODEFAULT:
+            continue
+        yield field.name, {True: "true", False: "false"}.get(value, value) if isinstance(value, bool) else _shown(value)
+
+
+def _shown(value):
+    if isinstance(value, tuple):
+        return str(list(value))
+    return f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)

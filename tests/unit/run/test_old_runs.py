@@ -1,0 +1,53 @@
+"""Run folders that earlier versions wrote still open: `tests/old_runs` has one of each kind."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from offbeat.cli import app
+from offbeat.metrics.machine import library_versions, this_machine
+from offbeat.metrics.record import RunRecord
+
+OLD = Path(__file__).parents[2] / "old_runs"
+ALL = sorted(path.name for path in OLD.iterdir())
+SIMULATED = ("embedding", "horizontal", "linear")
+
+
+def told(tmp_path, command, kind):
+    folder = shutil.copytree(OLD / kind, tmp_path / kind)
+    result = CliRunner().invoke(app, [command, str(folder), "--json"])
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_there_is_one_of_each_kind():
+    assert ALL == ["embedding", "embedding-threads", "horizontal", "linear", "organisation"]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_an_old_run_is_reported(tmp_path, kind):
+    record = RunRecord.read(OLD / kind)
+    found = told(tmp_path, "report", kind)
+    assert (found["digest"], found["verdict"]) == (record.digest, record.verdict)
+    assert "<html" in (tmp_path / kind / "report.html").read_text()
+
+
+@pytest.mark.parametrize("kind", SIMULATED)
+def test_an_old_simulated_run_is_audited(tmp_path, kind):
+    record, found = RunRecord.read(OLD / kind), told(tmp_path, "audit", kind)
+    sent = sum(count for party in record.parties.values() for count in party.messages_by_kind.values())
+    received = sum(count for counts in found["received"].values() for count in counts.values())
+    assert 0.9 * sent <= received <= sent  # the last ones found nobody who listened any more
+    assert not (found["masks"] if "masks" in found else found["releases"])["violations"]
+
+
+def test_an_old_log_is_replayed(tmp_path):
+    kind = "embedding-threads"
+    record = RunRecord.read(OLD / kind)
+    here = ({name: library_versions()[name] for name in ("numpy", "scipy")}, this_machine()["cpu"])
+    if here != ({name: record.versions[name] for name in here[0]}, record.machine["cpu"]):
+        pytest.skip(f"the last bits of {kind} belong to {record.machine['cpu']}, numpy {record.versions['numpy']}")
+    assert told(tmp_path, "replay", kind)["same"] is True
