@@ -30,11 +30,10 @@ from offbeat.orgs import control
 from offbeat.orgs.client import ask, connect
 from offbeat.orgs.daemon import RUNS_AT_ONCE, Daemon
 from offbeat.orgs.party_config import example, read_home
-from offbeat.orgs.replay import replay_sessions, replay_training
+from offbeat.orgs.replay import replay_folder, replay_sessions, replay_training
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import load_table, own_rows, read_model
 from offbeat.orgs.runs import Run
-from offbeat.run.replay import replay_run
 from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.grpc.dialer import open_channel
 from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
@@ -192,7 +191,7 @@ def test_from_proposal_to_prediction(town: Town) -> None:
         home = read_home(town.folder / name)
         again = replay_sessions(home, run)
         assert [one.verdict for one in again.values()] == ["aligned", "target", "predicted"]
-        assert replay_run(home.runs / run, verify=True)["same"] is True
+        assert replay_folder(home.runs / run, verify=True)["same"] is True
         with pytest.raises(BadInput, match="one organisation's side of a run"):
             audit_run(home.runs / run)
         assert (home.runs / run / "report.html").is_file() and (home.runs / run / "record.json").is_file()
