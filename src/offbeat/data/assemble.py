@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from offbeat.data.dataset import DataSet
 from offbeat.data.labels import Task, encode_labels
-from offbeat.data.matrix import Flags, Floats, Matrix, cut_columns, stack_columns, take_rows
+from offbeat.data.matrix import Flags, Floats, Matrix, cut_columns, take_rows
 from offbeat.data.names import did_you_mean, take_names
 from offbeat.data.prepare import AS_IS, Fitted, Preparation, fit_preparation
 from offbeat.data.row_scale import scale_party_rows
@@ -60,10 +60,6 @@ class VerticalData:
     def widths(self) -> dict[str, int]:
         """How many columns each party has."""
         return {name: int(self.train[name].shape[1]) for name in self.names}
-
-    def pooled_train(self) -> Matrix:
-        """All columns side by side: for centralised references only."""
-        return stack_columns([self.train[name] for name in self.names])
 
 
 @dataclass(frozen=True)

@@ -56,12 +56,6 @@ def _cut_sparse(matrix: Csr, parts: Mapping[str, Integers]) -> dict[str, Csr]:
     return blocks
 
 
-def rejoin_columns(blocks: Mapping[str, Matrix], parts: Mapping[str, Integers]) -> Matrix:
-    """The matrix that `cut_columns` cut: what pooling would give. For tests and centralised references."""
-    order = np.argsort(np.concatenate([parts[name] for name in blocks]), kind="stable")
-    return stack_columns(list(blocks.values()))[:, order]
-
-
 def stack_columns(blocks: Sequence[Matrix]) -> Matrix:
     """Blocks side by side; sparse as soon as one of them is."""
     if any(is_sparse(block) for block in blocks):

@@ -35,12 +35,6 @@ def gradient(X: Any, y: Floats, w: Floats, loss: Loss, penalty: Penalty, strengt
     return mean + strength * penalty.gradient(w)
 
 
-def dual_objective(X: Any, y: Floats, theta: Floats, loss: Loss, strength: float) -> float:
-    """D(theta) = mean dual(theta) - |X^T theta / n|^2 / (2 strength): below min f, for the l2 penalty, at any theta."""
-    mean = np.asarray(X.T @ theta) / len(y)
-    return float(np.mean(loss.dual(theta, y))) - float(mean @ mean) / (2.0 * strength)
-
-
 def certificate(
     X: Any, y: Floats, w: Floats, loss: Loss, penalty: Penalty, strength: float
 ) -> tuple[float, float | None]:

@@ -14,14 +14,6 @@ FACTOR_AT_LAG_2 = {"sgd": 0.5, "svrg": 0.5, "saga": 0.35}
 BATCH_MOST = 128
 
 
-def batch_smoothness(smoothness: float, row_smoothness: float, batch: int, rows: int) -> float:
-    """L_b = n(b-1)/(b(n-1)) L + (n-b)/(b(n-1)) L_max: expected smoothness of a batch drawn without replacement.
-
-    Gower et al., "SGD: General Analysis and Improved Rates" (2019), Proposition 3.8. It is L_max at b = 1, L at b = n.
-    """
-    return sum(_batch_parts(smoothness, row_smoothness, batch, rows))
-
-
 def _batch_parts(smoothness: float, row_smoothness: float, batch: int, rows: int) -> tuple[float, float]:
     """The two terms of L_b: what all rows have in common, and the noise of drawing only some."""
     if rows == 1:

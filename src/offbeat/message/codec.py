@@ -17,9 +17,6 @@ import numpy as np
 from offbeat.errors import BadFrame
 from offbeat.party.contract import Message
 
-VERSION = 1
-"""Raised whenever the bytes of an unchanged message would change."""
-
 _ARRAY = 1
 _DTYPES = ("<f8", "<f4", "<u8", "<i8", "<u4", "<i4", "|u1", "|i1", "|b1", "<u2", "<i2", "<f2")
 _CODE_OF = {np.dtype(name): code for code, name in enumerate(_DTYPES)}

@@ -96,11 +96,6 @@ class Spread(msgspec.Struct, frozen=True):
         return f"{self.median:.2f} ({low}-{high})"
 
 
-def over_seeds(values: Iterable[float | None]) -> Spread:
-    """Median and range. A None is a seed that missed its target: larger than everything."""
-    return _spread([math.inf if value is None else value for value in values], missed=math.isinf)
-
-
 def _spread(values: Iterable[float], missed: Callable[[float], bool]) -> Spread:
     ordered = sorted(values)
     if not ordered:
@@ -132,23 +127,3 @@ def _ratio(baseline_s: float | None, ours_s: float | None) -> float:
     if baseline_s is None or not ours_s:
         return -math.inf
     return baseline_s / ours_s
-
-
-def median_curve(curves: Sequence[Sequence[tuple[float, float]]], looks: int = 200) -> list[tuple[float, float]]:
-    """The median over seeds on a common grid, as far as every seed goes; between looks a value stays what it was."""
-    drawn = [curve for curve in curves if curve]
-    if not drawn:
-        return []
-    start = max(curve[0][0] for curve in drawn)
-    end = min(curve[-1][0] for curve in drawn)
-    if end <= start:
-        return [(start, float(median(_held(curve, np.array([start]))[0] for curve in drawn)))]
-    grid = np.linspace(start, end, looks)
-    values = np.median(np.stack([_held(curve, grid) for curve in drawn]), axis=0)
-    return list(zip(grid.tolist(), values.tolist(), strict=True))
-
-
-def _held(curve: Sequence[tuple[float, float]], grid: np.ndarray) -> np.ndarray:
-    xs = np.array([x for x, _ in curve])
-    ys = np.array([y for _, y in curve])
-    return np.asarray(ys[np.clip(np.searchsorted(xs, grid, side="right") - 1, 0, len(xs) - 1)])

@@ -186,8 +186,6 @@ _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
-OWNER_ONLY = (Submit, Status, ListRuns, Stop, Predict)
-
 
 def encode(packet: Packet) -> bytes:
     return _ENCODER.encode(packet)

@@ -13,7 +13,7 @@ number of tries. If the chair itself is lost, the next label holder takes its pl
 alive: it is told how the run ended, and is taken back when the suspicion ends before the run does.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any
 
@@ -24,9 +24,6 @@ from offbeat.party.expected import expect
 LOSS_POLICIES = ("wait", "stop", "continue")
 TRIES_MAX = 40
 EPOCHS_MAX = 2**28
-
-StepRule = Callable[[float, float], tuple[float, int]]
-"""(L, L_max) of the whole problem -> (step size, batch)."""
 
 
 class Begin(Message, frozen=True):

@@ -34,13 +34,6 @@ def clip_average(average: Vector, bound: float) -> Vector:
 
 
 @dataclass(frozen=True)
-class FixedClip:
-    """One bound for the whole run."""
-
-    clip: float
-
-
-@dataclass(frozen=True)
 class AdaptiveClip:
     """A bound that follows a quantile of the records' norms (Andrew, Thakkar, McMahan and Ramaswamy 2021).
 

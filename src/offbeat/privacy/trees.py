@@ -39,12 +39,6 @@ def two_trees(roster: tuple[PartyName, ...], root: PartyName) -> tuple[Tree, Tre
     return pair
 
 
-def chain_pair(roster: Sequence[PartyName], root: PartyName) -> tuple[Tree, Tree]:
-    """A chain and its reverse: safe for three parties or more, with as many hops as parties."""
-    others = [name for name in roster if name != root]
-    return _chain(others, root), _chain(others[::-1], root)
-
-
 def one_tree(roster: Sequence[PartyName], root: PartyName) -> Tree:
     """Algorithm 1's plain tree. Partial sums travel in the clear: for research only."""
     return _heap([name for name in roster if name != root], root)

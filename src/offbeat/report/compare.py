@@ -21,13 +21,11 @@ from offbeat.report.charts import (
     QUANTITIES,
     Series,
     against_everything,
-    axis_unit,
     legend,
     line_chart,
     part_legend,
     time_bars,
 )
-from offbeat.report.figures import Curve, Panel, draw_panels
 from offbeat.report.html import Child, Markup, document, section, table, tag
 from offbeat.report.page import header, split_rows
 
@@ -213,26 +211,3 @@ def _splits(runs: Comparison) -> Markup:
         for name, record in runs.records.items()
     ]
     return tag("div", *figures, class_="two")
-
-
-# -- figure -------------------------------------------------------------------------------------------------------
-
-
-def comparison_figure(runs: Comparison, path: str | Path, title: str = "") -> tuple[Path, Path] | None:
-    """The same three panels as PNG and SVG; None when the runs share nothing that could be drawn."""
-    quantity = runs.quantity
-    if quantity is None:
-        return None
-    panels = []
-    for axis in ("time_s", "passes", "bytes"):
-        drawn = {name: points(record.curve, axis, quantity) for name, record in runs.records.items()}
-        unit = axis_unit(axis, max(x for line in drawn.values() for x, _ in line))
-        curves = [
-            Curve(name, [(x / unit.divisor, y) for x, y in line], tone)
-            for tone, (name, line) in enumerate(drawn.items())
-        ]
-        level = ("target", runs.target) if runs.target is not None else None
-        panels.append(
-            Panel(f"against {unit.name}", unit.label, QUANTITIES[quantity], curves, log_y=runs.log, level=level)
-        )
-    return draw_panels(panels, path, columns=3, title=title)

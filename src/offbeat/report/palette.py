@@ -55,15 +55,3 @@ def css_variables() -> str:
     tones = {**_NAMED, **{f"s{index}": tone for index, tone in enumerate(SERIES)}}
     lines = (f"--{name}:light-dark({tone.light},{tone.dark})" for name, tone in tones.items())
     return ":root{" + ";".join(lines) + "}"
-
-
-def contrast(first: str, second: str) -> float:
-    """The contrast ratio of two colours, from 1 to 21, as the web's accessibility guidelines define it."""
-    bright, dim = sorted((_luminance(first), _luminance(second)), reverse=True)
-    return (bright + 0.05) / (dim + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    parts = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -22,6 +22,7 @@ from offbeat.jobs.horizontal import EdgeJob, build_cloud, build_edge, model_of, 
 from offbeat.jobs.vertical import Job
 from offbeat.learning.horizontal import EdgeData, HorizontalModel
 from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.lag import Lags
 from offbeat.metrics.live import LiveRun, PartyNow, live_run
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, DataRecord, PartyRecord, RunRecord
@@ -177,10 +178,7 @@ class _Onlooker:
     def _parties_now(self) -> dict[str, PartyNow]:
         """An edge's own lags are gathered at the end; until then the cloud's are those of all."""
         cloud, runtime = self.cloud, self.runtime
-        updates = sum(cloud.lags)
-        mean = sum(lag * count for lag, count in enumerate(cloud.lags)) / max(1, updates)
-        most = max((lag for lag, count in enumerate(cloud.lags) if count), default=0)
-        found = {cloud.name: PartyNow(updates, mean, most, *sent_so_far(runtime, cloud.name))}
+        found = {cloud.name: PartyNow(*Lags.counted(cloud.lags)[:3], *sent_so_far(runtime, cloud.name))}
         for edge in self.edges:
             applied = cloud.applied.get(edge.name, 0)
             found[edge.name] = PartyNow(applied, None, None, *sent_so_far(runtime, edge.name))
@@ -233,12 +231,12 @@ def _parties(cloud: Cloud, edges: Sequence[Edge], outcome: Outcome) -> dict[str,
 
 def _party(party: Cloud | Edge, outcome: Outcome) -> PartyRecord:
     tally = outcome.tallies.get(party.name, Tally())
-    lags = _lags(party, outcome)
+    lags = Lags.counted(_lags(party, outcome))
     return PartyRecord(
-        updates=sum(lags),
-        lag_mean=sum(lag * count for lag, count in enumerate(lags)) / max(1, sum(lags)),
-        lag_max=max((lag for lag, count in enumerate(lags) if count), default=0),
-        lag_histogram=_by_powers(lags),
+        updates=lags.number,
+        lag_mean=lags.mean,
+        lag_max=lags.most,
+        lag_histogram=lags.histogram,
         dropped=party.refused + party.dropped if isinstance(party, Cloud) else 0,
         retried=0 if isinstance(party, Cloud) else party.retried,
         **traffic(tally, outcome.time_s),
@@ -251,17 +249,6 @@ def _lags(party: Cloud | Edge, outcome: Outcome) -> list[int]:
         return party.lags
     mine = [value for _, name, what, value in outcome.observations if name == party.name and what == "lag"]
     return np.bincount(np.array(mine, dtype=np.int64)).tolist() if mine else []
-
-
-def _by_powers(lags: Sequence[int]) -> tuple[int, ...]:
-    """Counts for lags 0, 1, 2-3, 4-7, ..."""
-    buckets: list[int] = []
-    for lag, count in enumerate(lags):
-        if count:
-            at = lag.bit_length()
-            buckets += [0] * (at + 1 - len(buckets))
-            buckets[at] += count
-    return tuple(buckets)
 
 
 def _warnings(

@@ -10,6 +10,7 @@ import msgspec
 
 from offbeat.data.assemble import VerticalData
 from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.lag import Lags
 from offbeat.metrics.live import Now, PartyNow
 from offbeat.metrics.record import Certificate, DataRecord, Delivery, PartyRecord, Reveal
 from offbeat.party.contract import Message
@@ -52,13 +53,12 @@ def reveals(
 def party_record(party: Any, tally: Tally, total_s: float, lanes: int) -> PartyRecord:
     """One linear party, from its own counters and its runtime's."""
     member = party.member
-    updates = sum(member.lags)
-    filled = [i for i, count in enumerate(member.lags) if count]
+    lags = Lags.bucketed(member.lags, member.lag_sum, member.lag_max)
     return PartyRecord(
-        updates=updates,
-        lag_mean=member.lag_sum / updates if updates else 0.0,
-        lag_max=member.lag_max,
-        lag_histogram=tuple(member.lags[: filled[-1] + 1]) if filled else (),
+        updates=lags.number,
+        lag_mean=lags.mean,
+        lag_max=lags.most,
+        lag_histogram=lags.histogram,
         dropped=_dropped(party),
         retried=member.sums.retried,
         abandoned=member.sums.abandoned,
@@ -170,9 +170,8 @@ def now_of(
 def party_now(party: Any, runtime: Runtime) -> PartyNow:
     """One linear party at a look, by its own counters."""
     member = party.member
-    updates = sum(member.lags)
-    lag_mean = member.lag_sum / updates if updates else 0.0
-    return PartyNow(updates, lag_mean, member.lag_max, *sent_so_far(runtime, party.name))
+    lags = Lags.bucketed(member.lags, member.lag_sum, member.lag_max)
+    return PartyNow(*lags[:3], *sent_so_far(runtime, party.name))
 
 
 def sent_so_far(runtime: Runtime, party: str) -> tuple[int | None, int | None]:

@@ -6,8 +6,6 @@ from typing import Any, Protocol
 
 from offbeat.party.contract import Finish, Party, PartyName
 
-LOST_REASON = "its peers did not hear from it any more"
-
 
 @dataclass(slots=True)
 class Tally:

@@ -23,7 +23,6 @@ from offbeat.runtime.simulator.checkers import (
 )
 from offbeat.testing.small_problem import SmallProblem, method_named, weights
 
-UNBOUNDED = 10**9
 IN_HAND_MOST = 64
 """Work a party may have asked for and not got back, beside its products in flight: chunks of a table, mostly."""
 

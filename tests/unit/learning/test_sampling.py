@@ -7,7 +7,7 @@ from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
-from offbeat.learning.sampling import BlockSampler, UniformBlocks, shuffled_rows
+from offbeat.learning.sampling import BlockSampler
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 64, 65, 100, 1001])
@@ -34,30 +34,16 @@ def test_passes_differ_in_cuts_and_order():
     assert [start for start, _ in first] != sorted(start for start, _ in first)
 
 
-@pytest.mark.parametrize("kind", [BlockSampler, UniformBlocks])
 @pytest.mark.parametrize("bits", [np.random.PCG64, np.random.Philox, np.random.MT19937])
-def test_snapshot_continues_exactly(kind, bits):
-    sampler = kind(500, 16, np.random.Generator(bits(1)))
+def test_snapshot_continues_exactly(bits):
+    sampler = BlockSampler(500, 16, np.random.Generator(bits(1)))
     for _ in range(40):
         sampler.next()
     state = sampler.snapshot()
     ahead = [sampler.next() for _ in range(100)]
-    other = kind(500, 16, np.random.Generator(bits(2)))
+    other = BlockSampler(500, 16, np.random.Generator(bits(2)))
     other.restore(state)
     assert [other.next() for _ in range(100)] == ahead
-
-
-def test_uniform_blocks_stay_inside():
-    sampler = UniformBlocks(100, 16, np.random.default_rng(0))
-    blocks = [sampler.next() for _ in range(2000)]
-    assert min(start for start, _ in blocks) == 0 and max(stop for _, stop in blocks) == 100
-    assert all(stop - start == 16 for start, stop in blocks)
-
-
-def test_shuffled_rows_is_a_permutation_of_the_seed():
-    rows = shuffled_rows(50, np.random.default_rng(3))
-    assert np.array_equal(np.sort(rows), np.arange(50))
-    assert np.array_equal(rows, shuffled_rows(50, np.random.default_rng(3)))
 
 
 @pytest.mark.parametrize(("rows", "batch"), [(0, 4), (4, 0)])

@@ -8,12 +8,12 @@ from offbeat.learning import steps
 
 
 def test_batch_smoothness_goes_from_the_largest_row_to_the_whole():
-    assert steps.batch_smoothness(0.1, 0.25, 1, 1000) == pytest.approx(0.25)
-    assert steps.batch_smoothness(0.1, 0.25, 1000, 1000) == pytest.approx(0.1)
-    assert steps.batch_smoothness(0.1, 0.25, 64, 1000) == pytest.approx(
+    assert sum(steps._batch_parts(0.1, 0.25, 1, 1000)) == pytest.approx(0.25)
+    assert sum(steps._batch_parts(0.1, 0.25, 1000, 1000)) == pytest.approx(0.1)
+    assert sum(steps._batch_parts(0.1, 0.25, 64, 1000)) == pytest.approx(
         1000 * 63 / (64 * 999) * 0.1 + 936 / (64 * 999) * 0.25
     )
-    assert steps.batch_smoothness(0.1, 0.1, 1, 1) == 0.1
+    assert sum(steps._batch_parts(0.1, 0.1, 1, 1)) == 0.1
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2, 5])

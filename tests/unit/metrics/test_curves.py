@@ -8,8 +8,6 @@ from offbeat.errors import BadInput
 from offbeat.metrics.curves import (
     CurveRow,
     looks_per_pass,
-    median_curve,
-    over_seeds,
     points,
     speed_up,
     to_target,
@@ -74,20 +72,6 @@ def test_looks_per_pass():
     assert looks_per_pass(curve([1.0])) == 0.0
 
 
-def test_median_and_range_over_seeds():
-    spread = over_seeds([3.0, 1.0, 2.0])
-    assert (spread.median, spread.low, spread.high, spread.seeds, spread.missed) == (2.0, 1.0, 3.0, 3, 0)
-
-
-def test_a_missed_target_is_larger_than_everything():
-    spread = over_seeds([3.0, None, 2.0])
-    assert (spread.median, spread.low, spread.high, spread.missed) == (3.0, 2.0, None, 1)
-    assert str(spread) == "3.00 (2.0-fail)"
-    assert over_seeds([1.0, None]).median is None
-    assert str(over_seeds([None])) == "fail"
-    assert over_seeds([]).seeds == 0
-
-
 def test_speed_up_is_the_median_of_the_seeds_own_ratios():
     waiting = {0: 10.0, 1: 12.0, 2: 9.0}
     offbeat = {0: 5.0, 1: 4.0, 2: 9.0}
@@ -100,15 +84,6 @@ def test_a_comparison_cannot_be_won_by_failing():
     assert str(speed_up({0: 10.0, 1: 10.0, 2: 10.0}, {0: 5.0, 1: None, 2: 5.0})) == "2.00 (fail-2.0)"
     assert str(speed_up({0: None, 1: None, 2: 10.0}, {0: 5.0, 1: 5.0, 2: 5.0})) == "fail"
     assert speed_up({0: 1.0}, {1: 1.0}).seeds == 0
-
-
-def test_median_curve_holds_values_between_looks():
-    first = [(0.0, 1.0), (2.0, 0.5), (4.0, 0.1)]
-    second = [(0.0, 3.0), (1.0, 2.0), (3.0, 1.0)]
-    third = [(0.0, 2.0), (4.0, 0.0)]
-    assert median_curve([first, second, third], looks=4) == [(0.0, 2.0), (1.0, 2.0), (2.0, 2.0), (3.0, 1.0)]
-    assert median_curve([], looks=4) == []
-    assert median_curve([[(1.0, 5.0)], [(1.0, 7.0)]]) == [(1.0, pytest.approx(6.0))]
 
 
 @pytest.mark.parametrize("target", [0.0, -1.0, math.nan])

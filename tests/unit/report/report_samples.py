@@ -2,9 +2,11 @@
 
 import math
 
+import numpy as np
+
 from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.lag import Lags
 from offbeat.metrics.record import Certificate, DataRecord, Delivery, PartyRecord, Reveal, RunRecord
-from offbeat.metrics.staleness import LagHistogram
 from offbeat.randomness import stream
 
 PARTIES = ("bank", "shop", "telecom", "insurer")
@@ -71,15 +73,14 @@ def sample_record(**changes):
 
 def sample_party(name):
     slow = name == SLOW
-    lags = LagHistogram()
-    typical = 3 if slow else 11
-    lags.extend(int(lag) for lag in stream(5, name).poisson(typical, size=1_200 if slow else 4_800))
+    drawn = stream(5, name).poisson(3 if slow else 11, size=1_200 if slow else 4_800)
+    lags = Lags.counted(np.bincount(drawn).tolist())
     compute_s, communicate_s = (41.2, 5.9) if slow else (35.4, 11.7)
     return PartyRecord(
         updates=lags.number,
         lag_mean=round(lags.mean, 4),
-        lag_max=lags.largest,
-        lag_histogram=lags.counts,
+        lag_max=lags.most,
+        lag_histogram=lags.histogram,
         bytes_sent=7_867_440,
         bytes_by_kind={"ShareAsked": 110_472, "MaskedShare": 7_180_680, "SnapshotTable": 576_000, "Ready": 288},
         messages_by_kind={"ShareAsked": 4_603, "MaskedShare": 13_809, "SnapshotTable": 3, "Ready": 12},

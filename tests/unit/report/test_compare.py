@@ -7,7 +7,6 @@ from report_samples import sample_curve, sample_record, synchronous_record
 from offbeat.metrics.record import DataRecord
 from offbeat.report.compare import (
     Comparison,
-    comparison_figure,
     comparison_page,
     comparison_text,
     write_comparison,
@@ -116,11 +115,7 @@ def test_both_runs_share_one_time_scale(runs):
 def test_runs_without_a_common_quantity_say_so():
     bare = Comparison({"a": sample_record(curve=())})
     assert "There is no quantity that all of these runs measured." in comparison_page(bare)
-    assert comparison_figure(bare, "unused") is None
 
 
-def test_page_and_figure_are_written(runs, tmp_path):
+def test_the_page_is_written(runs, tmp_path):
     assert write_comparison(runs, tmp_path / "new" / "compare.html").is_file()
-    png, svg = comparison_figure(runs, tmp_path / "compare", title="both")
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert b"<svg" in svg.read_bytes()

@@ -14,8 +14,6 @@ from typing import Any
 from offbeat.data.names import did_you_mean
 from offbeat.errors import BadInput
 
-ROW_KEYS = ("setting", "ours", "published", "verdict")
-
 
 def _silent(sentence: str) -> None:
     pass

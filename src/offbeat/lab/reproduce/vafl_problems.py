@@ -125,26 +125,6 @@ def parkinsons(step: float, where: Where, seed: int = 0) -> Problem:
     )
 
 
-def pooled_regression(problem: Problem) -> tuple[float, float]:
-    """(objective, test accuracy) of scikit-learn's solver on all columns together: what centralised training gives."""
-    from sklearn.linear_model import LogisticRegression
-
-    x, test = (
-        np.hstack([part[name] for name in problem.clients]) for part in (problem.features, problem.test_features)
-    )
-    y, y_test = (_classes(targets) for targets in (problem.targets, problem.test_targets))
-    strength = problem.penalty.size
-    model = LogisticRegression(C=1 / (strength * len(x)), tol=1e-4, max_iter=200).fit(x, y)
-    chance = model.predict_proba(x)[np.arange(len(x)), y]
-    loss = float(-np.mean(np.log(np.maximum(chance, 1e-300))))
-    return loss + 0.5 * strength * float(np.sum(model.coef_**2)), float(np.mean(model.predict(test) == y_test))
-
-
-def _classes(targets: Array) -> NDArray[np.int64]:
-    picked = np.argmax(targets, axis=1) if targets.shape[1] > 1 else targets[:, 0]
-    return np.asarray(picked, dtype=np.int64)
-
-
 # -- networks: Figures 5 to 8 ---------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from offbeat.algorithms.vafl import one_hot
 from offbeat.lab.bench import vafl_gpu
@@ -13,7 +14,7 @@ from offbeat.lab.reproduce.bar import Bar
 from offbeat.lab.reproduce.catalogue import ReproduceOptions, catalogue
 from offbeat.lab.reproduce.vafl_central import pooled_linear
 from offbeat.lab.reproduce.vafl_panels import TITLES, Cells, figure_of, rows_of, run_panels
-from offbeat.lab.reproduce.vafl_problems import Problem, pooled_regression
+from offbeat.lab.reproduce.vafl_problems import Problem
 from offbeat.lab.reproduce.vafl_runs import NONE, PUBLISHED, Run, Trial, kept, kept_run, run_trial
 from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Penalty, Sgd
 
@@ -66,6 +67,16 @@ def test_rows_say_what_they_must(tmp_path):
     assert all(path.is_file() for path in drawn)
     assert len(said) == cells.count == 5
     assert said[0].startswith("1 of 5: tiny")
+
+
+def pooled_regression(problem):
+    """(objective, test accuracy) of scikit-learn's solver on all columns together: what centralised training gives."""
+    parts = (problem.features, problem.test_features)
+    x, test = (np.hstack([part[name] for name in problem.clients]) for part in parts)
+    y, y_test = (np.argmax(targets, axis=1) for targets in (problem.targets, problem.test_targets))
+    model = LogisticRegression(C=1 / (problem.penalty.size * len(x)), tol=1e-4, max_iter=200).fit(x, y)
+    loss = -np.mean(np.log(model.predict_proba(x)[np.arange(len(x)), y]))
+    return loss + 0.5 * problem.penalty.size * np.sum(model.coef_**2), np.mean(model.predict(test) == y_test)
 
 
 def test_centralised_training_by_the_same_rule_comes_to_the_optimum():
