@@ -95,10 +95,9 @@ def _files(settings: list[str]) -> dict[str, Path]:
 
 
 def _write_rows(told: dict[str, Any], folder: Path) -> None:
-    import json
+    from offbeat.metrics.plain import json_text, replace_file
 
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "rows.json").write_text(json.dumps(told, indent=2, default=str) + "\n", encoding="utf-8")
+    replace_file(folder / "rows.json", f"{json_text(told)}\n".encode())
 
 
 def _list(entries: Any, what: str, as_json: bool) -> None:

@@ -4,7 +4,6 @@ Human text goes to standard error; with --json one JSON document goes to standar
 `OffbeatError` with their exit code; whoever mounts these applications prints them.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +11,9 @@ from zipfile import BadZipFile
 
 import typer
 
+from offbeat.cli.output import print_json
 from offbeat.errors import BadData, BadInput
-from offbeat.metrics.record import exit_code_of
+from offbeat.party.verdicts import exit_code_of
 
 if TYPE_CHECKING:
     from offbeat.algorithms.mapa import Cloud, Edge
@@ -62,7 +62,7 @@ def mqtt_init(
         err=True,
     )
     if as_json:
-        typer.echo(json.dumps({"configuration": str(configuration), "parties": ["cloud", *parties]}))
+        print_json({"configuration": str(configuration), "parties": ["cloud", *parties]})
 
 
 @cloud_app.callback()
@@ -91,7 +91,7 @@ def cloud_serve(
     if as_json:
         counts = {"applied": cloud.applied, "refused": cloud.refused, "repeated": cloud.repeated}
         stated = {"verdict": finish.verdict, "reason": finish.reason, "version": cloud.version, "model": str(path)}
-        typer.echo(json.dumps({**stated, **counts, "seconds": outcome.time_s, **_observed(outcome)}))
+        print_json({**stated, **counts, "seconds": outcome.time_s, **_observed(outcome)})
     raise typer.Exit(exit_code_of(finish.verdict))
 
 
@@ -122,7 +122,7 @@ def edge_serve(
     typer.echo(f"{finish.verdict}: {finish.reason}", err=True)
     if as_json:
         stated = {"verdict": finish.verdict, "reason": finish.reason, "uploads": edge.uploads}
-        typer.echo(json.dumps({**stated, "privacy": edge.statement(), **_observed(outcome)}))
+        print_json({**stated, "privacy": edge.statement(), **_observed(outcome)})
     raise typer.Exit(exit_code_of(finish.verdict))
 
 

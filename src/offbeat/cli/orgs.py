@@ -4,19 +4,19 @@ Text for people goes to standard error; with --json the only thing on standard o
 raised as they are: the command line's main function turns them into one paragraph and the exit code.
 """
 
-import json
 import logging
 import signal
 import sys
 import threading
 import time
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
+from offbeat.cli.output import print_json, say
 from offbeat.errors import BadInput, OffbeatError, PeerFailed
 
 keys = typer.Typer(
@@ -38,13 +38,9 @@ PartyOption = Annotated[
 ]
 
 
-def say(text: str) -> None:
-    typer.echo(text, err=True)
-
-
 def show(value: Any, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(value))
+        print_json(value)
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
@@ -306,9 +302,10 @@ def status_line(status: Any) -> str:
     parts = [f"{status.run}: {status.phase}"]
     if "passes" in progress and not status.ended:
         parts.append(f"{progress['passes']:.1f} passes")
-        certificate = "gap" if isfinite(progress.get("gap", inf)) else "gradient_norm"  # no gap without convexity
+        known = {key: value for key, value in progress.items() if isinstance(value, float) and isfinite(value)}
+        certificate = "gap" if "gap" in known else "gradient_norm"  # no gap without convexity
         shown = {"objective": "objective", certificate: "certificate", "batch_loss": "loss"}
-        parts += [f"{word} {progress[key]:.4g}" for key, word in shown.items() if key in progress]
+        parts += [f"{word} {known[key]:.4g}" for key, word in shown.items() if key in known]
     if status.ended:
         parts.append(f"{status.verdict}: {status.reason}" if status.verdict else status.reason)
         parts += [f"{name} {value:.4f}" for name, value in status.metrics.items()]

@@ -4,7 +4,6 @@ Progress and commentary go to standard error. Standard output carries what was a
 --json, otherwise a path or a page of text.
 """
 
-import json
 import math
 import signal
 import sys
@@ -68,26 +67,12 @@ def say(sentence: str) -> None:
     speaker().print(escape(sentence), highlight=False, soft_wrap=True)
 
 
-def print_json(value: Mapping[str, Any]) -> None:
+def print_json(value: object) -> None:
     """The one document on standard output; numbers that are not finite become null."""
-    sys.stdout.write(json.dumps(_finite(value), indent=2, ensure_ascii=False, default=_plain) + "\n")
+    from offbeat.metrics.plain import json_text
+
+    sys.stdout.write(json_text(value) + "\n")
     sys.stdout.flush()
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return str(value)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return value
 
 
 def new_folder(out: Path | None, name: str) -> Path:

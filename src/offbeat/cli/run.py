@@ -53,9 +53,9 @@ def run(
 
 
 def _quoted(path: Path) -> str:
-    import json
+    from offbeat.metrics.plain import json_text
 
-    return json.dumps(str(path.resolve()))
+    return json_text(str(path.resolve()))  # JSON's escapes are TOML's
 
 
 def train_and_report(job: "Job | EdgeJob", out: Path | None, as_json: bool) -> int:

@@ -22,7 +22,8 @@ import msgspec
 
 from offbeat.errors import OffbeatError
 from offbeat.metrics.curves import CurveRow
-from offbeat.metrics.record import CURVE_FILE, Certificate, encode_plain, replace_file
+from offbeat.metrics.plain import encode_plain, replace_file
+from offbeat.metrics.record import CURVE_FILE, Certificate
 from offbeat.runtime.processes import OBSERVED
 
 log = logging.getLogger("offbeat.live")

@@ -9,16 +9,16 @@ A run folder keeps it in three files:
 Numbers that are not finite are written as null. The names are a contract: scripts read them.
 """
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from offbeat.errors import BadInput
 from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.plain import encode_plain, json_text, replace_file
+from offbeat.party.verdicts import exit_code_of
 
 RECORD_FILE = "record.json"
 CURVE_FILE = "metrics.jsonl"
@@ -84,23 +84,6 @@ class DataRecord(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-EXIT_CODES = {
-    "target": 0,
-    "passes": 0,
-    "time": 0,
-    "diverged": 2,
-    "peer-lost": 3,
-    "stalled": 3,
-    "range": 4,
-    "budget": 4,
-}
-
-
-def exit_code_of(verdict: str) -> int:
-    """What a verdict means to a shell: 0 done, 2 bad input, 3 a party failed, 4 a bound was refused, 1 else."""
-    return EXIT_CODES.get(verdict, 1)
-
-
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run. `verdict` is one word for programs, `reason` one sentence for people.
 
@@ -164,7 +147,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         _write_lines(folder / TIMELINE_FILE, self.timeline)
         body = self.to_json_object()
         del body["run"]
-        replace_file(folder / RECORD_FILE, msgspec.json.format(msgspec.json.encode(body), indent=2) + b"\n")
+        replace_file(folder / RECORD_FILE, f"{json_text(body)}\n".encode())
         return folder / RECORD_FILE
 
     @classmethod
@@ -193,30 +176,6 @@ def _short_name(path: Path, among: list[Path]) -> str:
 
 
 _Line = TypeVar("_Line")
-
-
-def _plain(value: object) -> object:
-    """What msgspec does not know by itself: numpy scalars and paths inside options and metrics."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise NotImplementedError(f"a run record holds plain values only, not {type(value).__name__}")
-
-
-def encode_plain(value: object) -> bytes:
-    return msgspec.json.encode(value, enc_hook=_plain)
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    os.replace(partial, path)
 
 
 def _write_lines(path: Path, rows: Iterable[object]) -> None:

@@ -7,7 +7,6 @@ private/<run>/               salt, aligned rows, this party's block: never leave
 """
 
 import hashlib
-import json
 import logging
 import os
 import threading
@@ -25,6 +24,7 @@ from offbeat.data.table import Table
 from offbeat.errors import BadData, OffbeatError, PeerFailed, Refused
 from offbeat.families.evaluation import accuracy, area_under_curve
 from offbeat.jobs.organisations import Job, wanted_of
+from offbeat.metrics.plain import json_text, replace_file
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.align_psi import Aligner
 from offbeat.orgs.budget import PrivacyLedger
@@ -39,6 +39,7 @@ from offbeat.orgs.scoring import part_scores
 from offbeat.orgs.tokens import id_column, tokens_of
 from offbeat.orgs.train import AnyGuarded, build_party, ended_together, sums_of, trained_model
 from offbeat.party.contract import Finish, Message, Party
+from offbeat.party.verdicts import ended_well
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.grpc.identity import Identity, Roster, write_private
@@ -48,7 +49,6 @@ from offbeat.runtime.grpc.session import Session
 
 log = logging.getLogger("offbeat.party")
 
-GOOD_VERDICTS = ("target", "passes")
 END_WITHIN_S = 20.0
 
 
@@ -89,11 +89,8 @@ class Run:
             self.status = RunStatus(
                 **{**{f: getattr(self.status, f) for f in self.status.__struct_fields__}, **changes}
             )
-            self.folder.mkdir(parents=True, exist_ok=True)
             content = {f: getattr(self.status, f) for f in self.status.__struct_fields__}
-            unfinished = self.folder / "state.new"
-            unfinished.write_text(json.dumps({**content, "reports": self.reports}, indent=1), encoding="utf-8")
-            unfinished.replace(self.folder / "state.json")
+            replace_file(self.folder / "state.json", json_text({**content, "reports": self.reports}).encode())
 
     def note_report(self, peer: str, verdict: str, reason: str, kind: str, facts: dict[str, Any]) -> None:
         """What a party says about its end; two may say it at once."""
@@ -148,7 +145,7 @@ class Run:
         """Align, train, test; what is done already is not done again."""
         try:
             verdict, reason, facts = self._steps()
-            kind, phase = "", "done" if self._ended_well(verdict, reason) else "failed"
+            kind, phase = "", "done" if ended_well(verdict) else "failed"
             phase = "stopped" if verdict == "stopped" else phase  # the others had heard of it before we did
         except Exception as problem:
             verdict, facts = "failed", {}
@@ -171,11 +168,6 @@ class Run:
         advice = f"The log of the daemon of '{self.home.name}' has the traceback."
         return f"{self._where()}: an unexpected {type(problem).__name__}: {problem}. {advice}", "OffbeatError"
 
-    def _ended_well(self, verdict: str, reason: str) -> bool:
-        """Private embeddings train until their budget is spent: there that is the planned end, a row's cap is not."""
-        planned = verdict == "budget" and self.job.embedding.epsilon is not None and "row_cap" not in reason
-        return verdict in GOOD_VERDICTS or (planned and self.job.embeds)
-
     def _where(self) -> str:
         return f"'{self.home.name}', while {self.status.phase}"
 
@@ -188,7 +180,7 @@ class Run:
         own = own_rows(self.home, table, self.job, rows, tokens)
         self.update(phase="training", progress={**self.status.progress, "rows": len(rows)})
         finish, facts, party, outcome = self._trained(own, table, rows)
-        if self._ended_well(finish.verdict, finish.reason):
+        if ended_well(finish.verdict):
             metrics = self._tested(own, self._ids_of(own.tokens_test, table, rows))
             self.update(metrics=metrics)
             facts["metrics"] = metrics

@@ -43,4 +43,4 @@ class WatchedRows:
         if not self.cap or int((self.before[rows] + self.asked[rows]).max(initial=0)) <= self.cap:
             return []
         reason = f"'{self.owner}' lets a row {broken}"
-        return [Observe("row_cap", reason), Finish("budget", reason)]
+        return [Observe("row_cap", reason), Finish("row-cap", reason)]

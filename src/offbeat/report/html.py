@@ -7,10 +7,10 @@ taken as markup. So a party named `<script>` is a party with an odd name and not
 import base64
 import hashlib
 import html
-import json
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
+from offbeat.metrics.plain import encode_plain, json_text
 from offbeat.report import palette
 
 _EMPTY_TAGS = frozenset({"meta", "link", "br", "input"})
@@ -55,7 +55,7 @@ def _attribute(name: str, value: str | float | bool | None) -> str:
 
 def data_block(identifier: str, value: object) -> Markup:
     """Values for the page's script, as JSON that cannot end its own element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    text = encode_plain(value).decode()
     safe = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     return Markup(f'<script type="application/json" id="{html.escape(identifier)}">{safe}</script>')
 
@@ -98,7 +98,7 @@ def folded(title: str, *children: Child, open_: bool = False) -> Markup:
 
 
 def folded_json(title: str, value: object) -> Markup:
-    return folded(title, tag("pre", tag("code", json.dumps(value, indent=2, ensure_ascii=False)), tabindex="0"))
+    return folded(title, tag("pre", tag("code", json_text(value)), tabindex="0"))
 
 
 def policy_of(style: str, script: str, more: str = "") -> str:

@@ -1,23 +1,11 @@
 """The sentences that the page of text and the page for browsers share, so that they cannot disagree."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from offbeat.metrics.record import RunRecord
+from offbeat.party.verdicts import Mood, verdict_named
 from offbeat.report import numbers
-
-Mood = Literal["good", "caution", "bad"]
-
-_VERDICTS: dict[str, tuple[str, Mood]] = {
-    "target": ("Reached the target", "good"),
-    "passes": ("Used all its passes", "caution"),
-    "time": ("Used all its time", "caution"),
-    "stopped": ("Stopped on request", "caution"),
-    "budget": ("Stopped at the privacy budget", "caution"),
-    "diverged": ("Diverged", "bad"),
-    "peer-lost": ("Lost a party", "bad"),
-    "range": ("A share left the fixed-point range", "bad"),
-}
 
 _METRICS = {
     "test_auc": "Test AUC",
@@ -34,7 +22,8 @@ def verdict(record: RunRecord) -> tuple[str, Mood]:
     """A headline for the run's verdict and how it should be felt; a word that is not known stands for itself."""
     if record.verdict == "passes" and unit(record) == "updates":
         return "Made all its updates", "good"
-    return _VERDICTS.get(record.verdict, (record.verdict.capitalize() or "Ended", "caution"))
+    found = verdict_named(record.verdict)
+    return found.words, found.mood
 
 
 def unit(record: RunRecord) -> str:

@@ -8,7 +8,6 @@ checkpoints/             the model by party
 report.html              one page for browsers
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from offbeat.jobs.methods import HORIZONTAL
 from offbeat.jobs.vertical import Job, read_job, read_tree, toml_of, toml_of_tree
 from offbeat.learning.embeddings import Embedding, Head, Weights
 from offbeat.metrics.live import forget_live
+from offbeat.metrics.plain import json_text
 from offbeat.metrics.record import CURVE_FILE, JOB_FILE, RunRecord
 from offbeat.run.edge_experiment import EdgeResult
 from offbeat.run.embedding_experiment import EmbeddingResult
@@ -92,7 +92,7 @@ def write_model(result: Result, data: VerticalData, name: str, folder: Path) -> 
     _save(tensors, folder / f"{name}.safetensors", result.record, name)
     columns = data.columns[name]
     if not isinstance(columns, NumberedColumns):
-        (folder / f"{name}.columns.json").write_text(json.dumps(list(columns)), encoding="utf-8")
+        (folder / f"{name}.columns.json").write_text(json_text(list(columns)), encoding="utf-8")
 
 
 def any_job_of(folder: Path) -> Job | EdgeJob:

@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from offbeat.cli import app
+from offbeat.cli import app, orgs
 from offbeat.cli.orgs import status_line
 from offbeat.errors import BadInput
 from offbeat.orgs.client import id_texts
@@ -129,3 +130,15 @@ def test_the_certificate_of_a_run_without_a_gap_is_its_gradient_norm():
     progress = {"passes": 2.0, "objective": 0.5, "gap": float("nan"), "gradient_norm": 1e-3}
     line = status_line(RunStatus("r", "j", "bank", "training", progress=progress))
     assert "certificate 0.001" in line and "nan" not in line
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "list"])
+def test_a_number_that_is_not_finite_is_null_in_json(monkeypatch, command):
+    progress = {"passes": 2.0, "gap": float("nan"), "objective": float("inf")}
+    status = RunStatus("r", "j", "bank", "done", progress=progress)
+    monkeypatch.setattr(orgs, "ask", lambda *a, **k: SimpleNamespace(runs=[status]) if command == "list" else status)
+    result = runner.invoke(app, ["job", command, *([] if command == "list" else ["r"]), "--json"])
+    assert result.exit_code == 0, result.output
+    assert "NaN" not in result.stdout and "Infinity" not in result.stdout
+    told = json.loads(result.stdout)
+    assert (told[0] if command == "list" else told)["progress"] == {"passes": 2.0, "gap": None, "objective": None}

@@ -12,7 +12,8 @@ from offbeat.jobs.horizontal import edge_job_from
 from offbeat.jobs.vertical import Job, RuntimeEntry
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.live import EVERY_S, LIVE_FILE, LiveRun, Now, PartyNow, forget_live, live_run, read_now
-from offbeat.metrics.record import CURVE_FILE, Certificate, encode_plain
+from offbeat.metrics.plain import encode_plain
+from offbeat.metrics.record import CURVE_FILE, Certificate
 from offbeat.run.edge_experiment import load_edges, run_edges
 from offbeat.run.embedding_experiment import run_embedding
 from offbeat.run.experiment import run_experiment

@@ -86,7 +86,7 @@ def test_numpy_numbers_are_written_as_plain_ones(tmp_path):
 
 
 def test_options_that_are_not_plain_are_refused():
-    with pytest.raises(NotImplementedError, match="plain values only, not object"):
+    with pytest.raises(NotImplementedError, match="plain values only can be written as JSON, not a object"):
         sample_record(options={"x": object()}).to_json_object()
 
 

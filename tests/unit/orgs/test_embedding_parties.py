@@ -123,7 +123,7 @@ def test_a_row_leaves_no_oftener_than_its_owner_allows_and_repeats_do_not_count(
     assert party.rows.asked.tolist() == [1, 0, 1, 0]
     party.inner.effects["Woken"] = [Send("bank", upload(8)), Send("bank", upload(9))]
     *_, noted, finish = party.handle(Woken())
-    assert isinstance(noted, Observe) and finish.verdict == "budget" and "row_cap" in finish.reason
+    assert isinstance(noted, Observe) and finish.verdict == "row-cap" and "row_cap" in finish.reason
     again = guarded(cap=2)
     again.restore(decode_state(encode_state(party.snapshot())))
     assert again.rows.asked.tolist() == party.rows.asked.tolist()

@@ -130,7 +130,7 @@ def test_a_row_that_is_asked_for_too_often_ends_the_run() -> None:
     again = guarded([b"a", b"b", b"c"], cap=2)
     again.restore(shop.snapshot())
     *_, finish = again.handle(Received("bank", asks[2]))
-    assert isinstance(finish, Finish) and finish.verdict == "budget" and "row_cap" in finish.reason
+    assert isinstance(finish, Finish) and finish.verdict == "row-cap" and "row_cap" in finish.reason
 
 
 def test_missing_ids_do_not_hide_others() -> None:

@@ -15,7 +15,8 @@ from offbeat.data.vertical import vertical_from_dataset
 from offbeat.errors import BadInput
 from offbeat.jobs.vertical import Job
 from offbeat.metrics.live import forget_live, read_now
-from offbeat.metrics.record import CURVE_FILE, RECORD_FILE, Certificate, encode_plain
+from offbeat.metrics.plain import encode_plain
+from offbeat.metrics.record import CURVE_FILE, RECORD_FILE, Certificate
 from offbeat.report import live
 from offbeat.report.live import KEPT, Follower, Kept, Tail, View, check_folder
 from offbeat.report.live_page import live_page, parts_of, state_of, title_of

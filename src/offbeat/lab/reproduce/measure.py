@@ -18,6 +18,7 @@ from offbeat.data.vertical import VerticalData
 from offbeat.errors import BadInput
 from offbeat.jobs.vertical import Job, RuntimeEntry
 from offbeat.metrics.curves import LOOKS_TOGETHER, CurveRow, Spread, speed_up, to_target
+from offbeat.metrics.plain import json_text, replace_file
 from offbeat.run.experiment import Glance, run_experiment, setting_for
 
 PASSES_MOST = 200.0
@@ -176,8 +177,5 @@ class Kept:
     def get(self, key: str, compute: Callable[[], Any]) -> Any:
         if key not in self.pieces:
             self.pieces[key] = compute()
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = self.path.with_suffix(".new")
-            unfinished.write_text(json.dumps(self.pieces, indent=1), encoding="utf-8")
-            unfinished.replace(self.path)
+            replace_file(self.path, json_text(self.pieces).encode())
         return self.pieces[key]

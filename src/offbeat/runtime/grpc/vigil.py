@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 
 from offbeat.party.contract import Finish, PartyName, PeerBack, PeerLost
+from offbeat.party.verdicts import ended_well
 from offbeat.runtime.grpc.channel import Channel
 from offbeat.runtime.grpc.options import SessionOptions
 
 REASON = ": "
-ENDED_WELL = ("target", "passes", "aligned", "predicted")
 _SETTLE_S = 0.5  # between a goodbye and its judgement: what the peer said before it must be handled first
 
 
@@ -90,7 +90,7 @@ class Vigil:
     def _judge_goodbye(self, peer: PartyName, goodbye: str, quiet: bool) -> list[PeerLost | PeerBack]:
         """A peer that ended well has told our party what it needs to know; one that ended otherwise may not have."""
         verdict, _, reason = goodbye.partition(REASON)
-        if verdict in ENDED_WELL or peer in self.lost:
+        if ended_well(verdict) or peer in self.lost:
             return []
         seen_s = self._goodbyes.setdefault(peer, time.monotonic())
         if not quiet or time.monotonic() - seen_s < _SETTLE_S:
@@ -111,4 +111,4 @@ class Vigil:
 
 
 def _ended_well(channel: Channel) -> bool:
-    return channel.peer_verdict is not None and channel.peer_verdict.partition(REASON)[0] in ENDED_WELL
+    return channel.peer_verdict is not None and ended_well(channel.peer_verdict.partition(REASON)[0])

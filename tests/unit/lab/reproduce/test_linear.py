@@ -8,11 +8,13 @@ import pytest
 from offbeat.data.vertical import vertical_from_dataset
 from offbeat.errors import BadInput
 from offbeat.lab.reproduce import afsgd, vfb2
-from offbeat.lab.reproduce.catalogue import ROW_KEYS, ReproduceOptions, catalogue
+from offbeat.lab.reproduce.catalogue import ReproduceOptions, catalogue
 from offbeat.lab.reproduce.measure import Course, Crossing, Kept, Pair, base_job, compare_pair
 from offbeat.lab.reproduce.vfb2_sets import SETS
 from offbeat.metrics.curves import CurveRow
 from offbeat.run.experiment import Glance
+
+ROW_KEYS = ("setting", "ours", "published", "verdict")
 
 
 def glance(below: float, time_s: float = 0.0, passes: float = 1.0) -> Glance:

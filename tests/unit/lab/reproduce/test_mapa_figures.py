@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from offbeat.lab.reproduce.catalogue import ROW_KEYS, ReproduceOptions
+from offbeat.lab.reproduce.catalogue import ReproduceOptions
 from offbeat.lab.reproduce.mapa import ENTRIES, _panel_row, _panel_verdict, _spread_row
 from offbeat.lab.reproduce.mapa_edges import iterations_verdict
 from offbeat.lab.reproduce.mapa_inversion import as_printed, correlation, recover
@@ -30,6 +30,8 @@ from offbeat.lab.reproduce.mapa_runs import (
 )
 from offbeat.lab.reproduce.mapa_sound import choose
 from offbeat.learning.horizontal import LinearModel, edge_data
+
+ROW_KEYS = ("setting", "ours", "published", "verdict")
 
 COURSES = Courses(None, 600, 200)
 BASE = Setting("digits-like", "LR", "mapa", "paper", 0.5, updates=60, edges=3, looks=3)

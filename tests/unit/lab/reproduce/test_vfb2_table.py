@@ -7,10 +7,11 @@ import scipy.sparse
 from offbeat.data.vertical import vertical_from_dataset
 from offbeat.families.evaluation import prepare
 from offbeat.lab.reproduce import vfb2_table as table
-from offbeat.lab.reproduce.catalogue import ROW_KEYS
 from offbeat.lab.reproduce.vfb2_sets import PARTIES, SETS, STRENGTH
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
+
+ROW_KEYS = ("setting", "ours", "published", "verdict")
 
 TASKS = (table.Task(13, 2000.0), table.Task(14, 2000.0))
 
