@@ -405,7 +405,7 @@ def test_a_row_cap_ends_a_training_that_asks_too_often(town: Town) -> None:
     town.settings("shop", row_cap="5")
     town.open()
     run = town.submit(job())
-    assert town.ended("shop", run).verdict == "budget"
+    assert town.ended("shop", run).verdict == "row-cap"
     assert "row_cap" in town.ended("shop", run).reason
     for name in ("bank", "telecom"):
         assert town.ended(name, run).verdict == "peer-lost" and "'shop' ended early" in town.ended(name, run).reason
