@@ -8,7 +8,7 @@ something. Where every party's columns matter, the slow party's block must conve
 """
 
 from offbeat import load_data, run_experiment
-from offbeat.jobs.vertical import job_from
+from offbeat.jobs.reading import job_from
 from offbeat.metrics.curves import to_target
 
 TARGET = 10**-2.5

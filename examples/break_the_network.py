@@ -7,7 +7,7 @@ once, and a party that crashed goes on from its snapshot.
 """
 
 from offbeat import load_data, run_experiment
-from offbeat.jobs.vertical import job_from
+from offbeat.jobs.reading import job_from
 
 FAULTS = ("calm", "delay", "loss", "duplicate", "reorder", "partition", "crash", "swarm")
 

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 from offbeat.data.horizontal import horizontal_from_arrays
 from offbeat.jobs.horizontal import edge_job_from
-from offbeat.run.edge_experiment import EdgeResult, run_edges
+from offbeat.run.experiment import Result, run_experiment
 
 
 def main() -> None:
@@ -31,14 +31,14 @@ def main() -> None:
                 "privacy": privacy,
             }
         )
-        tell(epsilon, run_edges(data, job))
+        tell(epsilon, run_experiment(data, job))
 
 
-def tell(epsilon: float | None, result: EdgeResult) -> None:
+def tell(epsilon: float | None, result: Result) -> None:
     name = "no noise" if epsilon is None else f"at most {epsilon:g}"
     accuracy = result.record.metrics["test_accuracy_averaged"]
     print(f"epsilon {name:>9}: test accuracy {accuracy:.3f}; {result.record.verdict}: {result.record.reason}")
-    for edge, stated in result.privacy.items():
+    for edge, stated in result.record.privacy.items():
         spent = "-" if stated["epsilon"] is None else f"{stated['epsilon']:.2f}"
         print(f"   {edge}: {stated['releases']} uploads, epsilon spent {spent}")
 

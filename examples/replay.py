@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from offbeat import load_data, run_experiment
-from offbeat.jobs.vertical import job_from
+from offbeat.jobs.reading import job_from
 from offbeat.run.folder import write_job, write_result
 from offbeat.run.replay import replay_run
 
@@ -31,7 +31,7 @@ def main() -> None:
             folder = Path(place) / name
             write_job(job, folder)
             result = run_experiment(data, job, folder=folder)
-            write_result(result, data, folder)
+            write_result(result, folder)
             print(f"{name} run: objective {result.record.objective!r}")
             print("   " + replay_run(folder)["sentence"])
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     )
     from offbeat.estimators import PartyColumns, VerticalClassifier, VerticalRegressor
     from offbeat.families.vertical_data import load_data
-    from offbeat.jobs.vertical import Job, read_job
+    from offbeat.jobs.reading import read_job
+    from offbeat.jobs.vertical import Job
     from offbeat.metrics.record import RunRecord
     from offbeat.run.experiment import Result, run_experiment
     from offbeat.runtime.simulator import Simulator
@@ -48,7 +49,7 @@ WHERE = {
     "VerticalData": "data.assemble",
     "VerticalRegressor": "estimators",
     "load_data": "families.vertical_data",
-    "read_job": "jobs.vertical",
+    "read_job": "jobs.reading",
     "run_experiment": "run.experiment",
     "vertical_from_arrays": "data.vertical",
     "vertical_from_dataset": "data.vertical",

@@ -25,16 +25,17 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from offbeat.data.assemble import VerticalData
+from offbeat.data.columns import NumberedColumns
 from offbeat.data.labels import Task, encode_labels
 from offbeat.data.matrix import take_rows
-from offbeat.data.names import NumberedColumns, did_you_mean
 from offbeat.data.prepare import Preparation
 from offbeat.data.table import Table, table_from_arrays
 from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadData, BadJob, OutOfRange
-from offbeat.families.evaluation import probabilities
-from offbeat.jobs.methods import DEFAULT_ALGORITHM, method_named
-from offbeat.jobs.vertical import Job, job_from
+from offbeat.jobs.methods import DEFAULT_ALGORITHM, linear_named
+from offbeat.jobs.vertical import Job, vertical_job_from
+from offbeat.learning.scores import probabilities
+from offbeat.names import did_you_mean
 from offbeat.run.experiment import Result, run_experiment
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
 
     def _job(self, task: Task, X: Blocks) -> Job:
         me = type(self).__name__
-        method_named(self.algorithm)
+        linear_named(self.algorithm)
         if self.runtime in ("processes", "ray"):
             raise BadJob(
                 f'{me} runs in one process: runtime must be "simulator" or "threads"; got "{self.runtime}", which is '
@@ -162,10 +163,10 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         }
         runtime = {"kind": self.runtime, "slow": slow}
         tree = {**given, "task": task, "runtime": runtime, "optimum": False, "looks_per_pass": 1.0}
-        return job_from(tree, where=me)
+        return vertical_job_from(tree, me)
 
     def _data(self, X: Blocks, y: Any, task: Task, job: Job) -> VerticalData:
-        everywhere = method_named(job.algorithm).labels_everywhere
+        everywhere = linear_named(job.algorithm).labels_everywhere
         holders: Any = "all" if everywhere else [next(iter(X))] if job.labels_at is None else job.labels_at
         if everywhere and job.labels_at is not None:
             raise BadData(f"{job.algorithm} gives the labels to every party; leave labels_at out, or use vfb2-svrg.")

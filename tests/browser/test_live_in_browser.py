@@ -9,7 +9,8 @@ from threading import Semaphore, Thread
 import pytest
 
 from offbeat.data.vertical import vertical_from_dataset
-from offbeat.jobs.vertical import Job, RuntimeEntry
+from offbeat.jobs.runtime import RuntimeEntry
+from offbeat.jobs.vertical import Job
 from offbeat.run.experiment import run_experiment
 from offbeat.run.folder import write_job, write_record
 

@@ -17,13 +17,10 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from offbeat.families.vertical_data import load_data
-from offbeat.jobs.horizontal import edge_job_from
-from offbeat.jobs.methods import EMBEDDING, HORIZONTAL, METHODS
-from offbeat.jobs.vertical import job_from
+from offbeat.families.table import family_of
+from offbeat.jobs.methods import family_named, names_of
+from offbeat.jobs.reading import job_from
 from offbeat.metrics.machine import this_machine
-from offbeat.run.edge_experiment import load_edges, run_edges
-from offbeat.run.embedding_experiment import run_embedding
 from offbeat.run.experiment import run_experiment
 
 FILE = Path(__file__).with_name("golden_digests.json")
@@ -49,17 +46,17 @@ PRIVATE = {"epsilon": 8.0, "uploads_max": 3}
 FAULTS = {"runtime": {"faults": "loss", "jitter": "lognormal"}}
 
 CASES = {
-    **{name: {"algorithm": name} for name in METHODS},
+    **{name: {"algorithm": name} for name in names_of("linear")},
     "afsvrg-vp, two trees": {"algorithm": "afsvrg-vp", "secure_sum": "two-tree"},
     "vfb2-svrg, messages lost": {"algorithm": "vfb2-svrg", **FAULTS},
     "vfb2-saga, two label holders": {"algorithm": "vfb2-saga", "labels_at": ["bank", "telecom"]},
     "vfb2-saga, private labels": {"algorithm": "vfb2-saga", "label_dp_epsilon": 2.0},
-    **{name: {"algorithm": name} for name in EMBEDDING},
-    **{f"{name}, networks": {"algorithm": name, "embedding": MLP} for name in EMBEDDING},
+    **{name: {"algorithm": name} for name in names_of("embedding")},
+    **{f"{name}, networks": {"algorithm": name, "embedding": MLP} for name in names_of("embedding")},
     "vafl, private": {"algorithm": "vafl", "embedding": PRIVATE},
     "vafl, private networks": {"algorithm": "vafl", "embedding": {**MLP, **PRIVATE}},
     "vafl, messages lost": {"algorithm": "vafl", **FAULTS},
-    **{name: {"algorithm": name} for name in HORIZONTAL},
+    **{name: {"algorithm": name} for name in names_of("horizontal")},
     "mapa, as printed": {"algorithm": "mapa", "privacy": {"mode": "batch-mean (paper)"}},
     "steady, messages lost": {"algorithm": "steady", **FAULTS},
 }
@@ -68,23 +65,18 @@ CASES = {
 def job_of(case, seed):
     """The case's keys over those that all cases of its kind share."""
     changes = CASES[case]
-    tree = {**(ROWS if changes["algorithm"] in HORIZONTAL else COLUMNS), "seed": seed}
+    horizontal = family_named(changes["algorithm"]) == "horizontal"
+    tree = {**(ROWS if horizontal else COLUMNS), "seed": seed}
     for key, value in changes.items():
         tree[key] = {**tree.get(key, {}), **value} if isinstance(value, dict) else value
-    return edge_job_from(tree) if tree["algorithm"] in HORIZONTAL else job_from(tree)
-
-
-def record_of(job):
-    if job.algorithm in HORIZONTAL:
-        return run_edges(load_edges(job), job).record
-    run = run_embedding if job.algorithm in EMBEDDING else run_experiment
-    return run(load_data(job), job).record
+    return job_from(tree)
 
 
 def came_of(case, seed):
     """What the file keeps of one run."""
     with threadpool_limits(1):
-        record = record_of(job_of(case, seed))
+        job = job_of(case, seed)
+        record = run_experiment(family_of(job).load(job), job).record
     sent = Counter()
     for party in record.parties.values():
         sent.update({f"{kind}, messages": count for kind, count in party.messages_by_kind.items()})

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from offbeat.families.vertical_data import load_data
-from offbeat.jobs.vertical import DataEntry, Job, RuntimeEntry
+from offbeat.jobs.runtime import RuntimeEntry
+from offbeat.jobs.vertical import DataEntry, Job
 from offbeat.learning import central
 from offbeat.learning.penalties import L2
 from offbeat.party.contract import Send

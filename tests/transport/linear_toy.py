@@ -12,7 +12,8 @@ from offbeat.learning.losses import LOGISTIC
 from offbeat.message.codec import Codec
 from offbeat.orgs.guard import Guarded
 from offbeat.orgs.rows import OwnRows
-from offbeat.orgs.train import build_party
+from offbeat.orgs.train import OwnLinear
+from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Message
 from offbeat.party.masked_sum import ShareGiven
 from offbeat.runtime.eventlog import LogReceived, read_log
@@ -57,9 +58,9 @@ def build(spec: Mapping[str, Any], name: str) -> tuple[Guarded, tuple[type[Messa
         fitted=None,  # type: ignore[arg-type]
         notes=(),
     )
-    return build_party(
-        job, name, own, run="toy", secret=name.encode().ljust(32, b"."), cap=0, before=np.zeros(len(labels), np.int64)
-    )
+    watched = WatchedRows(name, tokens, cap=0, before=np.zeros(len(labels), np.int64))
+    made = OwnLinear(job, own, watched, run="toy", secret=name.encode().ljust(32, b"."))
+    return made.party, made.messages
 
 
 def scores(parties: Iterable[Guarded], spec: Mapping[str, Any]) -> np.ndarray:

@@ -22,15 +22,15 @@ import grpc
 
 from offbeat.audit.runs import audit_run
 from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, Refused
-from offbeat.families.evaluation import area_under_curve
 from offbeat.jobs.organisations import Embedding, Job, Method, Model, Network, Rows
 from offbeat.learning.central import optimum
 from offbeat.learning.losses import LOGISTIC
+from offbeat.learning.scores import area_under_curve
 from offbeat.orgs import control
 from offbeat.orgs.client import ask, connect
 from offbeat.orgs.daemon import RUNS_AT_ONCE, Daemon
-from offbeat.orgs.party_config import example, read_home
-from offbeat.orgs.replay import replay_folder, replay_sessions, replay_training
+from offbeat.orgs.party_config import Home, example, read_home
+from offbeat.orgs.replay import replay_folder, replay_own
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import load_table, own_rows, read_model
 from offbeat.orgs.runs import Run
@@ -162,6 +162,13 @@ def pooled_scores(town: Town, run: str, wanted: Job) -> dict[str, float]:
     return dict(zip(ids, np.hstack(whole) @ weights, strict=True))
 
 
+def replayed(home: Home, run: str) -> str:
+    """The verdict to which this party's log of a training leads, when it leads to the same bits."""
+    told = replay_own(home, run)
+    assert told["same"], told["sentence"]
+    return str(told["verdicts"][f"{home.name}/train"])
+
+
 def test_from_proposal_to_prediction(town: Town) -> None:
     town.open()
     wanted = job()
@@ -189,9 +196,8 @@ def test_from_proposal_to_prediction(town: Town) -> None:
     # Every party's log replays to the same bits; nothing secret lies in a run folder.
     for name in NAMES:
         home = read_home(town.folder / name)
-        again = replay_sessions(home, run)
-        assert [one.verdict for one in again.values()] == ["aligned", "target", "predicted"]
-        assert replay_folder(home.runs / run, verify=True)["same"] is True
+        again = replay_folder(home.runs / run, verify=True)
+        assert again["same"] is True and list(again["verdicts"].values()) == ["target", "aligned", "predicted"]
         with pytest.raises(BadInput, match="one organisation's side of a run"):
             audit_run(home.runs / run)
         assert (home.runs / run / "report.html").is_file() and (home.runs / run / "record.json").is_file()
@@ -199,7 +205,7 @@ def test_from_proposal_to_prediction(town: Town) -> None:
         history = RowLedger(home.private / "ledger").history()
         whats = [str(line["what"]).removeprefix(f"{run}/").split("-")[0] for line in history]
         assert whats[:5] == ["credit", "test", "predict", "predict", "predict"]
-    assert area_under_curve(joint, np.sign(joint)) == 1.0
+    assert area_under_curve(joint, joint > 0) == 1.0
 
 
 def assert_no_secret(folder: Path, secrets: list[bytes]) -> None:
@@ -442,7 +448,7 @@ def test_vafl_over_the_daemons_predicts_as_the_pooled_model_does(town: Town) -> 
     assert np.corrcoef(joint, list(pooled.values()))[0, 1] > 0.98
     for name in NAMES:
         home = read_home(town.folder / name)
-        assert replay_training(home, run).verdict == "passes"
+        assert replayed(home, run) == "passes"
         warnings = json.loads((home.runs / run / "record.json").read_text())["warnings"]
         assert any("'bank' learned one number of every row" in warning for warning in warnings)
     assert RowLedger(read_home(town.folder / "shop").ledger).counts([f"c{i}" for i in range(ROWS)]).max() > 40
@@ -456,7 +462,7 @@ def test_vafl_with_networks_over_the_daemons(town: Town) -> None:
     assert {town.ended(name, run).phase for name in NAMES} == {"done"}
     assert town.ended("bank", run).metrics["test_auc"] > 0.75
     assert np.isfinite(connect(town.folder / "bank", run).predict_proba(["c1", "c2"])).all()
-    assert replay_training(read_home(town.folder / "shop"), run).verdict == "passes"
+    assert replayed(read_home(town.folder / "shop"), run) == "passes"
 
 
 @pytest.mark.parametrize(("kind", "shape"), [("cnn", (1, 8, 8)), ("lstm", (16, 4))])
@@ -478,7 +484,7 @@ def test_pictures_and_series_over_the_daemons(tmp_path: Path, kind: str, shape: 
         run = town.submit(wanted)
         assert {town.ended(name, run).phase for name in NAMES} == {"done"}
         assert np.isfinite(connect(town.folder / "bank", run).predict_proba(["c1", "c2"])).all()
-        assert replay_training(read_home(town.folder / "shop"), run).verdict == "passes"
+        assert replayed(read_home(town.folder / "shop"), run) == "passes"
     finally:
         town.close()
 
@@ -496,7 +502,7 @@ def test_a_private_embedding_is_held_to_the_budget_of_its_owner(town: Town) -> N
     home = read_home(town.folder / "shop")
     record = json.loads((home.runs / run / "record.json").read_text())
     assert 0 < record["privacy"]["shop"]["epsilon"] <= 4.0 and not record["privacy"]["shop"].get("seeded")
-    assert replay_training(home, run).verdict == town.ended("shop", run).verdict
+    assert replayed(home, run) == town.ended("shop", run).verdict
     with pytest.raises(Refused, match="with this job 8 would be spent"):
         town.submit(wanted)
 
@@ -518,7 +524,7 @@ def test_private_labels_are_answered_once_and_paid_for_once(town: Town) -> None:
     assert {town.ended(name, again).phase for name in NAMES} == {"done"}
     with pytest.raises(Refused, match="with this job 5 would be spent"):
         town.submit(job(label_dp_epsilon=2.0))
-    assert replay_training(home, first).verdict == "target"
+    assert replayed(home, first) == "target"
 
 
 def test_what_is_for_the_owner_is_not_for_peers(town: Town) -> None:
@@ -559,7 +565,7 @@ def test_a_stopped_training_keeps_its_best_certified_model(town: Town) -> None:
     pooled = pooled_scores(town, run, wanted)
     joint = connect(town.folder / "bank", run).decision_function(list(pooled))
     assert np.abs(joint - np.array(list(pooled.values()))).max() < 1e-3
-    assert replay_training(read_home(town.folder / "shop"), run).verdict == "stopped"
+    assert replayed(read_home(town.folder / "shop"), run) == "stopped"
 
 
 def test_the_stop_of_a_party_that_does_not_lead_is_its_own(town: Town) -> None:
@@ -627,7 +633,7 @@ def test_a_daemon_killed_in_the_middle_goes_on_when_it_is_started_again(tmp_path
         if method == "vfb2-svrg":
             assert np.abs(joint - np.array(list(pooled.values()))).max() < 1e-6
         assert np.corrcoef(joint, list(pooled.values()))[0, 1] > 0.98
-        assert all(replay_training(read_home(town.folder / name), run).verdict == verdict for name in NAMES)
+        assert all(replayed(read_home(town.folder / name), run) == verdict for name in NAMES)
     finally:
         for child in children.values():
             child.terminate()

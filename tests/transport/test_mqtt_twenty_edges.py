@@ -21,10 +21,12 @@ from offbeat.algorithms.mapa import MESSAGES, Upload
 from offbeat.data.horizontal import HorizontalData, horizontal_from_arrays
 from offbeat.data.load import load_images
 from offbeat.data.places import find_set
-from offbeat.jobs.horizontal import edge_job_from, model_of
+from offbeat.families.horizontal import rows_for
+from offbeat.jobs.horizontal import edge_job_from
+from offbeat.jobs.rules import model_of
 from offbeat.message.codec import Codec
 from offbeat.message.envelope import unseal
-from offbeat.run.edge_experiment import rows_of_edges, run_edges
+from offbeat.run.experiment import run_experiment
 
 EDGES, UPDATES = 20, 1200
 JOB = {
@@ -174,8 +176,8 @@ def test_twenty_edge_processes_survive_a_broker_restart_and_two_kills(tmp_path, 
 def _compare_with_simulator(data, job, folder, capsys, ended):
     from safetensors.numpy import load_file
 
-    predicted = run_edges(data, job)
-    model, (_, test) = model_of(job), rows_of_edges(data, job)
+    predicted = run_experiment(data, job)
+    model, test = model_of(job), rows_for(job, data.x_test, data.y_test)
     parameters = load_file(folder / "state" / "model.safetensors")["averaged"]
     found, expected = model.accuracy(parameters, test), model.accuracy(predicted.averaged, test)
     with capsys.disabled():

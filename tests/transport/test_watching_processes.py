@@ -1,7 +1,8 @@
 """Nobody looks into another process, and yet a run between processes shows its certificates while it goes on."""
 
 from offbeat.families.vertical_data import load_data
-from offbeat.jobs.vertical import DataEntry, Job, RuntimeEntry
+from offbeat.jobs.runtime import RuntimeEntry
+from offbeat.jobs.vertical import DataEntry, Job
 from offbeat.metrics.live import LIVE_FILE, OBSERVED
 from offbeat.report.live import Follower
 from offbeat.run.experiment import run_experiment

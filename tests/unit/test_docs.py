@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from offbeat.cli import app
-from offbeat.jobs.vertical import job_from
+from offbeat.jobs.reading import job_from
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").rglob("*.md"))]

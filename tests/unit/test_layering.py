@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[2] / "src" / "offbeat"
 
 ORDER = (
     "errors",  # what can go wrong
+    "names",  # of parties, and the nearest right one
+    "settings",  # TOML files, typed
     "randomness",  # named streams from one seed
     "data",  # where rows, columns and labels come from
     "learning",  # mathematics of one party; knows nothing of messages

@@ -1,6 +1,5 @@
 """How good a VAFL model is, with everyone's newest weights at hand: for looking on, not part of the protocol."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 
 from offbeat.errors import BadData
 from offbeat.learning.embeddings import Head
+from offbeat.learning.scores import area_under_curve
 from offbeat.party.contract import Effect, Observe
 
 if TYPE_CHECKING:
@@ -74,16 +74,6 @@ def score(head: Head, scores: Array, targets: Array) -> dict[str, float]:
     if scores.shape[1] > 2:
         return {"accuracy": accuracy}
     return {"accuracy": accuracy, "auc": area_under_curve(scores[:, 1], targets[:, 1] > 0.5)}
-
-
-def area_under_curve(scores: Array, positive: Array) -> float:
-    """Probability that a positive row is scored above a negative one, ties counted half; nan with one class only."""
-    order = np.sort(scores)
-    ranks = (np.searchsorted(order, scores, "left") + np.searchsorted(order, scores, "right") + 1) / 2
-    positives, negatives = int(np.sum(positive)), int(np.sum(~positive))
-    if not positives or not negatives:
-        return math.nan
-    return float((ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
 def last_words(server: "Server") -> list[Effect]:

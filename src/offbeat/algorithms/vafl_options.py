@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
 from offbeat.learning.embeddings import AdditiveHead, Embedding, Head, Optimiser, Penalty, Sgd
+from offbeat.names import did_you_mean
 from offbeat.party.contract import PartyName
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.privacy.noise import SEEDED_WARNING

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from offbeat.lab.demo import Demo, DemoRow
     from offbeat.report.html import Markup
-    from offbeat.run.experiment import Watch
+    from offbeat.run.observer import Watch
 
 HEAD = ("method", "target", "async", "sync", "speed-up", "none slow", "test AUC", "within")
 WITHIN = (

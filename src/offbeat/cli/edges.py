@@ -51,7 +51,7 @@ def mqtt_init(
     as_json: AsJson = False,
 ) -> None:
     """Write certificates, per-party access rules and a Mosquitto configuration."""
-    from offbeat.data.names import edge_names
+    from offbeat.names import edge_names
     from offbeat.runtime.broker import BrokerPlan, write_broker
 
     parties = tuple(name) if name else edge_names(edges)
@@ -80,9 +80,9 @@ def cloud_serve(
     as_json: AsJson = False,
 ) -> None:
     """Hold the model, serve every edge that comes, end after the job's updates; the model goes to the state folder."""
-    from offbeat.jobs.horizontal import build_cloud, read_edge_job
+    from offbeat.families.horizontal import build_cloud
 
-    job, address = read_edge_job(job_file), _address(broker, identity)
+    job, address = _job(job_file), _address(broker, identity)
     cloud = build_cloud(job, tuple(name for name in edges.split(",") if name))
     outcome = _serve(job, cloud, lambda: _serving(cloud), address, state, durable=False)
     path = _write_model(state, job, cloud)
@@ -111,9 +111,9 @@ def edge_serve(
     as_json: AsJson = False,
 ) -> None:
     """Take part with this site's rows until the run or the privacy budget ends. Start it again after a crash."""
-    from offbeat.jobs.horizontal import build_edge, read_edge_job, rows_for
+    from offbeat.families.horizontal import build_edge, rows_for
 
-    job, address = read_edge_job(job_file), _address(broker, identity)
+    job, address = _job(job_file), _address(broker, identity)
     edge = build_edge(job, name, rows_for(job, *_read_rows(data)))
     for warning in edge.warnings:
         typer.echo(f"Warning: {warning}", err=True)
@@ -139,7 +139,7 @@ def _serve(
     job: "EdgeJob", party: "Party", doing: Callable[[], str], address: "Address", state: Path, *, durable: bool
 ) -> "Outcome":
     """Carry the party; what it is doing is said now and then, when it has changed."""
-    from offbeat.jobs.horizontal import MESSAGES
+    from offbeat.algorithms.mapa import MESSAGES
     from offbeat.runtime.mqtt import Mqtt
 
     said, due_s = "", 0.0
@@ -154,6 +154,13 @@ def _serve(
     runtime = Mqtt(address, job.run, MESSAGES, state, durable=durable)
     typer.echo(f"{party.name}: connecting to the broker at {address.host}:{address.port}", err=True)
     return runtime.serve(party, look)
+
+
+def _job(path: Path) -> "EdgeJob":
+    from offbeat.jobs.horizontal import edge_job_from
+    from offbeat.jobs.reading import read_tree
+
+    return edge_job_from(read_tree(path), str(path), path.resolve().parent)
 
 
 def _address(broker: str, identity: Path) -> "Address":

@@ -201,17 +201,13 @@ def party_serve(
 def party_replay(run: str, home: HomeOption = Path("."), json_: JsonOption = False) -> None:
     """Feed this party's log of a run to a party built anew, and check that every effect is the same, bit for bit."""
     from offbeat.orgs.party_config import read_home
-    from offbeat.orgs.replay import replay_training
+    from offbeat.orgs.replay import replay_own
 
-    repeated = replay_training(read_home(home), Path(run).name)
-    say(
-        f"'{repeated.party}' repeated {repeated.events} events to the same bits ({repeated.marks} marks met): "
-        f"{repeated.digest}"
-    )
-    show(
-        {"events": repeated.events, "marks": repeated.marks, "digest": repeated.digest, "verdict": repeated.verdict},
-        json_,
-    )
+    told = replay_own(read_home(home), Path(run).name)
+    show(told, json_)
+    if not told["same"]:
+        raise PeerFailed(told["sentence"])
+    say(told["sentence"])
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------

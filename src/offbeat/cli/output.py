@@ -24,8 +24,7 @@ from offbeat.errors import BadInput, OffbeatError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from offbeat.metrics.curves import CurveRow
-    from offbeat.run.experiment import Glance
+    from offbeat.run.observer import Progress
 
 
 class Polite(TyperGroup):
@@ -187,27 +186,26 @@ class RunProgress:
         if self._bar is not None:
             self._bar.update(self._task, completed=0, description=title, text="")
 
-    def watch(self, glance: "Glance") -> bool:
+    def watch(self, now: "Progress") -> bool:
         """One look; False when the run should stop."""
-        known = glance.certificate
+        known = now.certificate
         if known is not None and (not self.certificates or self.certificates[-1][1] != known):
-            self.certificates.append((glance.time_s, known))
+            self.certificates.append((now.time_s, known))
         if self._bar is not None:
-            self._bar.update(self._task, completed=min(glance.passes, self.passes), text=self._text(glance))
+            self._bar.update(self._task, completed=min(now.passes, self.passes), text=self._text(now))
         return not self.interruption.wanted
 
-    def watch_row(self, row: "CurveRow") -> bool:
-        """One look at a run without certificates; `passes` counts whatever the bar's total counts."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=min(row.passes, self.passes), text=_row_text(row))
-        return not self.interruption.wanted
-
-    def _text(self, glance: "Glance") -> str:
-        parts = [f"pass {glance.passes:.1f}", f"objective {glance.objective:.6f}", f"lag {glance.lag_mean:.1f}"]
-        if glance.certificate is not None:
-            parts.append(f"within {glance.certificate:.1e}")
-        left_s = self.seconds_to_target(glance.time_s)
-        return " · ".join([*parts, f"target in {left_s:.1f} s"] if left_s is not None else parts)
+    def _text(self, now: "Progress") -> str:
+        left_s = self.seconds_to_target(now.time_s)
+        parts = {
+            "pass {:.1f}": now.passes if now.lag_mean is not None else None,
+            "objective {:.6f}": now.objective,
+            "test {:.4f}": now.metric if now.lag_mean is None else None,
+            "lag {:.1f}": now.lag_mean,
+            "within {:.1e}": now.certificate,
+            "target in {:.1f} s": left_s,
+        }
+        return " · ".join(shape.format(value) for shape, value in parts.items() if value is not None)
 
     def seconds_to_target(self, now_s: float) -> float | None:
         """The run's seconds until the certificate meets the target, if it goes on falling as it did last."""
@@ -218,9 +216,3 @@ class RunProgress:
             return None
         rate = math.log(before / last) / (last_s - before_s)
         return max(0.0, last_s + math.log(last / self.target) / rate - now_s)
-
-
-def _row_text(row: "CurveRow") -> str:
-    parts = [f"objective {row.objective:.4f}"] if row.objective is not None else []
-    parts += [f"test {row.test_metric:.4f}"] if row.test_metric is not None else []
-    return " · ".join(parts)

@@ -1,20 +1,15 @@
 """offbeat run, report, compare and replay."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from offbeat.cli.output import Interruption, RunProgress, new_folder, print_json, say, speaker
 
 if TYPE_CHECKING:
-    from offbeat.data.assemble import VerticalData
-    from offbeat.data.horizontal import HorizontalData
-    from offbeat.jobs.horizontal import EdgeJob
-    from offbeat.jobs.vertical import Job
+    from offbeat.jobs.reading import AnyJob
     from offbeat.metrics.record import RunRecord
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
@@ -37,96 +32,38 @@ def run(
     json: Json = False,
 ) -> None:
     """Train as a job file says, and write a run folder."""
-    from offbeat.jobs.horizontal import edge_job_from
-    from offbeat.jobs.methods import HORIZONTAL
-    from offbeat.jobs.vertical import job_from, read_tree
+    from offbeat.jobs.reading import read_job
+    from offbeat.settings import quoted
 
     settings = list(set_ or [])
     settings += [f"runtime.kind={runtime}"] if runtime is not None else []
     settings += [f"seed={seed}"] if seed is not None else []
-    settings += [f"data.dir={_quoted(data)}"] if data is not None else []
-    tree, where, folder = read_tree(job, settings), str(job), job.resolve().parent
-    if tree.get("algorithm") in HORIZONTAL:
-        raise typer.Exit(train_and_report(edge_job_from(tree, where, folder), out, json))
-    chosen = job_from(tree if optimum else {**tree, "optimum": False}, where=where, folder=folder)
-    raise typer.Exit(train_and_report(chosen, out, json))
+    settings += [f"data.dir={quoted(str(data.resolve()))}"] if data is not None else []
+    chosen: Any = read_job(job, settings)
+    if not optimum and hasattr(chosen, "optimum"):
+        chosen = msgspec.structs.replace(chosen, optimum=False)
+    record, folder = train(chosen, out)
+    tell(record, folder, json)
+    raise typer.Exit(record.exit_code)
 
 
-def _quoted(path: Path) -> str:
-    from offbeat.metrics.plain import json_text
-
-    return json_text(str(path.resolve()))  # JSON's escapes are TOML's
-
-
-def train_and_report(job: "Job | EdgeJob", out: Path | None, as_json: bool) -> int:
-    """The run with its progress; its folder; its summary. Returns the exit code."""
-    train = training_of(job)
-    folder = new_folder(out, job.algorithm if job.seed is None else f"{job.algorithm}-s{job.seed}")
-    record = train(folder)
-    tell(record, folder, as_json)
-    return record.exit_code
-
-
-def training_of(job: "Job | EdgeJob") -> "Callable[[Path], RunRecord]":
-    """What is left to do once the data is read and found good: a function of the run folder."""
-    from offbeat.families.networks import networks_of, vafl_options
-    from offbeat.families.vertical_data import load_data
-    from offbeat.jobs.horizontal import EdgeJob
-    from offbeat.jobs.methods import EMBEDDING
-    from offbeat.run.edge_experiment import load_edges
-
-    if isinstance(job, EdgeJob):
-        return partial(_train_edges, job, load_edges(job))
-    data = load_data(job)
-    if job.algorithm not in EMBEDDING:
-        return partial(_train_linear, job, data)
-    embeddings, head = networks_of(job, data)
-    parts = {"embeddings": embeddings, "head": head, "options": vafl_options(job, data, head)}
-    return partial(_train_embedding, job, data, parts)
-
-
-def _train_linear(job: "Job", data: "VerticalData", folder: Path) -> "RunRecord":
-    """One run under a progress bar, stopped cleanly by Ctrl-C, written to its folder."""
-    from offbeat.run.experiment import run_experiment
+def train(job: "AnyJob", out: Path | None) -> "tuple[RunRecord, Path]":
+    """One run under a progress bar, stopped cleanly by Ctrl-C, written to its folder. The folder is made once the data
+    is read and found good."""
+    from offbeat.families.table import family_of
+    from offbeat.run.experiment import run_training
     from offbeat.run.folder import write_job, write_result
 
+    family = family_of(job)
+    training = family.training(job, family.load(job))
+    folder = new_folder(out, job.algorithm if job.seed is None else f"{job.algorithm}-s{job.seed}")
     write_job(job, folder)
-    with _watched(job.algorithm, job.passes, job.target) as progress:
-        result = run_experiment(data, job, watch=progress.watch, folder=folder)
-    write_result(result, data, folder)
-    return result.record
-
-
-def _train_embedding(job: "Job", data: "VerticalData", parts: dict[str, Any], folder: Path) -> "RunRecord":
-    """The same for VAFL; `parts`: its networks and options."""
-    from offbeat.run.embedding_experiment import run_embedding
-    from offbeat.run.folder import write_embeddings, write_job
-
-    write_job(job, folder)
-    with _watched(job.algorithm, job.passes) as progress:
-        result = run_embedding(data, job, **parts, watch=progress.watch_row, folder=folder)
-    write_embeddings(result, folder)
-    return result.record
-
-
-def _train_edges(job: "EdgeJob", data: "HorizontalData", folder: Path) -> "RunRecord":
-    """The same for a horizontal job."""
-    from offbeat.run.edge_experiment import run_edges
-    from offbeat.run.folder import write_edges, write_job
-
-    write_job(job, folder)
-    with _watched(job.algorithm, job.updates) as progress:
-        result = run_edges(data, job, watch=progress.watch_row, folder=folder)
-    write_edges(result, folder)
-    return result.record
-
-
-@contextmanager
-def _watched(title: str, total: float, target: float | None = None) -> "Iterator[RunProgress]":
     interruption = Interruption()
-    progress = RunProgress(title, total, target, interruption)
+    progress = RunProgress(job.algorithm, training.goal, getattr(job, "target", None), interruption)
     with interruption.watching(), progress.shown():
-        yield progress
+        result = run_training(training, watch=progress.watch, folder=folder)
+    write_result(result, folder)
+    return result.record, folder
 
 
 def tell(record: "RunRecord", folder: Path, as_json: bool) -> None:

@@ -7,14 +7,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.data.columns import take_names
 from offbeat.data.dataset import DataSet
 from offbeat.data.labels import Task, encode_labels
 from offbeat.data.matrix import Flags, Floats, Matrix, cut_columns, take_rows
-from offbeat.data.names import did_you_mean, take_names
 from offbeat.data.prepare import AS_IS, Fitted, Preparation, fit_preparation
 from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.split import HowColumns, Parties, split_columns
 from offbeat.errors import BadData, BadJob
+from offbeat.names import did_you_mean
 
 LabelsAt = Sequence[str] | Literal["all"] | None
 """Party names, or `all`; None where the tables tell."""

@@ -16,8 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from offbeat.data.names import did_you_mean, nearest
 from offbeat.errors import BadData
+from offbeat.names import did_you_mean, nearest
 
 if TYPE_CHECKING:
     import pandas as pd

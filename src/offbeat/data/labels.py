@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.matrix import Floats
-from offbeat.data.names import did_you_mean
 from offbeat.errors import BadData
+from offbeat.names import did_you_mean
 
 Task = Literal["classification", "regression", "multiclass"]
 TASKS: tuple[Task, ...] = ("classification", "regression", "multiclass")

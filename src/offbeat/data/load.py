@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from offbeat.data.columns import NumberedColumns
 from offbeat.data.dataset import DataSet
 from offbeat.data.image_sets import Solids, cifar10_subset, fashion_mnist, mnist, modelnet10_voxel, usps
 from offbeat.data.images import Images
-from offbeat.data.names import NumberedColumns, did_you_mean
 from offbeat.data.places import STAND_INS, find_set
 from offbeat.data.series import Series
 from offbeat.data.series_sets import physionet2012_set_a
@@ -30,6 +30,7 @@ from offbeat.data.table import Table
 from offbeat.data.tabular_sets import give_me_some_credit, parkinsons_telemonitoring, sgemm_gpu, uci_credit_card
 from offbeat.data.text_sets import RCV1_COLUMNS, news20_ngrams
 from offbeat.errors import BadData
+from offbeat.names import did_you_mean
 
 DataDir = str | Path | None
 

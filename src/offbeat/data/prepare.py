@@ -25,10 +25,10 @@ from offbeat.data.encode import (
     spell,
 )
 from offbeat.data.matrix import Csr, Floats, Integers, Matrix
-from offbeat.data.names import did_you_mean
 from offbeat.data.row_scale import Rows
 from offbeat.data.table import Table
 from offbeat.errors import BadData, BadJob
+from offbeat.names import did_you_mean
 
 Missing = Literal["refuse", "median"]
 Standardise = Literal["none", "numeric", "all"]

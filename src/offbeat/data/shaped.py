@@ -9,11 +9,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from offbeat.data.columns import NumberedColumns
 from offbeat.data.dataset import DataSet
 from offbeat.data.matrix import Csr, Floats, row_norms, scale_rows
-from offbeat.data.names import NumberedColumns, did_you_mean
 from offbeat.data.table import Table
 from offbeat.errors import BadData
+from offbeat.names import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from offbeat.data.matrix import Floats, Integers
-from offbeat.data.names import check_party_names, did_you_mean, edge_names, party_names
 from offbeat.errors import BadData
+from offbeat.names import check_party_names, did_you_mean, edge_names, party_names
 
 HOW_COLUMNS = ("equal", "random", "mod")
 HOW_ROWS = ("iid", "shards", "dirichlet")

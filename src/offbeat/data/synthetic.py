@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
+from offbeat.data.columns import NumberedColumns
 from offbeat.data.dataset import DataSet
 from offbeat.data.images import Images
 from offbeat.data.matrix import Floats
-from offbeat.data.names import NumberedColumns
 from offbeat.data.table import Table
 from offbeat.data.tabular_sets import CREDIT_PREPARATIONS, PAY
 

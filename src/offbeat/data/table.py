@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.data.columns import NumberedColumns, take_names
 from offbeat.data.formats import Arrays, read_arrays, read_frame
 from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Floats, Matrix, as_matrix
-from offbeat.data.names import NumberedColumns, did_you_mean, take_names
 from offbeat.errors import BadData
+from offbeat.names import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from offbeat.data.columns import NumberedColumns
 from offbeat.data.dataset import DataSet
 from offbeat.data.matrix import as_matrix
-from offbeat.data.names import NumberedColumns
 from offbeat.data.places import set_folder
 from offbeat.data.prepare import Preparation
 from offbeat.data.table import Table

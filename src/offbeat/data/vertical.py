@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 
 from offbeat.data.align import align
 from offbeat.data.assemble import LabelsAt, Preparations, Raw, VerticalData, build, build_split_late
+from offbeat.data.columns import take_names
 from offbeat.data.dataset import DataSet
 from offbeat.data.holdout import held_out, id_text
 from offbeat.data.labels import Task
 from offbeat.data.load import load_dataset
 from offbeat.data.matrix import Flags, Integers, cut_columns, take_rows
-from offbeat.data.names import check_party_names, did_you_mean, take_names
 from offbeat.data.prepare import AS_IS, Preparation
 from offbeat.data.row_scale import Rows
 from offbeat.data.split import HowColumns, Parties, split_columns
 from offbeat.data.table import Table, table_from_arrays
 from offbeat.errors import BadData, BadJob
+from offbeat.names import check_party_names, did_you_mean
 
 __all__ = ["VerticalData", "vertical_from_arrays", "vertical_from_dataset", "vertical_from_tables"]
 

@@ -1,7 +1,7 @@
 """From a job's [embedding] table to VAFL's parts: an embedding for every client, a head, and how to train them.
 
     embeddings, head = networks_of(job, data)
-    options = vafl_options(job, data, head)
+    options = options_of(job, data, head)
 
 Networks need the extra `deep`; linear embeddings under an additive head do not.
 """
@@ -14,12 +14,11 @@ import numpy as np
 
 from offbeat.algorithms.vafl import Vafl
 from offbeat.data.assemble import VerticalData
-from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
-from offbeat.jobs.embedding import KINDS
 from offbeat.jobs.vertical import SERVER, Job
 from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, Head, LinearEmbedding, Optimiser, Penalty, Sgd
 from offbeat.learning.layouts import LAYOUTS, fits
+from offbeat.names import did_you_mean
 from offbeat.privacy.embedding import PrivateEmbedding, calibrate
 
 ADAM_STEP = 2e-3
@@ -67,24 +66,24 @@ def _embedding(job: Job, data: VerticalData, name: str, kind: str, width: int, a
     columns = data.widths[name]
     if kind == "linear":
         return LinearEmbedding(columns, width)
-    if kind not in KINDS:
-        raise BadJob(f"embedding.kind of {name} is {kind!r}. {did_you_mean(kind, KINDS)}")
-    from offbeat.learning.networks import TorchEmbedding
-
     shape = _shape(job, name, kind, columns)
-    module = _module(job, kind, shape, width, job.seed + at)
-    return TorchEmbedding(module, shape, device=_of_party(job.embedding.device, name, "cpu"))
+    device = _of_party(job.embedding.device, name, "cpu")
+    return network(kind, shape, width, job.embedding, seed=job.seed + at, noise=job.embedding.noise, device=device)
 
 
-def _module(job: Job, kind: str, shape: tuple[int, ...], width: int, seed: int) -> Any:
-    from offbeat.learning.networks import cnn, lstm, mlp
+def network(
+    kind: str, shape: tuple[int, ...], width: int, entry: Any, *, seed: int, noise: float = 0.0, device: str = "cpu"
+) -> Embedding:
+    """A network over columns of this shape; `entry` has `hidden` and `channels`."""
+    from offbeat.learning.networks import TorchEmbedding, cnn, lstm, mlp
 
-    entry = job.embedding
     if kind == "mlp":
-        return mlp(shape[0], width, entry.hidden, c=entry.noise, seed=seed)
-    if kind == "cnn":
-        return cnn(shape[0], shape[1], width, entry.channels, c=entry.noise, seed=seed)
-    return lstm(shape[1], width, entry.hidden[0] if entry.hidden else 32, c=entry.noise, seed=seed)
+        module = mlp(shape[0], width, entry.hidden, c=noise, seed=seed)
+    elif kind == "cnn":
+        module = cnn(shape[0], shape[1], width, entry.channels, c=noise, seed=seed)
+    else:
+        module = lstm(shape[1], width, entry.hidden[0] if entry.hidden else 32, c=noise, seed=seed)
+    return TorchEmbedding(module, shape, device=device)
 
 
 def _shape(job: Job, name: str, kind: str, columns: int) -> tuple[int, ...]:
@@ -113,52 +112,56 @@ def _deep_head(job: Job, simple: Any, width: int, clients: int) -> Head:
 # -- how to train ---------------------------------------------------------------------------------------------------
 
 
-def vafl_options(job: Job, data: VerticalData, head: Head) -> Vafl:
+def options_of(job: Job, data: VerticalData, head: Head) -> Vafl:
     """The job as VAFL's options; automatic numbers are chosen from the rows."""
     entry = job.embedding
     optimiser = _optimiser(job, data, head)
-    head_optimiser = optimiser if entry.head_step is None else replace(optimiser, step=entry.head_step)
-    plain = options_of(_with_plain_penalty(job), data, head)
-    return replace(
-        plain,
+    batch = max(min(job.batch_least, data.rows), data.rows // 100) if job.batch == "auto" else job.batch
+    return Vafl(
+        variant=job.algorithm,
+        batch=int(batch),
+        passes=job.passes,
+        in_flight=job.in_flight,
         optimiser=optimiser,
-        head_optimiser=head_optimiser,
+        head_optimiser=optimiser if entry.head_step is None else replace(optimiser, step=entry.head_step),
         penalty=_penalty(job),
+        label_dp_epsilon=job.label_dp_epsilon,
         t=entry.t,
         delay_bound=entry.delay_bound if isfinite(entry.delay_bound) else None,
         rates=dict(entry.rates),
         initial_upload=entry.initial_upload,
         noise=entry.noise,
         inner_noise=entry.inner_noise,
-        private=_private(job),
+        private=private_mode(entry),
     )
-
-
-def _with_plain_penalty(job: Job) -> Job:
-    import msgspec
-
-    return msgspec.structs.replace(job, penalty_kind="none")
 
 
 def _optimiser(job: Job, data: VerticalData, head: Head) -> Any:
     rule: type[Optimiser] = Adam if job.embedding.optimiser == "adam" else Sgd
-    if isinstance(job.step, int | float):
+    if not isinstance(job.step, str):
         return rule(float(job.step))
     if job.step == "grid":
         raise BadJob(f'{job.algorithm} knows no step = "grid"; give a number, or "auto".')
     if rule is Adam:
         return Adam(ADAM_STEP)
-    if not isinstance(head, AdditiveHead) or _kinds(job) != {"linear"}:
+    if not isinstance(head, AdditiveHead) or job.embedding.kinds != {"linear"}:
         raise BadJob(
             "An automatic step is known for linear embeddings under an additive head, and for Adam. For these networks "
             'give `step` a number, or set embedding.optimiser = "adam".'
         )
-    return options_of(_with_plain_penalty(job), data, head).optimiser
+    return Sgd(automatic_step(data, head))
 
 
-def _kinds(job: Job) -> set[str]:
-    kind = job.embedding.kind
-    return set(kind.values()) if isinstance(kind, dict) else {kind}
+def automatic_step(data: VerticalData, head: Head) -> float:
+    """1 / (curvature of the loss * mean squared norm of a row): one number from each client, summed."""
+    squares = sum(mean_square(data.train[name]) for name in data.names)
+    return float(1.0 / (CURVATURE[head.loss_name] * (squares + 1.0)))
+
+
+def mean_square(block: Any) -> float:
+    """The mean squared norm of a block's rows."""
+    total = block.multiply(block).sum() if hasattr(block, "multiply") else np.square(block).sum()
+    return float(total) / int(block.shape[0])
 
 
 def _penalty(job: Job) -> Penalty:
@@ -167,8 +170,7 @@ def _penalty(job: Job) -> Penalty:
     return Penalty() if none else Penalty(job.penalty_kind, job.penalty)
 
 
-def _private(job: Job) -> PrivateEmbedding | None:
-    entry = job.embedding
+def private_mode(entry: Any) -> PrivateEmbedding | None:
     if entry.epsilon is None:
         return None
     if entry.uploads_max is None:
@@ -177,33 +179,3 @@ def _private(job: Job) -> PrivateEmbedding | None:
             "upload costs, so a small number (5 to 50) leaves less noise in each."
         )
     return calibrate(entry.epsilon, entry.delta, entry.uploads_max, clip=entry.clip, gradient_clip=entry.gradient_clip)
-
-
-def options_of(job: Job, data: VerticalData, head: Head) -> Vafl:
-    """The job's keys that VAFL knows; automatic ones are chosen from the rows."""
-    if job.penalty_kind not in ("l2", "none"):
-        raise BadJob(f"VAFL takes penalty_kind 'l2' or 'none' from a job; got {job.penalty_kind!r}.")
-    batch = job.batch if isinstance(job.batch, int) else max(min(job.batch_least, data.rows), data.rows // 100)
-    step = float(job.step) if isinstance(job.step, int | float) else automatic_step(data, head)
-    penalty = Penalty("l2", job.penalty) if job.penalty_kind == "l2" and job.penalty > 0 else Penalty()
-    return Vafl(
-        variant=job.algorithm,
-        batch=batch,
-        passes=job.passes,
-        in_flight=job.in_flight,
-        optimiser=Sgd(step),
-        head_optimiser=Sgd(step),
-        penalty=penalty,
-        label_dp_epsilon=job.label_dp_epsilon,
-    )
-
-
-def automatic_step(data: VerticalData, head: Head) -> float:
-    """1 / (curvature of the loss * mean squared norm of a row): one number from each client, summed."""
-    squares = sum(_mean_square(data.train[name]) for name in data.names)
-    return float(1.0 / (CURVATURE[head.loss_name] * (squares + 1.0)))
-
-
-def _mean_square(block: Any) -> float:
-    total = block.multiply(block).sum() if hasattr(block, "multiply") else np.square(block).sum()
-    return float(total) / int(block.shape[0])

@@ -5,39 +5,27 @@ from typing import Literal
 from offbeat.data.assemble import VerticalData
 from offbeat.data.labels import Task
 from offbeat.data.matrix import is_sparse
-from offbeat.data.names import did_you_mean, party_names
 from offbeat.data.prepare import Preparation
 from offbeat.data.table import Table, read_table
 from offbeat.data.vertical import vertical_from_dataset, vertical_from_tables
 from offbeat.errors import BadData, BadJob
-from offbeat.jobs.methods import EMBEDDING, labels_everywhere
-from offbeat.jobs.vertical import SERVER, Job, PartyEntry
-
-ROW_SCALINGS = ("as-is", "party-unit", "pooled-unit")
+from offbeat.jobs.methods import labels_everywhere
+from offbeat.jobs.vertical import Job, PartyEntry, check_slow
+from offbeat.names import party_names
 
 
 def load_data(job: Job) -> VerticalData:
     """Read, check, join and prepare; what is wrong is said with its file, column and row."""
-    if job.data.rows is not None and job.data.rows not in ROW_SCALINGS:
-        raise BadJob(f"data.rows must be one of {', '.join(ROW_SCALINGS)}; got {job.data.rows!r}.")
     if job.party:
         return _from_files(job)
     if job.data.set is not None:
         data = _from_set(job)
-        _check_slow(job, data)
+        check_slow(job, data.names, "the job")
         return data
     raise BadJob(
         "The job names no data. Add one [[party]] table with name and file for each organisation, or [data] with "
         'set = "..." for a named set (`offbeat data` lists them).'
     )
-
-
-def _check_slow(job: Job, data: VerticalData) -> None:
-    """A set's parties are known only now."""
-    known = (*data.names, SERVER) if job.algorithm in EMBEDDING else data.names
-    for name in job.runtime.slow:
-        if name not in known:
-            raise BadJob(f"runtime.slow names {name!r}, which is no party. {did_you_mean(name, known)}")
 
 
 # -- parties with files ----------------------------------------------------------------------------------------------
@@ -84,7 +72,7 @@ def _table(entry: PartyEntry, job: Job) -> Table:
         columns=entry.columns,
         text=entry.one_hot,
         missing="refuse" if job.data.missing == "refuse" else "keep",
-        duplicates="refuse" if job.data.duplicates == "refuse" else "keep-first",
+        duplicates=job.data.duplicates,
     )
 
 
@@ -93,19 +81,14 @@ def _preparation(entry: PartyEntry, table: Table, job: Job) -> Preparation:
     if wanted == "auto":
         wanted = "none" if is_sparse(table.features) else "numeric"
     return Preparation(
-        one_hot=tuple(entry.one_hot),
-        missing=job.data.missing,  # type: ignore[arg-type]  # checked when the job was read
-        standardise=wanted,  # type: ignore[arg-type]
-        rows=job.data.rows or "as-is",  # type: ignore[arg-type]
+        one_hot=tuple(entry.one_hot), missing=job.data.missing, standardise=wanted, rows=job.data.rows or "as-is"
     )
 
 
 def _task(job: Job) -> Task:
     if job.task == "auto":
         return "regression" if job.loss == "squared" else "classification"
-    return (
-        "classification" if job.task == "classification" else "multiclass" if job.task == "multiclass" else "regression"
-    )
+    return job.task
 
 
 def _labels_at(job: Job) -> list[str] | Literal["all"] | None:
@@ -142,12 +125,12 @@ def _from_set(job: Job) -> VerticalData:
         preparation=entry.preparation,
         data_dir=entry.dir,
         seed=job.seed,
-        rows=entry.rows,  # type: ignore[arg-type]
+        rows=entry.rows,
         test_fraction=entry.test_fraction,
         limit_rows=entry.limit_rows,
         split_after_one_hot=entry.split_after_one_hot,
     )
-    if data.task == "multiclass" and job.algorithm not in EMBEDDING:
+    if data.task == "multiclass" and not job.embeds:
         raise BadData(
             f"The set {entry.set!r} has several classes; the linear methods need two, or a number. For several classes "
             'use algorithm = "vafl".'

@@ -1,14 +1,45 @@
-"""Whether a VAFL job's [embedding] table is of use: a key that nobody would look at is refused, as elsewhere."""
+"""[embedding] of a VAFL job. A key that nothing would look at is refused, as elsewhere."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
+from offbeat.settings import Count, Fraction, NotNegative, Positive, Settings, Unlimited
 
-KINDS = ("linear", "mlp", "cnn", "lstm")
+Kind = Literal["linear", "mlp", "cnn", "lstm"]
 REPEATABLE = ("processes", "ray")
 """Runtimes that rebuild a lost party from its log, and so must draw its noise again."""
+
+
+class EmbeddingEntry(Settings, frozen=True):
+    """The clients' embeddings, the server's head, and how they train. Tables go by party."""
+
+    kind: Kind | dict[str, Kind] = "linear"
+    width: Count = 16
+    hidden: tuple[Count, ...] = (64,)
+    channels: Count = 16
+    shape: list[Count] | dict[str, list[Count]] | None = None
+    head: Literal["auto", "additive", "mlp"] = "auto"
+    head_hidden: tuple[Count, ...] = (64,)
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    head_step: Positive | None = None
+    t: Count | None = None
+    delay_bound: Unlimited = 5.0
+    rates: dict[str, Positive] = {}
+    initial_upload: bool = True
+    device: str | dict[str, str] = "cpu"
+    noise: NotNegative = 0.0
+    inner_noise: bool = False
+    epsilon: Positive | None = None
+    delta: Fraction = 1e-5
+    uploads_max: Count | None = None
+    clip: Positive = 1.0
+    gradient_clip: Positive = 1.0
+    secret_noise: bool = False
+
+    @property
+    def kinds(self) -> set[str]:
+        return set(self.kind.values()) if isinstance(self.kind, dict) else {self.kind}
 
 
 class Use(NamedTuple):
@@ -19,12 +50,9 @@ class Use(NamedTuple):
     belongs: str
 
 
-def check_embedding(job: Any, usual: Any, where: str) -> None:
+def check_embedding(job: Any, usual: EmbeddingEntry, where: str) -> None:
     """`usual`: the table with its defaults."""
     entry = job.embedding
-    for kind in entry.kind.values() if isinstance(entry.kind, dict) else (entry.kind,):
-        if kind not in KINDS:
-            raise BadJob(f"{where}: embedding.kind is one of {', '.join(KINDS)}; got {kind!r}. {_near(kind)}".rstrip())
     for keys, used, belongs in _uses(job):
         for key in keys:
             if not used and getattr(entry, key) != getattr(usual, key):
@@ -47,8 +75,8 @@ def check_secret_noise(runtime: str, where: str) -> None:
 
 
 def _uses(job: Any) -> Iterator[Use]:
-    entry = job.embedding
-    kinds = set(entry.kind.values()) if isinstance(entry.kind, dict) else {entry.kind}
+    entry: EmbeddingEntry = job.embedding
+    kinds = entry.kinds
     networks = kinds - {"linear"}
     deep_head = entry.head == "mlp" or (entry.head == "auto" and bool(networks))
     private = entry.epsilon is not None
@@ -66,8 +94,3 @@ def _uses(job: Any) -> Iterator[Use]:
     yield Use(("inner_noise",), bool(networks) and entry.noise > 0, "networks with embedding.noise above 0")
     yield Use(("delta", "uploads_max", "clip", "gradient_clip"), private, "private mode, with embedding.epsilon")
     yield Use(("secret_noise",), noisy, "runs with embedding.epsilon, embedding.noise or label_dp_epsilon")
-
-
-def _near(kind: str) -> str:
-    hint = did_you_mean(kind, KINDS)
-    return hint if hint.startswith("Did") else ""

@@ -13,20 +13,29 @@ digest is compared on every connection.
 """
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from offbeat.errors import BadJob
-from offbeat.jobs.limits import IN_FLIGHT_MOST, finite_numbers
-from offbeat.jobs.methods import DEFAULT_ALGORITHM, EMBEDDING, method_named
-from offbeat.jobs.settings import Settings, settings_from, settings_text
+from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named, labels_everywhere
+from offbeat.jobs.vertical import IN_FLIGHT_MOST
 from offbeat.privacy.label_response import EPSILON_MOST
 from offbeat.runtime.grpc.identity import NAME_PATTERN
-
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
+from offbeat.settings import (
+    Count,
+    Fraction,
+    NotNegative,
+    Positive,
+    Settings,
+    parse,
+    read_toml,
+    settings_from,
+    toml_text,
+)
 
 
 class Method(Settings, frozen=True):
@@ -37,10 +46,10 @@ class Method(Settings, frozen=True):
     target: Positive | None = 1e-6
     step: Positive | None = None
     batch: Count | None = None
-    in_flight: Annotated[int, msgspec.Meta(ge=1, le=IN_FLIGHT_MOST)] = 2
+    in_flight: Annotated[int, Meta(ge=1, le=IN_FLIGHT_MOST)] = 2
     secure_sum: Literal["pairwise", "two-tree", "tree"] = "pairwise"
     two_party_insecure: bool = False
-    label_dp_epsilon: Annotated[float, msgspec.Meta(gt=0, le=EPSILON_MOST)] | None = (
+    label_dp_epsilon: Annotated[float, Meta(gt=0, le=EPSILON_MOST)] | None = (
         None  # answer the labels at random, once for each epsilon
     )
     seed: int = 0
@@ -52,7 +61,7 @@ class Model(Settings, frozen=True):
     task: Literal["classification", "regression"] = "classification"
     loss: Literal["logistic", "squared", "squared-hinge"] = "logistic"
     penalty: Literal["l2", "nonconvex", "none"] = "l2"
-    strength: Annotated[float, msgspec.Meta(ge=0)] = 1e-4
+    strength: NotNegative = 1e-4
     intercept: bool = True  # a column of ones at the first label holder
 
 
@@ -67,7 +76,7 @@ class Embedding(Settings, frozen=True):
     channels: Count = 8
     optimiser: Literal["auto", "sgd", "adam"] = "auto"  # auto: sgd for linear ones, adam for networks
     epsilon: Positive | None = None
-    delta: Positive = 1e-5
+    delta: Fraction = 1e-5
     uploads_max: Count | None = None  # how often one record's number may leave
     clip: Positive = 1.0
     gradient_clip: Positive = 1.0
@@ -77,7 +86,7 @@ class Rows(Settings, frozen=True):
     """Which rows: how ids are matched, and how many are kept for testing."""
 
     align: Literal["psi", "import"] = "psi"
-    test_fraction: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
+    test_fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.2
     test_seed: int = 0
 
 
@@ -91,7 +100,7 @@ class Network(Settings, frozen=True):
 
 
 class Job(Settings, frozen=True):
-    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
     parties: tuple[str, ...]
     labels_at: tuple[str, ...]
     method: Method = Method()
@@ -103,15 +112,15 @@ class Job(Settings, frozen=True):
     @property
     def embeds(self) -> bool:
         """Whether this is VAFL: embeddings go to the label holder, nothing is summed under masks while training."""
-        return self.method.algorithm in EMBEDDING
+        return family_named(self.method.algorithm) == "embedding"
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(settings_text(self).encode()).hexdigest()
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def text(self) -> str:
-        return settings_text(self)
+        return toml_text(msgspec.to_builtins(self))
 
 
 LABELS, COLUMNS = "labels", "columns"
@@ -125,20 +134,21 @@ def wanted_of(job: Job, me: str) -> tuple[str, float | None]:
 
 
 def read_job(path: Path) -> Job:
-    if not path.is_file():
-        raise BadJob(f"expected a job file at {path}, found nothing.")
-    return job_from_text(path.read_text(encoding="utf-8"), path)
+    return job_from(read_toml(path, "job file", "Give the path of a .toml file.", BadJob), path)
 
 
 def job_from_text(text: str, where: str | Path = "the job") -> Job:
-    job = settings_from(text, Job, where, BadJob)
+    return job_from(parse(text, where, BadJob), where)
+
+
+def job_from(tree: Mapping[str, Any], where: str | Path) -> Job:
+    job = settings_from(tree, Job, where, BadJob)
     check_job(job, where)
     return job
 
 
 def check_job(job: Job, where: str | Path) -> None:
     """What types alone cannot say."""
-    finite_numbers(job, where)
     for name in (*job.parties, *job.labels_at):
         if not NAME_PATTERN.fullmatch(name):
             raise BadJob(f"{where}: '{name}' cannot be a party's name.")
@@ -147,8 +157,9 @@ def check_job(job: Job, where: str | Path) -> None:
     strangers = [name for name in job.labels_at if name not in job.parties]
     if strangers or not job.labels_at:
         raise BadJob(f"{where}: labels_at = {list(job.labels_at)}: expected one or more of {list(job.parties)}.")
-    everywhere = not job.embeds and method_named(job.method.algorithm).labels_everywhere
-    if everywhere and set(job.labels_at) != set(job.parties):
+    if family_named(job.method.algorithm) == "horizontal":
+        raise BadJob(f"{where}: '{job.method.algorithm}' shares out rows; organisations share out columns.")
+    if labels_everywhere(job.method.algorithm) and set(job.labels_at) != set(job.parties):
         raise BadJob(
             f"{where}: '{job.method.algorithm}' needs the labels at every party; use '{DEFAULT_ALGORITHM}', or list "
             "all under labels_at."

@@ -14,13 +14,16 @@ from typing import Any
 import msgspec
 
 from offbeat.data.assemble import VerticalData
-from offbeat.data.names import FRIENDLY
 from offbeat.data.places import find_set
+from offbeat.families.linear import setting_for
 from offbeat.families.vertical_data import load_data
-from offbeat.jobs.vertical import DataEntry, Job, RuntimeEntry
+from offbeat.jobs.runtime import RuntimeEntry
+from offbeat.jobs.vertical import DataEntry, Job
 from offbeat.metrics.curves import to_target
-from offbeat.run.experiment import Result, Watch, run_experiment, setting_for
+from offbeat.names import FRIENDLY
+from offbeat.run.experiment import Result, run_experiment
 from offbeat.run.folder import write_job, write_result
+from offbeat.run.observer import Watch
 
 SLOW_PARTY, SLOW_FACTOR = "telecom", 4.0
 PASSES, ROUND_PASSES = 20.0, 12.0  # where nobody waits, passes cost less time
@@ -104,7 +107,7 @@ def run_demo(seed: int, data_dir: Path | None, folder: Path, begun: Callable[[st
                 write_job(job, folder / name)
                 watch = begun(name) if begun is not None else None
                 result = run_experiment(data, job, optimum=optimum, watch=watch)
-                write_result(result, data, folder / name)
+                write_result(result, folder / name)
                 results[name] = replace(result, parties=())  # their rows are not needed any more
                 if results[name].record.verdict == "stopped":
                     return Demo(data, first.data.set == REAL, results, _rows(results))

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
 from offbeat.learning.embedding_table import HostShelf, Shelf
+from offbeat.names import did_you_mean
 
 Array = NDArray[Any]
 Tensors = dict[str, Any]

@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob, NotInstalled
 from offbeat.learning.embedding_table import HostShelf, Shelf
 from offbeat.learning.embeddings import LOSSES, Disturbance, Forward, HeadPass, Optimiser, Sgd, Tensors, Weights
 from offbeat.learning.first_weights import first_weights
+from offbeat.names import did_you_mean
 
 try:
     import torch

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob
 from offbeat.learning.sampling import generator_state, restore_generator
+from offbeat.names import did_you_mean
 
 Rows = NDArray[np.int64]
 SAMPLINGS = ("shuffled", "uniform")

@@ -5,22 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offbeat.jobs.methods import method_named
+from offbeat.families.contract import Account
+from offbeat.families.linear import certificate_from, certified_row
+from offbeat.families.statements import about_sums, label_ledger
 from offbeat.jobs.organisations import Job
-from offbeat.jobs.settings import settings_text
-from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
-from offbeat.metrics.record import Certificate, DataRecord, PartyRecord, RunRecord
-from offbeat.orgs import align_psi, guard, predict
-from offbeat.orgs.embedding_guard import GuardedEmbedding
-from offbeat.orgs.guard import Guarded
+from offbeat.metrics.record import Certificate, DataRecord, RunRecord
+from offbeat.orgs import align_psi, predict
 from offbeat.orgs.rows import OwnRows
-from offbeat.orgs.train import AnyGuarded
-from offbeat.orgs.train_embedding import MESSAGES as EMBEDDING_MESSAGES
-from offbeat.orgs.train_embedding import client_of, server_of
+from offbeat.orgs.train import OwnTraining
 from offbeat.party.contract import Message, PartyName
 from offbeat.report.page import write_report
-from offbeat.run.record import certificate_from, certified_row, label_ledger, party_record, reveals, traffic
-from offbeat.runtime.contract import Outcome, Tally
+from offbeat.run.record import record_of, reveals
+from offbeat.runtime.contract import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +25,7 @@ class OwnRun:
 
     job: Job
     run: str
-    party: AnyGuarded
+    training: OwnTraining
     outcome: Outcome
     rows: OwnRows
     notes: tuple[str, ...]
@@ -38,7 +34,7 @@ class OwnRun:
 
     @property
     def name(self) -> PartyName:
-        return self.party.name
+        return self.training.party.name
 
 
 def write_record(folder: Path, own: OwnRun) -> dict[str, Any]:
@@ -55,49 +51,46 @@ def write_record(folder: Path, own: OwnRun) -> dict[str, Any]:
 
 
 def _record(own: OwnRun) -> RunRecord:
-    job, name, outcome = own.job, own.name, own.outcome
-    finish = outcome.finished[name]
-    counters = _counters(own.party, outcome.tallies[name], outcome.time_s)
-    certified = [(at_s, value) for at_s, _, what, value in outcome.observations if what == "certificate"]
-    last = min((value for _, value in certified), key=lambda v: v["gradient_norm"], default=None)
-    return RunRecord(
-        offbeat=offbeat_version(),
+    job = own.job
+    kinds: list[type[Message]] = [*own.training.messages, *align_psi.MESSAGES, *predict.MESSAGES]
+    private = job.method.label_dp_epsilon is not None
+    options = {
+        "job": job.text,
+        "run": own.run,
+        "party": own.name,
+        "parties": list(job.parties),
+        "row_most_asked": int(own.training.watched.asked.max(initial=0)),
+    }
+    return record_of(
+        _account(own),
+        own.outcome,
         algorithm=job.method.algorithm,
         runtime="grpc",
-        clock="wall",
         seed=job.method.seed,
-        digest=outcome.digest,
-        verdict=finish.verdict,
-        reason=finish.reason,
-        objective=last["objective"] if last else None,
-        certificate=certificate_from(last) if last else Certificate(),
-        passes=float(last["passes"]) if last else _passes(own.party),
-        seconds=outcome.time_s,
-        metrics=dict(own.metrics),
-        parties={name: counters},
-        reveals=reveals(
-            {phase: Tally(sent=rows) for phase, rows in own.sent.items()},
-            _kinds(job),
-            private_labels=job.method.label_dp_epsilon is not None,
-        ),
-        privacy=_privacy(job, name, own.party),
-        warnings=_warnings(job, name, outcome),
-        options=_options(own),
-        data=_data(own),
-        versions=library_versions(),
-        machine=this_machine(),
-        curve=tuple(certified_row(at_s, value, counters.bytes_sent) for at_s, value in certified),
+        options=options,
+        reveals=reveals(own.sent.values(), kinds, private_labels=private),
     )
 
 
-def _options(own: OwnRun) -> dict[str, Any]:
-    return {
-        "job": settings_text(own.job),
-        "run": own.run,
-        "party": own.name,
-        "parties": list(own.job.parties),
-        "row_most_asked": int(own.party.rows.asked.max(initial=0)),
-    }
+def _account(own: OwnRun) -> Account:
+    job, name, outcome = own.job, own.name, own.outcome
+    finish = outcome.finished[name]
+    certified = [(at_s, value) for at_s, _, what, value in outcome.observations if what == "certificate"]
+    best = min((value for _, value in certified), key=lambda value: value["gradient_norm"], default=None)
+    sent = outcome.tallies[name].bytes_sent
+    return Account(
+        verdict=finish.verdict,
+        reason=finish.reason,
+        objective=best["objective"] if best else None,
+        passes=float(best["passes"]) if best else own.training.passes(),
+        counters={name: own.training.counters()},
+        warnings=_warnings(job, name, outcome),
+        data=_data(own),
+        curve=[certified_row(at_s, value, sent) for at_s, value in certified],
+        metrics=own.metrics,
+        certificate=certificate_from(best) if best else Certificate(),
+        privacy=_privacy(own),
+    )
 
 
 def _data(own: OwnRun) -> DataRecord:
@@ -110,43 +103,13 @@ def _data(own: OwnRun) -> DataRecord:
     )
 
 
-def _kinds(job: Job) -> tuple[type[Message], ...]:
-    own: tuple[type[Message], ...] = EMBEDDING_MESSAGES
-    if not job.embeds:
-        own = (*method_named(job.method.algorithm).family().messages, *guard.MESSAGES)
-    return tuple(dict.fromkeys((*own, *align_psi.MESSAGES, *predict.MESSAGES)))
-
-
-def _counters(party: AnyGuarded, tally: Tally, total_s: float) -> PartyRecord:
-    if isinstance(party, Guarded):
-        return party_record(party.inner, tally, total_s, 1)
-    client, server = client_of(party), server_of(party)
-    return PartyRecord(
-        updates=client.version,
-        dropped=server.duplicates if server is not None else 0,
-        retried=client.outbox.retried,
-        abandoned=server.refreshes.abandoned if server is not None else 0,
-        **traffic(tally, total_s),
-    )
-
-
-def _passes(party: AnyGuarded) -> float:
-    if isinstance(party, Guarded):
-        inner: Any = party.inner
-        return float(inner.passes())
-    server, client = server_of(party), client_of(party)
-    if server is not None:
-        return float(server.rows_done / (server.rows * len(server.clients)))
-    return float(client.version * client.options.batch / client.rows)
-
-
-def _privacy(job: Job, name: str, party: AnyGuarded) -> dict[str, dict[str, Any]]:
+def _privacy(own: OwnRun) -> dict[str, dict[str, Any]]:
     """What left of this party under an account."""
-    if name in job.labels_at:
-        epsilon = job.method.label_dp_epsilon
-        return label_ledger([name], epsilon, seeded=False) if epsilon is not None else {}
-    client = client_of(party) if isinstance(party, GuardedEmbedding) else None
-    return {name: client.privacy()} if client is not None and client.ledger is not None else {}
+    epsilon = own.job.method.label_dp_epsilon
+    if own.name in own.job.labels_at:
+        return label_ledger([own.name], epsilon, seeded=False) if epsilon is not None else {}
+    stated = own.training.privacy()
+    return {own.name: stated} if stated is not None else {}
 
 
 def _warnings(job: Job, name: str, outcome: Outcome) -> tuple[str, ...]:
@@ -165,12 +128,7 @@ def _warnings(job: Job, name: str, outcome: Outcome) -> tuple[str, ...]:
         )
     if job.embeds:
         found.append(_about_embeddings(job))
-    if len(job.parties) == 2:
-        found.append("There are two parties: each learns the other's share of every sum, whatever the scheme.")
-    if job.method.secure_sum == "tree":
-        found.append('secure_sum = "tree" sends partial sums in the clear: it is insecure, for comparison only.')
-    found += _losses(name, outcome)
-    return tuple(found)
+    return (*found, *about_sums(len(job.parties), job.method.secure_sum), *_losses(name, outcome))
 
 
 def _losses(name: str, outcome: Outcome) -> list[str]:

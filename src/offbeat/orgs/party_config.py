@@ -4,11 +4,12 @@ Paths are relative to the file. The example that `offbeat party init` writes exp
 """
 
 from pathlib import Path
+from typing import Literal
 
 from offbeat.errors import BadInput
-from offbeat.jobs.settings import Settings, settings_from, toml_text
 from offbeat.orgs.policy import Policy
 from offbeat.runtime.grpc.identity import Identity, Roster, check_name, load_identity, read_roster
+from offbeat.settings import Settings, quoted, read_toml, settings_from
 
 CONTROL_FILE = "control"
 """In the private folder: where the daemon that was started last listens."""
@@ -24,7 +25,7 @@ class Data(Settings, frozen=True):
     one_hot: tuple[str, ...] = ()
     standardise: bool = True
     shape: tuple[int, ...] = ()  # how the columns are laid out for a convolutional or recurrent embedding
-    missing: str = "refuse"  # or "median"
+    missing: Literal["refuse", "median"] = "refuse"
 
 
 class Keys(Settings, frozen=True):
@@ -98,13 +99,10 @@ class Home:
 def read_home(path: Path) -> Home:
     """Read a party.toml, or the one in a folder."""
     file = path / "party.toml" if path.is_dir() else path
-    if not file.is_file():
-        raise BadInput(f"expected a party's settings at {file}, found nothing; `offbeat party init NAME` writes one.")
-    config = settings_from(file.read_text(encoding="utf-8"), PartyConfig, file)
+    tree = read_toml(file, "file with a party's settings", "`offbeat party init NAME` writes one.")
+    config = settings_from(tree, PartyConfig, file)
     check_name(config.name)
     check_address(config.listen, f"{file}: listen")
-    if config.data.missing not in ("refuse", "median"):
-        raise BadInput(f"{file}: data.missing = '{config.data.missing}': expected 'refuse' or 'median'.")
     return Home(config, file.resolve().parent)
 
 
@@ -121,17 +119,17 @@ def example(
 ) -> str:
     """A commented party.toml."""
     label_line = (
-        f"label = {toml_text(label)}" if label else '# label = "default"   # only where this party holds the labels'
+        f"label = {quoted(label)}" if label else '# label = "default"   # only where this party holds the labels'
     )
     return f"""\
 # One party of a federation. Paths are relative to this file. `offbeat party check` says what is wrong.
 
-name = {toml_text(name)}
-listen = {toml_text(listen)}   # where others reach this party; "" if it only calls out
+name = {quoted(name)}
+listen = {quoted(listen)}   # where others reach this party; "" if it only calls out
 
 [data]
-file = {toml_text(data or f"{name}.csv")}   # .csv, .tsv, .parquet, .npz or LIBSVM
-id = {toml_text(id_column)}                 # the column by which rows are matched with the others'
+file = {quoted(data or f"{name}.csv")}   # .csv, .tsv, .parquet, .npz or LIBSVM
+id = {quoted(id_column)}                 # the column by which rows are matched with the others'
 {label_line}
 columns = []                # feature columns; none listed: all but id and label
 one_hot = []                # of these, the categorical ones

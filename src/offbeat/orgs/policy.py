@@ -7,7 +7,7 @@ import msgspec
 
 from offbeat.errors import Refused
 from offbeat.jobs.organisations import LABELS, Job, wanted_of
-from offbeat.jobs.settings import Settings
+from offbeat.settings import Settings
 
 Names = tuple[str, ...]
 

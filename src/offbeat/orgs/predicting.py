@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from offbeat.errors import OffbeatError, PeerFailed, Refused
-from offbeat.families.evaluation import probabilities
+from offbeat.learning.scores import probabilities
 from offbeat.orgs import predict
 from offbeat.orgs.control import Answer, OpenPrediction, Predicted, Request
 from offbeat.orgs.party_config import Home
@@ -40,7 +40,7 @@ class Predictions:
             return Predicted([], [], [] if run.job.model.loss == "logistic" else None, classes_of(run), [])
         prediction = f"predict-{secrets.token_hex(8)}"
         self._open_everywhere(run, prediction, len(ids))
-        party = self._predictor(run, prediction, self._home.name, tokens_of(ids, run.salt))
+        party = self._predictor(run, prediction, self._home.name, tokens_of(ids, run.own.salt))
         finish = self._session(run, prediction, party).finished[self._home.name]
         if finish.verdict == "refused":
             raise Refused(f"{finish.reason}.")
@@ -89,7 +89,7 @@ class Predictions:
 
     def _predictor(self, run: Run, prediction: str, asker: str, tokens: Sequence[bytes]) -> predict.Predictor:
         scorer = TableScores(self._home, run, self._ledger, what=f"{run.run}/{prediction}", asker=asker)
-        return run.predictor(prediction, asker, scorer, tokens, without=self._home.config.policy.predict_without)
+        return run.own.predictor(prediction, asker, scorer, tokens, without=self._home.config.policy.predict_without)
 
     def _session(self, run: Run, prediction: str, party: predict.Predictor) -> Outcome:
         on_loss: OnLoss = "continue" if self._home.config.policy.predict_without else "stop"

@@ -15,7 +15,7 @@ from offbeat.data.matrix import Floats, Matrix, take_rows
 from offbeat.data.prepare import Fitted, Preparation, fit_preparation
 from offbeat.data.table import Table, read_table
 from offbeat.errors import BadData, Refused
-from offbeat.families.evaluation import with_constant
+from offbeat.families.setting import with_constant
 from offbeat.jobs.organisations import Job
 from offbeat.orgs.budget import PrivacyLedger, private_labels
 from offbeat.orgs.party_config import Data, Home

@@ -17,30 +17,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from offbeat.data.matrix import Floats
 from offbeat.data.table import Table
-from offbeat.errors import BadData, OffbeatError, PeerFailed, Refused
-from offbeat.families.evaluation import accuracy, area_under_curve
+from offbeat.errors import OffbeatError, PeerFailed, Refused
 from offbeat.jobs.organisations import Job, wanted_of
+from offbeat.learning.scores import root_mean_square, two_class_metrics
 from offbeat.metrics.plain import json_text, replace_file
 from offbeat.orgs import align_psi, predict
-from offbeat.orgs.align_psi import Aligner
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import ENDED_PHASES, RunStatus, error_named
 from offbeat.orgs.org_record import OwnRun, write_record
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_rows
-from offbeat.orgs.predict import Predictor
 from offbeat.orgs.row_ledger import Counts, RowLedger, refuse_rows_over_cap
-from offbeat.orgs.rows import OwnRows, load_table, own_rows, read_model, write_model
-from offbeat.orgs.scoring import part_scores
-from offbeat.orgs.tokens import id_column, tokens_of
-from offbeat.orgs.train import AnyGuarded, build_party, ended_together, sums_of, trained_model
-from offbeat.party.contract import Finish, Message, Party
+from offbeat.orgs.rows import OwnRows, load_table, own_rows, write_model
+from offbeat.orgs.sessions import OwnSessions, ids_of
+from offbeat.orgs.tokens import id_column
+from offbeat.orgs.train import OwnTraining
+from offbeat.party.contract import Message, Party
 from offbeat.party.verdicts import ended_well
-from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
+from offbeat.runtime.checkpoint import write_checkpoint
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.grpc.identity import Identity, Roster, write_private
 from offbeat.runtime.grpc.options import SessionOptions
@@ -70,8 +66,8 @@ class Run:
         self.home, self.identity, self.roster, self.server = home, identity, roster, server
         self.run, self.job, self.initiator = run, job, initiator
         self.ledger, self.privacy = ledger, privacy
-        self.folder = home.runs / run
-        self.private = home.private / run
+        self.own = OwnSessions(home, identity, run, job)
+        self.folder, self.private = self.own.folder, self.own.private
         self.status = RunStatus(run, job.name, initiator, "proposed")
         self.reports: dict[str, dict[str, Any]] = {}
         self._session: Session | None = None
@@ -106,15 +102,6 @@ class Run:
             write_private(self.private / "salt", salt)
             write_private(self.private / "nonce", os.urandom(32))
         self.update(phase="accepted")
-
-    @property
-    def salt(self) -> bytes:
-        return (self.private / "salt").read_bytes()
-
-    def secret(self, purpose: str) -> bytes:
-        """This party's own secret for one purpose of this run; the same after a restart, another in a run that only
-        has the same name."""
-        return run_secret(self.identity, self.private, purpose)
 
     def stop(self, verdict: str, reason: str, *, gently: bool = False) -> None:
         """End this run here, from any thread. Gently: a training of certified models is given time to end with the best
@@ -174,18 +161,21 @@ class Run:
     def _steps(self) -> tuple[str, str, dict[str, Any]]:
         self.update(phase="aligning")
         table = load_table(self.home)
-        rows, tokens = self._aligned(table)
-        refuse_rows(self.home.config.policy, self.home.name, len(rows))
+        aligned = self._aligned(table)
+        count = len(aligned["rows"])
+        refuse_rows(self.home.config.policy, self.home.name, count)
         self._spend()
-        own = own_rows(self.home, table, self.job, rows, tokens)
-        self.update(phase="training", progress={**self.status.progress, "rows": len(rows)})
-        finish, facts, party, outcome = self._trained(own, table, rows)
+        own = own_rows(self.home, table, self.job, aligned["rows"], aligned["tokens"])
+        self.update(phase="training", progress={**self.status.progress, "rows": count})
+        training, outcome = self._trained(own, ids_of(own.tokens_train, table, aligned))
+        finish = outcome.finished[self.home.name]
+        facts: dict[str, Any] = {"events": outcome.events, "seconds": outcome.time_s}
         if ended_well(finish.verdict):
-            metrics = self._tested(own, self._ids_of(own.tokens_test, table, rows))
+            metrics = self._tested(own, ids_of(own.tokens_test, table, aligned))
             self.update(metrics=metrics)
             facts["metrics"] = metrics
-        notes = (*self._alignment_notes(len(table), len(rows)), *own.notes)
-        ended = OwnRun(self.job, self.run, party, outcome, own, notes, self.status.metrics, self._sent)
+        notes = (*self._alignment_notes(table, aligned), *own.notes)
+        ended = OwnRun(self.job, self.run, training, outcome, own, notes, self.status.metrics, self._sent)
         facts |= write_record(self.folder, ended)
         return finish.verdict, finish.reason, facts
 
@@ -195,85 +185,55 @@ class Run:
         if epsilon is not None:
             self.privacy.spend(what, epsilon, self.run, self.home.config.policy.epsilon, self.home.name)
 
-    def _aligned(self, table: Table) -> tuple[NDArray[np.int64], list[bytes]]:
-        kept = read_checkpoint(self.private, "alignment")
+    def _aligned(self, table: Table) -> dict[str, Any]:
+        """Which rows of the table are aligned, in which order, by which tokens."""
+        kept = self.own.kept("alignment")
         if kept is not None:
             self._sent["align"] = kept["sent"]
-            return kept["rows"], list(kept["tokens"])
-        column = id_column(table.ids, self.salt)
-        imported = imported_order(self.home, self.job, self.salt) if self.job.rows.align == "import" else None
-        secret = self.secret("alignment")
-        party = Aligner(
-            self.home.name, self.job.parties, self.job.labels_at[0], column, secret=secret, imported=imported
-        )
+            return kept
+        column = id_column(table.ids, self.own.salt)
+        party = self.own.aligner(column)
         outcome = self.session("align", party, align_psi.MESSAGES, self.folder / "align", self.job.digest)
         finish = outcome.finished[self.home.name]
         if finish.verdict != "aligned":
             raise error_named("BadData" if finish.verdict == "misaligned" else "PeerFailed", f"{finish.reason}.")
         assert party.joined is not None
-        rows, tokens = party.rows(), list(party.joined)
-        write_checkpoint(
-            self.private,
-            "alignment",
-            {"rows": rows, "tokens": tokens, "notes": column.notes(self.home.name), "sent": self._sent["align"]},
-        )
-        return rows, tokens
+        notes, sent = column.notes(self.home.name), self._sent["align"]
+        aligned = {"rows": party.rows(), "tokens": list(party.joined), "notes": notes, "sent": sent}
+        write_checkpoint(self.private, "alignment", aligned)
+        return aligned
 
-    def _alignment_notes(self, own: int, shared: int) -> tuple[str, ...]:
+    def _alignment_notes(self, table: Table, aligned: dict[str, Any]) -> tuple[str, ...]:
         """How the rows were found, and what finding them told."""
-        kept = read_checkpoint(self.private, "alignment")
-        assert kept is not None
         who, leader = self.home.name, self.job.labels_at[0]
-        told = f"{shared} of the {own} rows of '{who}' belong to ids that all {len(self.job.parties)} parties have."
+        shared, all_have = len(aligned["rows"]), f"ids that all {len(self.job.parties)} parties have"
+        told = f"{shared} of the {len(table)} rows of '{who}' belong to {all_have}."
         if self.job.rows.align == "import":
-            return (*kept["notes"], f"{told} The order was imported; no ids were compared.")
+            return (*aligned["notes"], f"{told} The order was imported; no ids were compared.")
         learned = (
             f"Private set intersection told '{leader}' how many ids each party has and which of its own the parties "
             "asked before the last one share, and everybody which of its own ids all have."
         )
-        return (*kept["notes"], told, learned)
+        return (*aligned["notes"], told, learned)
 
-    def _trained(
-        self, own: OwnRows, table: Table, rows: NDArray[np.int64]
-    ) -> tuple[Finish, dict[str, Any], AnyGuarded, Outcome]:
-        ids = self._ids_of(own.tokens_train, table, rows)
+    def _trained(self, own: OwnRows, ids: list[Any]) -> tuple[OwnTraining, Outcome]:
         cap, before = self._row_limits(ids)
-        secret = self.secret("masks")
-        party, messages = build_party(
-            self.job,
-            self.home.name,
-            own,
-            run=self.run,
-            secret=secret,
-            cap=cap,
-            before=before,
-            shape=self.home.config.data.shape,
-        )
-        outcome = self.session("train", party, messages, self.folder, self._training_digest(own))
-        finish = outcome.finished[self.home.name]
-        self.ledger.add(ids, party.rows.asked, what=self.run, asker=self.initiator)
-        write_model(self.private, "model", trained_model(party, self.job, own))
-        self.update(kept=ended_together(party))
-        return finish, {"events": outcome.events, "seconds": outcome.time_s}, party, outcome
+        training = self.own.training(own, cap=cap, before=before)
+        outcome = self.session("train", training.party, training.messages, self.folder, self._training_digest(own))
+        self.ledger.add(ids, training.watched.asked, what=self.run, asker=self.initiator)
+        write_model(self.private, "model", training.model())
+        self.update(kept=training.certified())
+        return training, outcome
 
     def _row_limits(self, ids: list[Any]) -> tuple[int, Counts]:
         """The cap and what was used before, as they were when the training began: a restart must not see others."""
-        kept = read_checkpoint(self.private, "limits")
+        kept = self.own.kept("limits")
         if kept is not None:
             return kept["cap"], kept["before"]
         cap, before = self.home.config.policy.row_cap, self.ledger.counts(ids)
         refuse_rows_over_cap(cap, before, 1, self.home.name)
         write_checkpoint(self.private, "limits", {"cap": cap, "before": before})
         return cap, before
-
-    def _ids_of(self, tokens: Sequence[bytes], table: Table, rows: NDArray[np.int64]) -> list[Any]:
-        position = dict(zip(self._all_tokens(), rows.tolist(), strict=True))
-        return [table.ids[position[token]] for token in tokens]
-
-    def _all_tokens(self) -> list[bytes]:
-        kept = read_checkpoint(self.private, "alignment")
-        assert kept is not None
-        return list(kept["tokens"])
 
     def _training_digest(self, own: OwnRows) -> str:
         """Every stream of the training compares it: the same job over the same rows in the same order."""
@@ -284,9 +244,7 @@ class Run:
         if not len(own.tokens_test):
             return {}
         refuse_rows_over_cap(self.home.config.policy.row_cap, self.ledger.counts(ids), 1, self.home.name)
-        model = read_model(self.private, "model")
-        scorer = FixedScores(own.tokens_test, part_scores(self.job, self.home, model, own.test))
-        party = self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test, without=False)
+        party = self.own.tester(own)
         outcome = self.session("test", party, predict.MESSAGES, self.folder / "test", self._training_digest(own))
         finish = outcome.finished[self.home.name]
         if finish.verdict != "predicted":
@@ -296,30 +254,11 @@ class Run:
             return {}
         assert own.y_test is not None
         if self.job.model.task == "regression":
-            return {"test_rmse": float(np.sqrt(np.mean((party.result - own.y_test) ** 2)))}
-        found = {
-            "test_auc": area_under_curve(party.result, own.y_test),
-            "test_accuracy": accuracy(party.result, own.y_test),
-        }
+            return {"test_rmse": root_mean_square(party.result - own.y_test)}
+        found = two_class_metrics(party.result, own.y_test)
         return {name: value for name, value in found.items() if np.isfinite(value)}
 
     # -- sessions -------------------------------------------------------------------------------------------------
-
-    def predictor(
-        self, what: str, asker: str, scorer: predict.Scorer, tokens: Sequence[bytes], *, without: bool
-    ) -> Predictor:
-        name = f"{self.run}/{what}"
-        return Predictor(
-            self.home.name,
-            self.job.parties,
-            asker,
-            scorer,
-            run=name,
-            secret=self.secret(what) if what == "test" else os.urandom(32),  # whoever asks again gets other masks
-            sums=sums_of(self.job),
-            tokens=tokens if self.home.name == asker else (),
-            without=without,
-        )
 
     def session(
         self,
@@ -373,29 +312,3 @@ class Run:
             self.update(progress={**self.status.progress, **value})
         elif name in ("lost", "back", "passes", "batch_loss"):
             self.update(progress={**self.status.progress, name: value})
-
-
-def imported_order(home: Home, job: Job, salt: bytes) -> list[bytes]:
-    """The tokens of an alignment that was computed elsewhere, in its order."""
-    path = home.folder / f"{job.name}.ids"
-    if not path.is_file():
-        raise BadData(f"the job imports an alignment: expected one id per line, in the common order, in {path}.")
-    return tokens_of(path.read_text(encoding="utf-8").split("\n")[:-1], salt)
-
-
-def run_secret(identity: Identity, private: Path, purpose: str) -> bytes:
-    nonce = (private / "nonce").read_bytes()
-    return identity.derive(f"{purpose} {private.name} {nonce.hex()}")
-
-
-class FixedScores:
-    """Scores that are known already, by token."""
-
-    def __init__(self, tokens: Sequence[bytes], values: Floats) -> None:
-        self._position = {token: i for i, token in enumerate(tokens)}
-        self._values = values
-
-    def scores(self, tokens: Sequence[bytes]) -> tuple[Floats, NDArray[np.bool_]]:
-        places = [self._position.get(token, -1) for token in tokens]
-        known = np.array(places) >= 0
-        return np.where(known, self._values[places] if len(self._values) else 0.0, 0.0), known

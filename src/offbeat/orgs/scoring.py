@@ -35,7 +35,7 @@ class TableScores:
     def scores(self, tokens: Sequence[bytes]) -> tuple[Floats, NDArray[np.bool_]]:
         table = load_table(self._home)
         model = read_model(self._run.private, "model")
-        column = id_column(table.ids, self._run.salt)
+        column = id_column(table.ids, self._run.own.salt)
         row_of = dict(zip(column.tokens, column.rows.tolist(), strict=True))
         rows = np.array([row_of.get(token, -1) for token in tokens], dtype=np.int64)
         known = rows >= 0

@@ -1,101 +1,108 @@
-"""One party of a training run, built from its own rows."""
+"""One party of a training between organisations, built from its own rows by the families of runs in one place."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from offbeat.jobs.methods import method_named
+from offbeat.families.contract import Counters
+from offbeat.families.linear import build_parties, linear_counters, sum_options
+from offbeat.jobs.methods import linear_named
 from offbeat.jobs.organisations import Job
+from offbeat.jobs.vertical import Job as VerticalJob
 from offbeat.learning.blocks import make_block
 from offbeat.learning.losses import DEBIASED_LOGISTIC, loss_named
 from offbeat.learning.penalties import penalty_named
 from offbeat.orgs import guard
-from offbeat.orgs.embedding_guard import GuardedEmbedding
 from offbeat.orgs.guard import Guarded
-from offbeat.orgs.row_ledger import Counts
 from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept
-from offbeat.orgs.train_embedding import build_embedding_party, trained_part
 from offbeat.orgs.watched_rows import WatchedRows
-from offbeat.party.contract import Message
+from offbeat.party.contract import Message, Party
 from offbeat.party.masked_sum import SumOptions
-from offbeat.party.member import LinearOptions
 from offbeat.party.survey import Problem
 
-AnyGuarded = Guarded | GuardedEmbedding
+
+class OwnTraining(Protocol):
+    """One party's side of a training: the party behind its owner's guard, and what may be told of it."""
+
+    @property
+    def party(self) -> Party: ...
+    @property
+    def watched(self) -> WatchedRows: ...
+    @property
+    def messages(self) -> Sequence[type[Message]]: ...
+
+    def counters(self) -> Counters: ...
+
+    def passes(self) -> float: ...
+
+    def model(self) -> OwnModel:
+        """This party's part of the model, for its owner to keep."""
+
+    def certified(self) -> bool:
+        """Whether that part is of a certified model that all have kept, however the run ended."""
+
+    def privacy(self) -> dict[str, Any] | None:
+        """What left of this party's columns under an account."""
+
+
+def vertical_of(job: Job) -> VerticalJob:
+    """The keys that a training between organisations shares with one in one place."""
+    method, model = job.method, job.model
+    shared = {
+        key: getattr(method, key)
+        for key in ("algorithm", "passes", "target", "in_flight", "secure_sum", "two_party_insecure", "seed")
+    }
+    return VerticalJob(
+        **shared,
+        step="auto" if method.step is None else method.step,
+        batch="auto" if method.batch is None else method.batch,
+        penalty=model.strength,
+        penalty_kind=model.penalty,
+        intercept=model.intercept,
+        on_loss=job.network.on_loss,
+    )
 
 
 def sums_of(job: Job) -> SumOptions:
     """How sums are hidden: in the training of the linear methods, and in every prediction."""
-    return SumOptions(scheme=job.method.secure_sum, two_party_insecure=job.method.two_party_insecure)
+    return sum_options(vertical_of(job))
 
 
-def options_of(job: Job) -> LinearOptions:
-    method = job.method
-    return LinearOptions(
-        method=method_named(method.algorithm).direction,
-        passes=method.passes,
-        target=method.target,
-        step=method.step,
-        batch=method.batch,
-        in_flight=method.in_flight,
-        on_loss=job.network.on_loss,
-        sums=sums_of(job),
-    )
+class OwnLinear:
+    """A linear method. `secret` is this party's own, for this run: masks come from it."""
 
+    def __init__(self, job: Job, rows: OwnRows, watched: WatchedRows, *, run: str, secret: bytes) -> None:
+        self.job, self.rows, self.watched, self.name = job, rows, watched, watched.owner
+        penalty, strength = penalty_named(job.model.penalty), job.model.strength
+        constant = holds_intercept(job, self.name)  # the block knows the column of ones as its intercept
+        matrix = rows.train[:, :-1] if constant else rows.train
+        block = make_block(matrix, penalty=penalty, strength=strength, intercept=constant)
+        loss = loss_named(job.model.loss) if job.method.label_dp_epsilon is None else DEBIASED_LOGISTIC
+        self.inner: Any
+        (self.inner,) = build_parties(
+            vertical_of(job),
+            {party: block if party == self.name else None for party in job.parties},
+            Problem(block.rows, loss, penalty, strength, rows.y_train),
+            job.labels_at,
+            only=self.name,
+            run=run,
+            secrets_seed=int.from_bytes(secret, "big"),
+        )
+        self.party = Guarded(self.inner, watched)
+        self.messages: tuple[type[Message], ...] = (*linear_named(job.method.algorithm).messages, *guard.MESSAGES)
 
-def build_party(
-    job: Job,
-    name: str,
-    rows: OwnRows,
-    *,
-    run: str,
-    secret: bytes,
-    cap: int,
-    before: Counts,
-    shape: tuple[int, ...] = (),
-) -> tuple[AnyGuarded, tuple[type[Message], ...]]:
-    """The party and its message types. `secret` is this party's own, for this run: masks and noise come from it."""
-    if job.embeds:
-        return build_embedding_party(job, name, rows, shape, secret=secret, cap=cap, before=before)
-    return _build_linear(job, name, rows, run=run, secret=secret, cap=cap, before=before)
+    def counters(self) -> Counters:
+        return linear_counters(self.inner)
 
+    def passes(self) -> float:
+        return float(self.inner.passes())
 
-def trained_model(party: AnyGuarded, job: Job, rows: OwnRows) -> OwnModel:
-    """This party's part of the model."""
-    if isinstance(party, GuardedEmbedding):
-        return trained_part(party, job, rows)
-    weights = party.inner.member.block.weights()  # type: ignore[attr-defined]
-    return OwnModel(weights, rows.fitted, holds_intercept(job, party.name), rows.classes)
+    def model(self) -> OwnModel:
+        weights, intercept = self.inner.member.block.weights(), holds_intercept(self.job, self.name)
+        return OwnModel(weights, self.rows.fitted, intercept, self.rows.classes)
 
+    def certified(self) -> bool:
+        halt = self.inner.member.conduct.halt
+        return halt is not None and halt.best >= 0
 
-def ended_together(party: AnyGuarded) -> bool:
-    """Whether this party's part is of a certified model that all have kept, however the run ended."""
-    if isinstance(party, GuardedEmbedding):
-        return False
-    halt = party.inner.member.conduct.halt  # type: ignore[attr-defined]
-    return halt is not None and halt.best >= 0
-
-
-def _build_linear(
-    job: Job, name: str, rows: OwnRows, *, run: str, secret: bytes, cap: int, before: Counts
-) -> tuple[Guarded, tuple[type[Message], ...]]:
-    method = method_named(job.method.algorithm)
-    family = method.family()
-    penalty = penalty_named(job.model.penalty)
-    constant = holds_intercept(job, name)  # the block knows the column of ones as its intercept
-    matrix = rows.train[:, :-1] if constant else rows.train
-    block = make_block(matrix, penalty=penalty, strength=job.model.strength, intercept=constant)
-    loss = loss_named(job.model.loss) if job.method.label_dp_epsilon is None else DEBIASED_LOGISTIC
-    problem = Problem(block.rows, loss, penalty, job.model.strength, rows.y_train)
-    blocks: dict[str, Any] = {party: block if party == name else None for party in job.parties}
-    (inner,) = family.build(
-        blocks,
-        problem,
-        options_of(job),
-        synchronous=method.synchronous,
-        labels_at=tuple(job.labels_at),
-        seed=job.method.seed,
-        run=run,
-        secrets_seed=int.from_bytes(secret, "big"),
-        only=name,
-    )
-    watched = WatchedRows(name, rows.tokens_train, cap=cap, before=before)
-    return Guarded(inner, watched), (*family.messages, *guard.MESSAGES)
+    def privacy(self) -> dict[str, Any] | None:
+        return None

@@ -14,6 +14,8 @@ from offbeat.algorithms.vafl import Client, Server, Vafl
 from offbeat.algorithms.vafl_options import known_start
 from offbeat.data.matrix import Floats, Matrix
 from offbeat.errors import BadJob
+from offbeat.families.contract import Counters
+from offbeat.families.networks import ADAM_STEP, CURVATURE, mean_square, network, private_mode
 from offbeat.jobs.organisations import Job
 from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, LinearEmbedding, Optimiser, Penalty, Sgd, Weights
 from offbeat.learning.layouts import LAYOUTS, fits
@@ -21,40 +23,67 @@ from offbeat.orgs import embedding_guard
 from offbeat.orgs.embedding_guard import GuardedEmbedding
 from offbeat.orgs.housemates import Housemates
 from offbeat.orgs.keyed_noise import KeyedNoise
-from offbeat.orgs.row_ledger import Counts
 from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept
 from offbeat.orgs.watched_rows import WatchedRows
-from offbeat.party.contract import Message
-from offbeat.privacy.embedding import calibrate
 from offbeat.randomness import stream
 
-MESSAGES = (*vafl.MESSAGES, *embedding_guard.MESSAGES)
 BATCH_LEAST = 64
-ADAM_STEP = 2e-3
-CURVATURE = {"logistic": 0.25, "squared": 1.0}
 
 
-def build_embedding_party(
-    job: Job, name: str, rows: OwnRows, shape: tuple[int, ...], *, secret: bytes, cap: int, before: Counts
-) -> tuple[GuardedEmbedding, tuple[type[Message], ...]]:
-    """The party and its message types. `secret` is this party's own, for this run: noise comes from it."""
-    server, features = job.labels_at[0], columns_of(job, name, rows.train)
-    embedding = embedding_of(job, features.shape[1], shape, name)
-    options = known_start(replace(_options(job, rows), optimiser=_optimiser(job, features)), [embedding])
-    me = f"{name} (columns)" if name == server else name
-    client = Client(
-        me,
-        server,
-        embedding.place(features),
-        embedding,
-        embedding.initial(stream(job.method.seed, name, "weights")),
-        options,
-        job.method.seed,
-        KeyedNoise(secret, "embedding"),
-        KeyedNoise(secret, "gradient"),
-    )
-    inner = Housemates([_server(job, rows, options), client]) if name == server else client
-    return GuardedEmbedding(inner, WatchedRows(name, rows.tokens_train, cap=cap, before=before)), MESSAGES
+class OwnEmbedding:
+    """VAFL. `secret` is this party's own, for this run: noise comes from it. `shape`: how its columns are laid out."""
+
+    messages = (*vafl.MESSAGES, *embedding_guard.MESSAGES)
+
+    def __init__(
+        self, job: Job, rows: OwnRows, watched: WatchedRows, *, secret: bytes, shape: tuple[int, ...] = ()
+    ) -> None:
+        self.job, self.rows, self.watched, self.name = job, rows, watched, watched.owner
+        holder, features = job.labels_at[0], columns_of(job, self.name, rows.train)
+        embedding = embedding_of(job, features.shape[1], shape, self.name)
+        options = known_start(replace(_options(job, rows), optimiser=_optimiser(job, features)), [embedding])
+        self.client = Client(
+            f"{self.name} (columns)" if self.name == holder else self.name,
+            holder,
+            embedding.place(features),
+            embedding,
+            embedding.initial(stream(job.method.seed, self.name, "weights")),
+            options,
+            job.method.seed,
+            KeyedNoise(secret, "embedding"),
+            KeyedNoise(secret, "gradient"),
+        )
+        self.server = _server(job, rows, options) if self.name == holder else None
+        inner = self.client if self.server is None else Housemates([self.server, self.client])
+        self.party = GuardedEmbedding(inner, watched)
+
+    def counters(self) -> Counters:
+        client, server = self.client, self.server
+        duplicates, abandoned = (0, 0) if server is None else (server.duplicates, server.refreshes.abandoned)
+        return Counters(client.version, None, duplicates, client.outbox.retried, abandoned)
+
+    def passes(self) -> float:
+        client, server = self.client, self.server
+        if server is not None:
+            return float(server.rows_done / (server.rows * len(server.clients)))
+        return float(client.version * client.options.batch / client.rows)
+
+    def model(self) -> OwnModel:
+        client, server, rows = self.client, self.server, self.rows
+        bias = float(server.weights.trained["bias"][0]) if server is not None and self.job.model.intercept else 0.0
+        intercept = holds_intercept(self.job, self.name)
+        trained = client.embedding.to_arrays(client.weights.trained)
+        if self.job.embedding.kind == "linear":
+            weights = np.append(trained["weight"][0], bias) if intercept else trained["weight"][0]
+            return OwnModel(weights, rows.fitted, intercept, rows.classes)
+        arrays = {"trained": trained, "kept": client.embedding.to_arrays(client.weights.kept)}
+        return OwnModel(np.array([bias]), rows.fitted, intercept, rows.classes, arrays)
+
+    def certified(self) -> bool:
+        return False
+
+    def privacy(self) -> dict[str, Any] | None:
+        return self.client.privacy() if self.client.ledger is not None else None
 
 
 def columns_of(job: Job, name: str, block: Matrix) -> Any:
@@ -63,18 +92,12 @@ def columns_of(job: Job, name: str, block: Matrix) -> Any:
 
 
 def embedding_of(job: Job, columns: int, shape: tuple[int, ...], name: str) -> Embedding:
-    kind, entry = job.embedding.kind, job.embedding
+    kind = job.embedding.kind
     if kind == "linear":
         return LinearEmbedding(columns, 1)
-    from offbeat.learning.networks import TorchEmbedding, cnn, lstm, mlp
-
-    seed = int(stream(job.method.seed, name, "network").integers(2**31))
-    if kind == "mlp":
-        return TorchEmbedding(mlp(columns, 1, entry.hidden, seed=seed), (columns,))
     check_shape(job, shape, name, columns)
-    if kind == "cnn":
-        return TorchEmbedding(cnn(shape[0], shape[1], 1, entry.channels, seed=seed), shape)
-    return TorchEmbedding(lstm(shape[1], 1, entry.hidden[0], seed=seed), shape)
+    seed = int(stream(job.method.seed, name, "network").integers(2**31))
+    return network(kind, (columns,) if kind == "mlp" else shape, 1, job.embedding, seed=seed)
 
 
 def check_shape(job: Job, shape: tuple[int, ...], name: str, columns: int | None = None) -> None:
@@ -104,12 +127,6 @@ def _server(job: Job, rows: OwnRows, options: Vafl) -> Server:
 
 def _options(job: Job, rows: OwnRows) -> Vafl:
     method, count = job.method, len(rows.tokens_train)
-    private, entry = None, job.embedding
-    if entry.epsilon is not None:
-        assert entry.uploads_max is not None
-        private = calibrate(
-            entry.epsilon, entry.delta, entry.uploads_max, clip=entry.clip, gradient_clip=entry.gradient_clip
-        )
     step = method.step or 1.0 / (CURVATURE[job.model.loss] * (len(job.parties) + 1))
     return Vafl(
         variant=method.algorithm,
@@ -118,7 +135,7 @@ def _options(job: Job, rows: OwnRows) -> Vafl:
         in_flight=method.in_flight,
         head_optimiser=Sgd(step),
         penalty=Penalty("l2", job.model.strength) if job.model.strength > 0 else Penalty(),
-        private=private,
+        private=private_mode(job.embedding),
     )
 
 
@@ -126,44 +143,12 @@ def _optimiser(job: Job, features: Any) -> Optimiser:
     """Where the user left the step open: for a linear part, the share of the curvature bound that is its own. The
     parts' bounds need not be added up for that: each is taken as often as there are parts."""
     entry, step = job.embedding, job.method.step
-    adam = entry.optimiser == "adam" or (entry.optimiser == "auto" and entry.kind != "linear")
-    if adam:
+    if entry.optimiser == "adam" or (entry.optimiser == "auto" and entry.kind != "linear"):
         return Adam(step or ADAM_STEP)
     if step is None and entry.kind != "linear":
         raise BadJob('a network needs a number as method.step with embedding.optimiser = "sgd"; "adam" needs none.')
-    squares = features.multiply(features).sum() if hasattr(features, "multiply") else np.square(features).sum()
-    bound = CURVATURE[job.model.loss] * (len(job.parties) + 1) * max(float(squares) / features.shape[0], 1e-12)
+    bound = CURVATURE[job.model.loss] * (len(job.parties) + 1) * max(mean_square(features), 1e-12)
     return Sgd(step or 1.0 / bound)
-
-
-# -- the trained part -------------------------------------------------------------------------------------------------
-
-
-def client_of(party: GuardedEmbedding) -> Client:
-    inner: Any = party.inner
-    found = inner.members[1] if isinstance(inner, Housemates) else inner
-    assert isinstance(found, Client)
-    return found
-
-
-def server_of(party: GuardedEmbedding) -> Server | None:
-    inner: Any = party.inner
-    found = inner.members[0] if isinstance(inner, Housemates) else None
-    assert found is None or isinstance(found, Server)
-    return found
-
-
-def trained_part(party: GuardedEmbedding, job: Job, rows: OwnRows) -> OwnModel:
-    """This party's part of the model, for its owner to keep."""
-    client, server = client_of(party), server_of(party)
-    bias = float(server.weights.trained["bias"][0]) if server is not None and job.model.intercept else 0.0
-    intercept = holds_intercept(job, party.name)
-    trained = client.embedding.to_arrays(client.weights.trained)
-    if job.embedding.kind == "linear":
-        weights = np.append(trained["weight"][0], bias) if intercept else trained["weight"][0]
-        return OwnModel(weights, rows.fitted, intercept, rows.classes)
-    arrays = {"trained": trained, "kept": client.embedding.to_arrays(client.weights.kept)}
-    return OwnModel(np.array([bias]), rows.fitted, intercept, rows.classes, arrays)
 
 
 def network_scores(

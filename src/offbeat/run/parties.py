@@ -1,51 +1,29 @@
-"""The parties of a job, built without running them: all of them for a replay, one of them for a process of its own."""
+"""The parties of a job before anything has happened: all of them for a replay, one of them for its own process."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from offbeat.algorithms import vafl
-from offbeat.data.assemble import VerticalData
-from offbeat.families.vertical_data import load_data
-from offbeat.jobs.horizontal import MESSAGES as EDGE_MESSAGES
-from offbeat.jobs.horizontal import EdgeJob
-from offbeat.jobs.methods import EMBEDDING, method_named
-from offbeat.jobs.vertical import Job, job_from
+import msgspec
+
+from offbeat.families.contract import Training
+from offbeat.families.table import family_of
+from offbeat.jobs.reading import AnyJob, job_from
 from offbeat.party.contract import Message, Party
-from offbeat.run.edge_experiment import edge_parties, load_edges, rows_of_edges
-from offbeat.run.embedding_experiment import embedding_parties
-from offbeat.run.experiment import build_parties, setting_for
 
 
-def parties_of_edge_job(job: EdgeJob) -> Sequence[Party]:
-    """The cloud and the edges of a horizontal job over a named set."""
-    rows, _ = rows_of_edges(load_edges(job), job)
-    cloud, edges = edge_parties(job, rows)
-    return [cloud, *edges]
+def training_of(job: AnyJob, only: str | None = None) -> Training:
+    """The run that a job stands for, over the data that it names."""
+    family = family_of(job)
+    return family.training(job, family.load(job), only=only)
 
 
-def parties_of_job(job: Job, data: VerticalData, only: str | None = None) -> Sequence[Party]:
-    """All parties of a vertical job; `only`: that one alone."""
-    if job.algorithm not in EMBEDDING:
-        return build_parties(setting_for(data, job), data, job, only=only)
-    server, clients = embedding_parties(data, job)
-    everyone: list[Party] = [server, *clients]
-    return [party for party in everyone if only in (None, party.name)]
-
-
-def drew_secret_noise(job: Job | EdgeJob) -> bool:
-    """Whether noise came from the operating system, so that nobody can do the run again."""
-    return job.seed is None or (isinstance(job, Job) and job.embedding.secret_noise)
-
-
-def messages_of_job(job: Job | EdgeJob) -> tuple[type[Message], ...]:
-    """What the parties of a job say to each other."""
-    if isinstance(job, EdgeJob):
-        return EDGE_MESSAGES
-    return vafl.MESSAGES if job.algorithm in EMBEDDING else method_named(job.algorithm).family().messages
-
-
-def party_of_job(spec: Mapping[str, Any], name: str) -> tuple[Party, tuple[type[Message], ...]]:
+def party_of_job(spec: Mapping[str, Any], name: str) -> tuple[Party, Sequence[type[Message]]]:
     """The party of this name, and the messages that it may meet."""
-    job = job_from(spec)
-    (party,) = parties_of_job(job, load_data(job), only=name)
-    return party, messages_of_job(job)
+    training = training_of(job_from(spec), only=name)
+    (party,) = training.parties
+    return party, training.messages
+
+
+def without_optimum(job: AnyJob) -> AnyJob:
+    """Whoever does a run again need not know how near it came."""
+    return msgspec.structs.replace(job, optimum=False) if hasattr(job, "optimum") else job

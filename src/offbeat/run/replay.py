@@ -1,59 +1,55 @@
 """Doing a run again: from its seed where time was virtual, from its parties' logs where it was real."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from offbeat.errors import BadInput, PeerFailed
-from offbeat.families.vertical_data import load_data
-from offbeat.jobs.horizontal import EdgeJob
-from offbeat.jobs.methods import EMBEDDING
-from offbeat.jobs.vertical import Job
+from offbeat.families.table import family_of
+from offbeat.jobs.reading import AnyJob
 from offbeat.message.codec import Codec
 from offbeat.metrics.machine import computing_as_on
 from offbeat.metrics.record import RunRecord
-from offbeat.run.edge_experiment import load_edges, run_edges
-from offbeat.run.embedding_experiment import run_embedding
+from offbeat.party.contract import Message, Party
 from offbeat.run.experiment import run_experiment
-from offbeat.run.folder import any_job_of
-from offbeat.run.parties import drew_secret_noise, messages_of_job, parties_of_edge_job, parties_of_job
+from offbeat.run.folder import job_of
+from offbeat.run.observer import Progress
+from offbeat.run.parties import training_of, without_optimum
 from offbeat.runtime.recovery import log_path, recover
 from offbeat.runtime.threads import digest_of
 
 
 def replay_run(folder: Path, *, verify: bool = False) -> dict[str, Any]:
-    """What was compared, and whether it is the same: for people (`sentence`) and for programs.
-
-    `verify`: of a real run, every log must also lead to its party's end; of an organisation's run, its alignment and
-    its test are replayed beside the training."""
-    record = RunRecord.read(folder)
+    """What was compared, and whether it is the same: for people (`sentence`) and for programs. `verify`: of a real run,
+    every log must also lead to its party's end."""
+    record, job = RunRecord.read(folder), without_optimum(job_of(folder))
+    refuse_secret_noise(job, folder)
     with computing_as_on(record.machine):
-        return _replay(folder, record, verify)
+        if job.runtime.kind == "simulator":
+            return _from_seed(folder, record, job)
+        training = training_of(job)
+        logs = {party.name: Log(party, training.messages, folder) for party in training.parties}
+        return replay_logs(folder, logs, lambda digests: _recorded(record, digests), verify=verify)
 
 
-def _replay(folder: Path, record: RunRecord, verify: bool) -> dict[str, Any]:
-    job = any_job_of(folder)
-    if drew_secret_noise(job):
+def refuse_secret_noise(job: AnyJob, folder: Path) -> None:
+    if job.secret_noise:
         how = "Give the job a seed" if job.seed is None else "Leave out embedding.secret_noise"
         raise BadInput(
             f"{folder} drew secret noise from the operating system, which nobody can draw again. {how} to have runs "
-            "that can be replayed."
+            "that can be done again."
         )
-    if job.runtime.kind == "simulator":
-        return _from_seed(folder, record, job)
-    return _from_logs(folder, record, job, verify)
 
 
-def _from_seed(folder: Path, record: RunRecord, job: Job | EdgeJob) -> dict[str, Any]:
-    looks = len(record.curve)
-    seen = 0
+def _from_seed(folder: Path, record: RunRecord, job: AnyJob) -> dict[str, Any]:
+    looks, seen = len(record.curve), 0
 
-    def watch(glance: object) -> bool:
+    def watch(progress: Progress) -> bool:
         nonlocal seen
         seen += 1
         return record.verdict != "stopped" or seen < looks
 
-    again = _again(job, watch)
+    again = run_experiment(family_of(job).load(job), job, watch=watch).record
     same = again.digest == record.digest
     words = "came out the same, bit for bit" if same else "came out differently"
     return {
@@ -66,49 +62,54 @@ def _from_seed(folder: Path, record: RunRecord, job: Job | EdgeJob) -> dict[str,
     }
 
 
-def _again(job: Job | EdgeJob, watch: Callable[[object], bool]) -> RunRecord:
-    if isinstance(job, EdgeJob):
-        return run_edges(load_edges(job), job, watch=watch).record
-    data = load_data(job)
-    if job.algorithm not in EMBEDDING:
-        return run_experiment(data, job, optimum=0.0, watch=watch).record
-    return run_embedding(data, job, watch=watch).record
+class Log(NamedTuple):
+    """A party built anew, the messages that it may meet, and the folder that holds the log of its first life."""
+
+    party: Party
+    messages: Sequence[type[Message]]
+    folder: Path
 
 
-def _from_logs(folder: Path, record: RunRecord, job: Job | EdgeJob, verify: bool) -> dict[str, Any]:
-    parties = parties_of_edge_job(job) if isinstance(job, EdgeJob) else parties_of_job(job, load_data(job))
-    codec = Codec(messages_of_job(job))
-    digests, events = {}, {}
-    for party in parties:
-        if not log_path(folder, party.name).is_file():
-            raise BadInput(
-                f"{folder} has no log of {party.name} ({log_path(folder, party.name)}): it cannot be replayed."
-            )
+def replay_logs(
+    run: Path, logs: Mapping[str, Log], recorded: Callable[[dict[str, bytes]], bool], *, verify: bool
+) -> dict[str, Any]:
+    """Feed each log to its party. `recorded`: whether digests by log are those that the run's record tells of."""
+    digests: dict[str, bytes] = {}
+    events: dict[str, int] = {}
+    verdicts: dict[str, str] = {}
+    for name, log in logs.items():
+        path = log_path(log.folder, log.party.name)
+        if not path.is_file():
+            raise BadInput(f"{run} has no log of {name} ({path}): it cannot be replayed.")
         try:
-            replayed = recover(party, codec, folder, from_start=True)
+            replayed = recover(log.party, Codec(log.messages), log.folder, from_start=True)
         except PeerFailed as problem:
-            return {"run": str(folder), "how": "logs", "same": False, "party": party.name, "sentence": str(problem)}
-        if verify and replayed.drive.finished is None:
-            sentence = f"The log of {party.name} stops after {replayed.events} events, before its party has ended."
-            return {"run": str(folder), "how": "logs", "same": False, "party": party.name, "sentence": sentence}
-        digests[party.name], events[party.name] = replayed.drive.digest, replayed.events
-    same = _recorded(record, digests)
-    total = sum(events.values())
+            return _differs(run, name, str(problem))
+        finish = replayed.drive.finished
+        if verify and finish is None:
+            ended = f"The log of {name} stops after {replayed.events} events, before its party has ended."
+            return _differs(run, name, ended)
+        digests[name], events[name] = replayed.drive.digest, replayed.events
+        verdicts[name] = finish.verdict if finish is not None else ""
+    same = recorded(digests)
     words = "gave the same effects, bit for bit" if same else "gave other effects than recorded"
     return {
-        "run": str(folder),
+        "run": str(run),
         "how": "logs",
         "same": same,
         "events": events,
+        "verdicts": verdicts,
         "digests": {name: digest.hex() for name, digest in digests.items()},
-        "sentence": f"{total} logged events of {len(digests)} parties {words}.",
+        "sentence": f"{sum(events.values())} logged events of {', '.join(logs)} {words}.",
     }
+
+
+def _differs(run: Path, name: str, sentence: str) -> dict[str, Any]:
+    return {"run": str(run), "how": "logs", "same": False, "party": name, "sentence": sentence}
 
 
 def _recorded(record: RunRecord, digests: dict[str, bytes]) -> bool:
     """Whether these are the effects that the run's record tells of."""
     if record.runtime == "threads":
         return digest_of(digests) == record.digest
-    if record.runtime not in ("processes", "ray"):
-        return True
     return " ".join(digests[name].hex() for name in sorted(digests)) == record.digest

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from offbeat.cli import app
-from offbeat.jobs.vertical import job_from
+from offbeat.jobs.reading import job_from
 
 RUN_KEYS = {
     "run", "algorithm", "runtime", "seed", "digest", "objective", "certificate", "passes", "seconds", "clock",

@@ -111,9 +111,9 @@ def test_requests_without_a_daemon_say_so(home: Path, tmp_path: Path) -> None:
     assert "cannot be reached" in run("job", "list", "--home", home, "--party", "127.0.0.1:1", code=3)
     job.write_text("name = 'credit'\nparties = ['bank']\nlabels_at = ['bank']\n")
     assert "at least two" in run("job", "submit", job, "--home", home, code=2)
-    assert "found nothing" in run("job", "submit", tmp_path / "none.toml", "--home", home, code=2)
+    assert "There is no job file" in run("job", "submit", tmp_path / "none.toml", "--home", home, code=2)
     assert "expected ids" in run("predict", "RUN", "--home", home, code=2)
-    assert "no log of a training" in run("party", "replay", "RUN", "--home", home, code=2)
+    assert "has no run RUN" in run("party", "replay", "RUN", "--home", home, code=2)
 
 
 @pytest.mark.parametrize("ids", ["c001", b"c001", {"c001": 1}, None, 7, [None], ["c1", 1.5], [["c1"]], [True]])

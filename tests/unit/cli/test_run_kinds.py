@@ -14,13 +14,13 @@ from offbeat.audit.releases import ReleaseWatch, release_findings
 from offbeat.cli import app
 from offbeat.errors import BadJob
 from offbeat.jobs.horizontal import edge_job_from
-from offbeat.jobs.methods import EMBEDDING
-from offbeat.jobs.vertical import job_from
-from offbeat.message.codec import Codec
+from offbeat.jobs.methods import names_of
+from offbeat.jobs.reading import job_from
+from offbeat.jobs.vertical import vertical_job_from
 from offbeat.metrics.record import RunRecord
 from offbeat.party.contract import Send, Started
 from offbeat.report.wording import privacy_rows
-from offbeat.run.folder import any_job_of
+from offbeat.run.folder import job_of
 
 VAFL = """
 algorithm = "vafl"
@@ -120,10 +120,10 @@ def test_an_audit_of_labels_answered_at_random_says_what_derivatives_reveal_then
 
 
 def test_an_audit_notices_a_number_used_for_two_values():
-    watch = ReleaseWatch(Codec(vafl.MESSAGES))
+    watch = ReleaseWatch(SimpleNamespace(messages=vafl.MESSAGES))
     for value in (1.0, 1.0, 2.0):
         body = vafl.Upload(7, 0, -1, True, np.array([0]), np.array([[value]]))
-        watch.handled(0.0, SimpleNamespace(name="bank"), Started(), [Send("server", body)])
+        watch.handled("bank", Started(), [Send("server", body)])
     assert watch.repeated == 1
     assert watch.violations == ["bank used release number 7 for two different values"]
 
@@ -156,7 +156,7 @@ def test_private_embeddings_state_what_they_spent(tmp_path):
 
 
 def test_an_audit_notices_a_row_that_left_more_often_than_its_ledger_says():
-    watch = ReleaseWatch(Codec(vafl.MESSAGES))
+    watch = ReleaseWatch(SimpleNamespace(messages=vafl.MESSAGES))
     watch.seen["bank"] = Counter({4: 3, 5: 1})
     record = SimpleNamespace(privacy={"bank": {"releases": 1, "releases_most": 2}})
     found = release_findings(record, watch)
@@ -166,7 +166,7 @@ def test_an_audit_notices_a_row_that_left_more_often_than_its_ledger_says():
 
 
 def test_the_names_of_vafl_are_those_of_its_variants():
-    assert EMBEDDING == vafl.VARIANTS
+    assert names_of("embedding") == vafl.VARIANTS
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_horizontal_job_is_run_reported_and_replayed(tmp_path):
     assert set(record["parties"]) == {"cloud", "edge1", "edge2", "edge3"}
     assert record["verdict"] == "passes" and 0 < record["privacy"]["edge1"]["epsilon"] <= 8.0
     assert load_file(tmp_path / "run" / "checkpoints" / "cloud.safetensors")["parameters"].shape == (7850,)
-    assert any_job_of(tmp_path / "run").privacy.uploads == 12
+    assert job_of(tmp_path / "run").privacy.uploads == 12
     assert call("report", tmp_path / "run").exit_code == 0
     assert json.loads(call("replay", tmp_path / "run", "--json").stdout)["same"] is True
 
@@ -275,6 +275,6 @@ def test_a_linear_job_refuses_the_table_of_embeddings():
     with pytest.raises(BadJob, match="has no use for embedding"):
         job_from({"algorithm": "vfb2-svrg", "embedding": {"t": 2}})
     with pytest.raises(BadJob, match="horizontal"):
-        job_from({"algorithm": "mapa"})
+        vertical_job_from({"algorithm": "mapa"})
     with pytest.raises(BadJob, match="Did you mean"):
         edge_job_from({"algorithm": "mappa"})

@@ -5,12 +5,13 @@ import pytest
 import scipy.sparse as sp
 
 from offbeat.data.align import align
+from offbeat.data.columns import NumberedColumns
 from offbeat.data.holdout import held_out, id_text
 from offbeat.data.matrix import cut_columns, stack_columns
-from offbeat.data.names import NumberedColumns, nearest, party_names
 from offbeat.data.split import split_columns, split_rows
 from offbeat.data.table import Table, table_from_arrays
 from offbeat.errors import BadData
+from offbeat.names import nearest, party_names
 
 
 def table(ids: list[object], name: str = "t") -> Table:

@@ -6,13 +6,13 @@ import pytest
 from offbeat import VerticalClassifier, VerticalRegressor
 from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadJob
+from offbeat.families.statements import DERIVATIVES_TELL
 from offbeat.jobs.vertical import Job
 from offbeat.learning.losses import LOGISTIC, LOSSES
 from offbeat.metrics.record import RunRecord
 from offbeat.privacy.label_response import response_probabilities
 from offbeat.report.summary import summary_text
 from offbeat.run.experiment import run_experiment
-from offbeat.run.record import DERIVATIVES_TELL
 
 WIDTHS = {"bank": 4, "shop": 3, "telecom": 3}
 
@@ -132,7 +132,7 @@ def test_labels_at_one_party_in_the_estimators():
     assert "sign" not in regressor.record_.warnings[0]
     with pytest.raises(BadJob, match="logistic"):
         VerticalRegressor("vfb2-saga", labels_at=["telecom"], label_dp_epsilon=1.0).fit(blocks, score)
-    with pytest.raises(BadJob, match="label_dp_epsilon must be between"):
+    with pytest.raises(BadJob, match="label_dp_epsilon must be a number between"):
         VerticalClassifier("vfb2-saga", label_dp_epsilon=0.0).fit(blocks, labels)
 
 

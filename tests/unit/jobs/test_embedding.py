@@ -4,8 +4,11 @@ import pytest
 
 from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadJob
-from offbeat.jobs.vertical import Job, RuntimeEntry, job_from
-from offbeat.run.embedding_experiment import run_embedding
+from offbeat.jobs.embedding import EmbeddingEntry
+from offbeat.jobs.reading import job_from
+from offbeat.jobs.runtime import RuntimeEntry
+from offbeat.jobs.vertical import Job
+from offbeat.run.experiment import run_experiment
 
 MIXED = {"bank": "mlp", "shop": "linear"}
 PRIVATE = {"epsilon": 4.0, "uploads_max": 3}
@@ -66,7 +69,8 @@ def test_noise_that_cannot_be_drawn_again_needs_a_runtime_that_never_does(kind):
     with pytest.raises(BadJob, match="rebuilds a lost party"):
         job_from({**tree, "runtime": {"kind": kind}})
     with pytest.raises(BadJob, match="rebuilds a lost party"):
-        run_embedding(DATA, Job(algorithm="vafl", runtime=RuntimeEntry(kind=kind)), secret_noise=True)
+        secret = EmbeddingEntry(secret_noise=True)
+        run_experiment(DATA, Job(algorithm="vafl", embedding=secret, runtime=RuntimeEntry(kind=kind)))
 
 
 @pytest.mark.parametrize("kind", ["box", "ball"])
@@ -74,4 +78,4 @@ def test_a_box_or_ball_has_a_size(kind):
     with pytest.raises(BadJob, match="no weight but zero"):
         job_from({"algorithm": "vafl", "penalty_kind": kind, "penalty": 0.0})
     with pytest.raises(BadJob, match="size above 0"):
-        run_embedding(DATA, Job(algorithm="vafl", penalty_kind=kind, penalty=0.0))
+        run_experiment(DATA, Job(algorithm="vafl", penalty_kind=kind, penalty=0.0))

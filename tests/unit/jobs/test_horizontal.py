@@ -13,17 +13,13 @@ from offbeat.algorithms.fedbuff import BufferedMean, Mixing
 from offbeat.cli.edges import edge_commands
 from offbeat.data.horizontal import horizontal_from_arrays
 from offbeat.errors import BadData, BadInput, BadJob
-from offbeat.jobs.horizontal import (
-    build_cloud,
-    constants_of,
-    edge_job_from,
-    privacy_of,
-    read_edge_job,
-    rows_for,
-    rule_of,
-)
+from offbeat.families.horizontal import build_cloud, privacy_of, rows_for
+from offbeat.jobs.horizontal import edge_job_from
+from offbeat.jobs.methods import horizontal_named
+from offbeat.jobs.reading import read_tree
+from offbeat.jobs.rules import constants_of
 from offbeat.metrics.record import RunRecord
-from offbeat.run.edge_experiment import run_edges
+from offbeat.run.experiment import run_experiment
 
 SMALL = {
     "updates": 40,
@@ -46,6 +42,14 @@ def changed(**changes):
     return edge_job_from(tree)
 
 
+def read_edge_job(path):
+    return edge_job_from(read_tree(path), str(path))
+
+
+def rule_of(job):
+    return horizontal_named(job.algorithm).rule(job)
+
+
 def data(edges=4):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((900, 6))
@@ -64,7 +68,7 @@ def test_a_file_is_read_and_its_mistakes_are_named(tmp_path):
         ("updates = 'many'", "updates"),
         ("algorithm = 'mappa'", "mapa"),
         ("[privacy]\nmode = 'paper'", "batch-mean"),
-        ("updates = 0", "updates must be between 1 and"),
+        ("updates = 0", "updates must be a whole number between 1 and"),
         ("[rate]\nclip = -1.0", "above 0"),
         ("algorithm = 'audp'", "needs rate.clip"),
         ("updates = ", "TOML"),
@@ -113,10 +117,10 @@ def test_rows_are_scaled_by_their_own_norm():
 
 
 def test_a_sound_run_states_what_it_spent(tmp_path):
-    result = run_edges(data(), changed())
+    result = run_experiment(data(), changed())
     record = result.record
     assert record.verdict == "passes" and record.metrics["test_accuracy"] > 0.6
-    assert all(stated["epsilon"] <= 4.0 for stated in result.privacy.values())
+    assert all(stated["epsilon"] <= 4.0 for stated in result.record.privacy.values())
     assert any("differentially private for replace-one" in warning for warning in record.warnings)
     assert any("seeded" in warning for warning in record.warnings)
     assert {row.message for row in record.reveals} >= {"Upload", "Model", "Hello"}
@@ -129,22 +133,22 @@ def test_a_sound_run_states_what_it_spent(tmp_path):
 
 def test_a_paper_run_says_that_it_is_not_private():
     job = changed(algorithm="mapa", privacy={"mode": "batch-mean (paper)", "epsilon": 0.5})
-    result = run_edges(data(), job)
+    result = run_experiment(data(), job)
     assert any("not differentially private" in warning for warning in result.record.warnings)
-    assert result.privacy["edge1"]["epsilon"] is None
+    assert result.record.privacy["edge1"]["epsilon"] is None
 
 
 @pytest.mark.parametrize("algorithm", ["fedasync", "fedbuff", "asgd"])
 def test_baselines_run_and_warn(algorithm):
     job = changed(algorithm=algorithm, updates=20, rate={"buffer": 3, "step": 0.5})
-    record = run_edges(data(), job).record
+    record = run_experiment(data(), job).record
     assert record.verdict == "passes"
     assert any("not differentially private" in warning for warning in record.warnings)
 
 
 def test_the_same_seed_gives_the_same_record():
     job = changed(privacy={"mode": "batch-mean (paper)"})
-    assert run_edges(data(), job).record.digest == run_edges(data(), job).record.digest
+    assert run_experiment(data(), job).record.digest == run_experiment(data(), job).record.digest
 
 
 def test_the_cloud_knows_its_edges():
@@ -219,28 +223,28 @@ def test_a_network_needs_constants_that_its_form_does_not_give():
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ({"rate": {"step": math.inf}}, "rate.step must be a finite number"),
-        ({"privacy": {"epsilon": {"edge1": math.nan}}}, "privacy.epsilon.edge1 must be a finite number"),
-        ({"runtime": {"slow": {"edge1": 1e9}}}, "1 to 1000"),
-        ({"runtime": {"jitter_cv": math.inf}}, "runtime.jitter_cv must be a finite number"),
-        ({"strength": -1.0}, "strength must be 0 or more"),
-        ({"rate": {"mixing": 5.0}}, "rate.mixing must be above 0 and at most 1"),
-        ({"rate": {"decay": -3.0}}, "rate.decay must be 0 or more"),
-        ({"rate": {"local_steps": 0}}, "rate.local_steps must be between 1 and"),
-        ({"rate": {"buffer": 0}}, "rate.buffer must be between 1 and"),
-        ({"rate": {"shrink": 2.0}}, "rate.shrink must be above 0 and at most 1"),
-        ({"privacy": {"uploads": 10**8}}, "privacy.uploads must be between 1 and"),
-        ({"privacy": {"epsilon": 0.0}}, "privacy.epsilon must be above 0"),
-        ({"privacy": {"epsilon": {"a": -1.0}}}, "privacy.epsilon.a must be above 0"),
-        ({"privacy": {"delta": 0.0}}, "privacy.delta must be above 0"),
-        ({"constants": {"smoothness": 0.0}}, "constants.smoothness must be above 0"),
-        ({"data": {"edges": 0}}, "data.edges must be at least 1"),
+        ({"rate": {"step": math.inf}}, "rate.step must be a finite number above 0; got inf"),
+        ({"privacy": {"epsilon": {"edge1": math.nan}}}, "privacy.epsilon must be a finite number above 0 or a table"),
+        ({"runtime": {"slow": {"edge1": 1e9}}}, "a number between 1 and 1000"),
+        ({"runtime": {"jitter_cv": math.inf}}, "runtime.jitter_cv must be a number between 0 and 10; got inf"),
+        ({"strength": -1.0}, "strength must be a finite number of 0 or more"),
+        ({"rate": {"mixing": 5.0}}, "rate.mixing must be a number above 0 and at most 1"),
+        ({"rate": {"decay": -3.0}}, "rate.decay must be a finite number of 0 or more"),
+        ({"rate": {"local_steps": 0}}, "rate.local_steps must be a whole number between 1 and"),
+        ({"rate": {"buffer": 0}}, "rate.buffer must be a whole number between 1 and"),
+        ({"rate": {"shrink": 2.0}}, "rate.shrink must be a number above 0 and at most 1"),
+        ({"privacy": {"uploads": 10**8}}, "privacy.uploads must be a whole number between 1 and"),
+        ({"privacy": {"epsilon": 0.0}}, "privacy.epsilon must be a finite number above 0"),
+        ({"privacy": {"epsilon": {"a": -1.0}}}, "got {'a': -1.0}"),
+        ({"privacy": {"delta": 0.0}}, "privacy.delta must be a number above 0"),
+        ({"constants": {"smoothness": 0.0}}, "constants.smoothness must be a finite number above 0"),
+        ({"data": {"edges": 0}}, "data.edges must be a whole number of 1 or more or a list"),
         ({"data": {"edges": ["cloud", "a"]}}, "none of them 'cloud'"),
         ({"data": {"edges": ["a", "a"]}}, "names that differ"),
         ({"data": {"edges": ["a/../b"]}}, "cannot be a party's name"),
-        ({"data": {"shards_per_edge": 0}}, "data.shards_per_edge must be at least 1"),
-        ({"data": {"concentration": 0.0}}, "data.concentration must be above 0"),
-        ({"model": {"classes": 1}}, "model.classes must be between 2 and"),
+        ({"data": {"shards_per_edge": 0}}, "data.shards_per_edge must be a whole number of 1 or more"),
+        ({"data": {"concentration": 0.0}}, "data.concentration must be a finite number above 0"),
+        ({"model": {"classes": 1}}, "model.classes must be a whole number between 2 and"),
         ({"runtime": {"latency_s": 100.0}}, "Set retry_s to 201 or more"),
     ],
 )

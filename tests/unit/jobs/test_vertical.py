@@ -4,23 +4,19 @@ import re
 import tomllib
 from math import inf
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from offbeat.errors import BadJob
+from offbeat.jobs.embedding import EmbeddingEntry
 from offbeat.jobs.horizontal import ConstantsEntry, EdgeDataEntry, EdgeJob, ModelEntry, PrivacyEntry, RateEntry
-from offbeat.jobs.vertical import (
-    DataEntry,
-    EmbeddingEntry,
-    Job,
-    PartyEntry,
-    RuntimeEntry,
-    apply_setting,
-    job_from,
-    read_job,
-    toml_of,
-)
+from offbeat.jobs.reading import job_from, job_text, plain_of, read_job
+from offbeat.jobs.runtime import Faults, RuntimeEntry, resolved
+from offbeat.jobs.vertical import DataEntry, Job, PartyEntry
+from offbeat.runtime.simulator import PROFILES
+from offbeat.settings import apply_setting
 
 SMALLEST = """
 algorithm = "afsvrg-vp"
@@ -84,16 +80,16 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_name(tmp_path, line, n
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("passes = 0", "passes must be above 0"),
-        ("penalty = -1.0", "penalty must be 0 or more"),
-        ("seed = 'seven'", "seed"),
-        ("step = 'automatic'", "step must be a number"),
-        ("step = -0.5", "step must be above 0"),
-        ("batch = 0", "batch must be at least 1"),
+        ("passes = 0", "passes must be a finite number above 0; got 0"),
+        ("penalty = -1.0", "penalty must be a finite number of 0 or more; got -1.0"),
+        ("seed = 'seven'", "seed must be a whole number of 0 or more; got 'seven'"),
+        ("step = 'automatic'", 'step must be a finite number above 0 or one of "auto", "grid"; got'),
+        ("step = -0.5", "step must be a finite number above 0"),
+        ("batch = 0", "batch must be a whole number of 1 or more"),
         ("loss = 'logistics'", "Did you mean 'logistic'"),
         ("secure_sum = 'pairwize'", "Did you mean 'pairwise'"),
         ("[runtime]\nkind = 'simulation'", "runtime.kind must be one of"),
-        ("[runtime]\nslow = { shop = 0.5 }", "how many times slower"),
+        ("[runtime]\nslow = { shop = 0.5 }", "a number between 1 and 1000 for each name; got {'shop': 0.5}"),
         ("step = 'grid'\n[runtime]\nkind = 'threads'", "only the simulator"),
         ("x = ", "not valid TOML"),
         ("[[party]]\nname = 'a'\nfile = 'x'\n[[party]]\nname = 'a'\nfile = 'y'", "same name"),
@@ -101,38 +97,47 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_name(tmp_path, line, n
         ("[[party]]\nname = '../evil'\nfile = 'x'", "cannot be a party's name"),
         ("penalty = inf", "penalty must be a finite number"),
         ("step = inf", "step must be a finite number"),
-        ("lag = inf", "lag must be a finite number"),
+        ("lag = inf", "lag must be a number between 0 and 1e+06; got inf"),
         ("target = nan", "target must be a finite number"),
-        ("label_dp_epsilon = inf", "label_dp_epsilon must be a finite number"),
-        ("label_dp_epsilon = 1000.0", "label_dp_epsilon must be between"),
-        ("in_flight = 1000000", "in_flight must be between 1 and 1024"),
-        (f"seed = 1{'0' * 400}", "seed must be a number of 64 bits"),
-        ("patience_s = 1e-9", "patience_s must be between"),
-        ("looks_per_pass = 1e9", "looks_per_pass must be between"),
-        ("fraction_bits = 1", "fraction_bits must be between 16 and 60"),
-        ("fraction_bits = 63", "fraction_bits must be between 16 and 60"),
-        ("[runtime]\nslow = { shop = 1e6 }", "1 to 1000"),
-        ("[runtime]\nslow = { shop = inf }", "runtime.slow.shop must be a finite number"),
-        ("[runtime]\nlatency_s = inf", "runtime.latency_s must be a finite number"),
+        ("label_dp_epsilon = inf", "label_dp_epsilon must be a number between"),
+        ("label_dp_epsilon = 1000.0", "label_dp_epsilon must be a number between"),
+        ("in_flight = 1000000", "in_flight must be a whole number between 1 and 1024"),
+        (f"seed = 1{'0' * 400}", "seed must be a whole number"),
+        ("patience_s = 1e-9", "patience_s must be a number between"),
+        ("looks_per_pass = 1e9", "looks_per_pass must be a number between"),
+        ("fraction_bits = 1", "fraction_bits must be a whole number between 16 and 60"),
+        ("fraction_bits = 63", "fraction_bits must be a whole number between 16 and 60"),
+        ("[runtime]\nslow = { shop = 1e6 }", "between 1 and 1000"),
+        ("[runtime]\nslow = { shop = inf }", "got {'shop': inf}"),
+        ("[runtime]\nlatency_s = inf", "runtime.latency_s must be a number between 0 and 3600; got inf"),
         ("[runtime]\nlatency_s = 10", "Set patience_s to 20 or more"),
-        ("[runtime]\nbandwidth_mbit_s = 1e-9", "runtime.bandwidth_mbit_s must be at least 1e-06"),
+        ("[runtime]\nbandwidth_mbit_s = 1e-9", "runtime.bandwidth_mbit_s must be a number of 1e-06 or more"),
         ("[runtime]\nbandwidth_mbit_s = 1e-3", "Set patience_s"),
         ("[runtime]\nserving = 'slow'\noverhead_s = 10\nslow = { shop = 4 }", "Set patience_s"),
-        ("[runtime]\noverhead_s = inf", "runtime.overhead_s must be a finite number"),
+        ("[runtime]\noverhead_s = inf", "runtime.overhead_s must be a number between 0 and 3600"),
         ("[runtime]\nfaults_until_s = inf", "runtime.faults_until_s must be a finite number"),
-        ("[runtime]\njitter_cv = inf", "runtime.jitter_cv must be a finite number"),
-        ("[runtime]\njitter_cv = nan", "runtime.jitter_cv must be a finite number"),
-        ("[runtime]\njitter_cv = -1", "runtime.jitter_cv must be between 0 and 10"),
-        ("[data]\nset = 'credit-like'\nparties = 0", "data.parties must be a number from 2"),
-        ("[data]\nset = 'credit-like'\nparties = -3", "data.parties must be a number from 2"),
-        ("[data]\nset = 'credit-like'\nparties = []", "data.parties must be a number from 2"),
-        ("[data]\nset = 'credit-like'\nlimit_rows = -5", "data.limit_rows must be at least 1"),
+        ("[runtime]\njitter_cv = inf", "runtime.jitter_cv must be a number between 0 and 10"),
+        ("[runtime]\njitter_cv = nan", "runtime.jitter_cv must be a number between 0 and 10"),
+        ("[runtime]\njitter_cv = -1", "runtime.jitter_cv must be a number between 0 and 10"),
+        (
+            "[data]\nset = 'credit-like'\nparties = 0",
+            "data.parties must be a whole number between 2 and 1000",
+        ),
+        (
+            "[data]\nset = 'credit-like'\nparties = -3",
+            "data.parties must be a whole number between 2 and 1000",
+        ),
+        (
+            "[data]\nset = 'credit-like'\nparties = []",
+            "data.parties must be a whole number between 2 and 1000",
+        ),
+        ("[data]\nset = 'credit-like'\nlimit_rows = -5", "data.limit_rows must be a whole number of 1 or more"),
         ("[data]\nlimit_rows = 10\n[[party]]\nname = 'a'\nfile = 'x'", "data.limit_rows is for a named set"),
         ("[data]\nparties = 7\n[[party]]\nname = 'a'\nfile = 'x'", "data.parties is for a named set"),
         ("[data]\nsplit = 'mod'\n[[party]]\nname = 'a'\nfile = 'x'", "data.split is for a named set"),
         ("[data]\npreparation = 'z'\n[[party]]\nname = 'a'\nfile = 'x'", "data.preparation is for a named set"),
         ("[data]\nset = 'credit-like'\n[[party]]\nname = 'a'\nfile = 'x'", "choose one"),
-        ("[[party]]\nname = 'a'", "file"),
+        ("[[party]]\nname = 'a'", "the key 'file' is missing under [party.a]"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key(tmp_path, line, words):
@@ -183,12 +188,28 @@ def test_a_setting_that_fits_nowhere_is_refused(setting, words):
 
 def test_a_job_written_back_is_the_same_job(tmp_path):
     job = read_job(written(tmp_path))
-    text = toml_of(job)
-    assert job_from(tomllib.loads(text)) == job
-    set_job = Job(
-        data=DataEntry(set='a "quoted" name', split={"a": ["x"], "b": ["y"]}), runtime=RuntimeEntry(until_s=inf)
+    assert job_from(tomllib.loads(job_text(job))) == job
+    set_job = resolved(
+        Job(data=DataEntry(set='a "quoted" name', split={"a": ["x"], "b": ["y"]}), runtime=RuntimeEntry(until_s=inf))
     )
-    assert job_from(tomllib.loads(toml_of(set_job))) == set_job
+    assert job_from(tomllib.loads(job_text(set_job))) == set_job
+
+
+def test_a_job_is_resolved_when_it_is_read_and_only_then():
+    assert job_from({}).runtime.latency_s == 1e-4
+    assert job_from({"runtime": {"kind": "threads"}}).runtime.latency_s == 0.0
+    assert job_from({"algorithm": "mapa"}).runtime.latency_s == 1e-4
+    given = job_from({"runtime": {"latency_s": 0.5}})
+    assert given.runtime.latency_s == 0.5 and resolved(given) is given
+
+
+def test_what_says_nothing_to_a_job_is_not_written():
+    assert "embedding" not in plain_of(Job()) and "party" not in plain_of(Job())
+    assert plain_of(Job(algorithm="vafl"))["embedding"]["width"] == 16
+
+
+def test_the_faults_of_a_job_are_those_of_the_simulator():
+    assert get_args(Faults) == PROFILES
 
 
 DOCUMENTED = {

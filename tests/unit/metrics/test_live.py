@@ -8,14 +8,14 @@ import pytest
 
 from offbeat.data.vertical import vertical_from_dataset
 from offbeat.errors import PeerFailed
+from offbeat.families.horizontal import load_edges
 from offbeat.jobs.horizontal import edge_job_from
-from offbeat.jobs.vertical import Job, RuntimeEntry
+from offbeat.jobs.runtime import RuntimeEntry
+from offbeat.jobs.vertical import Job
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.live import EVERY_S, LIVE_FILE, LiveRun, Now, PartyNow, forget_live, live_run, read_now
 from offbeat.metrics.plain import encode_plain
 from offbeat.metrics.record import CURVE_FILE, Certificate
-from offbeat.run.edge_experiment import load_edges, run_edges
-from offbeat.run.embedding_experiment import run_embedding
 from offbeat.run.experiment import run_experiment
 from offbeat.run.folder import write_record
 
@@ -116,7 +116,7 @@ def linear(folder, kind="simulator", algorithm="vfb2-svrg", watch=None):
 
 def vafl(folder, kind="simulator"):
     data = vertical_from_dataset("credit-like@0.02", parties=["bank", "shop", "telecom"])
-    return run_embedding(data, Job(algorithm="vafl", passes=2, seed=2, runtime=RuntimeEntry(kind=kind)), folder=folder)
+    return run_experiment(data, Job(algorithm="vafl", passes=2, seed=2, runtime=RuntimeEntry(kind=kind)), folder=folder)
 
 
 def edges(folder, kind="simulator"):
@@ -126,7 +126,7 @@ def edges(folder, kind="simulator"):
         "data": {"set": "digits-like", "edges": 3, "limit_rows": 600},
     }  # fmt: skip
     job = edge_job_from(tree, "test", None)
-    return run_edges(load_edges(job), job, folder=folder)
+    return run_experiment(load_edges(job), job, folder=folder)
 
 
 @pytest.mark.parametrize("kind", ["simulator", "threads"])

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from offbeat.families.linear import kept_weights
 from offbeat.party.conduct import Halt
-from offbeat.run.experiment import _kept_weights
 
 NAMES = ("bank", "shop", "telecom")
 
@@ -21,7 +21,7 @@ def party(name, *, halt=None, best=3, roster=NAMES):
 
 def kept(parties, finished):
     outcome = SimpleNamespace(stalled="", finished=dict.fromkeys(finished))
-    return {name: float(weights[0]) for name, weights in _kept_weights(parties, outcome).items()}
+    return {name: float(weights[0]) for name, weights in kept_weights(parties, outcome).items()}
 
 
 def test_who_finished_keeps_its_block():

@@ -5,9 +5,9 @@ import pytest
 
 from offbeat.algorithms import vafl_messages, vfb2
 from offbeat.data.vertical import vertical_from_arrays
-from offbeat.jobs.vertical import Job, RuntimeEntry
+from offbeat.jobs.runtime import RuntimeEntry
+from offbeat.jobs.vertical import Job
 from offbeat.report.summary import summary_text
-from offbeat.run.embedding_experiment import run_embedding
 from offbeat.run.experiment import run_experiment
 from offbeat.run.record import reveals_of
 
@@ -71,7 +71,7 @@ def test_a_model_that_nobody_certified_before_the_limit_is_not_called_certified(
 
 def test_a_limit_of_time_ends_vafl_by_the_same_verdict():
     job = Job(algorithm="vafl", passes=1e6, step=0.1, runtime=RuntimeEntry(until_s=0.5))
-    record = run_embedding(generated(), job).record
+    record = run_experiment(generated(), job).record
     assert (record.verdict, record.exit_code) == ("time", 0)
     assert not any("did not end by itself" in warning for warning in record.warnings)
 

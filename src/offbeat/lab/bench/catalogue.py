@@ -10,8 +10,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-from offbeat.data.names import did_you_mean
 from offbeat.errors import BadInput
+from offbeat.names import did_you_mean
 
 
 def _silent(sentence: str) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from offbeat.algorithms import afsgd_vp, vfb2
 from offbeat.data.matrix import stack_columns
 from offbeat.data.vertical import vertical_from_dataset
-from offbeat.families.evaluation import Setting, prepare
+from offbeat.families.setting import Setting, prepare
 from offbeat.lab.bench.catalogue import Benchmark, BenchOptions, BenchResult
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC

@@ -23,7 +23,7 @@ import scipy.sparse
 from offbeat.algorithms import vfb2
 from offbeat.data.places import find_set
 from offbeat.data.vertical import vertical_from_dataset
-from offbeat.families.evaluation import Setting, prepare
+from offbeat.families.setting import Setting, prepare
 from offbeat.lab.bench.catalogue import Benchmark, BenchOptions, BenchResult
 from offbeat.learning.blocks import Block
 from offbeat.learning.losses import LOGISTIC

@@ -7,7 +7,7 @@ from the same list; the asynchronous side also how many products it keeps in fli
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import inf
 from pathlib import Path
@@ -18,8 +18,9 @@ import numpy as np
 
 from offbeat.data.places import find_set
 from offbeat.errors import PeerFailed
+from offbeat.families.linear import setting_for
 from offbeat.families.vertical_data import load_data
-from offbeat.jobs.methods import method_named
+from offbeat.jobs.methods import linear_named
 from offbeat.jobs.vertical import DataEntry, Job
 from offbeat.lab.bench.catalogue import Benchmark, BenchOptions, BenchResult
 from offbeat.learning.blocks import make_block
@@ -28,7 +29,7 @@ from offbeat.learning.penalties import L2
 from offbeat.party.contract import Message, Party
 from offbeat.party.member import LinearOptions
 from offbeat.party.survey import Problem
-from offbeat.run.experiment import build_parties, setting_for
+from offbeat.run.parties import training_of, without_optimum
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.processes import Processes, free_ports
 from offbeat.testing.link_proxy import LinkProxy
@@ -50,8 +51,7 @@ FATE_ENCRYPTED_S, FATE_PLAIN_S = 136.0, 19.0
 def network(options: BenchOptions) -> BenchResult:
     base, about = _job(options)
     data = load_data(base)
-    setting = setting_for(data, base)
-    optimum = setting.optimum(base.seed)
+    optimum = setting_for(data, base).optimum(base.seed)
     assert optimum is not None
     trips = ROUND_TRIPS_S[1:2] if options.quick else ROUND_TRIPS_S
     rows = [row for trip_s in trips for row in _compare(options, base, trip_s, optimum)]
@@ -111,8 +111,7 @@ def _timed(
         lag=float(in_flight - 1),
         target=TARGET,  # a certificate is never below what is left to gain: so far every run must come, and no farther
     )
-    setting = setting_for(load_data(job), job)
-    parties = build_parties(setting, load_data(job), job)
+    parties = training_of(without_optimum(job)).parties
     with tempfile.TemporaryDirectory(prefix="offbeat-bench-") as folder:
         outcome = over_wires(job, parties, Path(folder), trip_s)
     seconds, passes = _reached(outcome, optimum)
@@ -129,7 +128,7 @@ def _timed(
     return row
 
 
-def over_wires(job: Job, parties: list[Party], folder: Path, trip_s: float) -> Outcome:
+def over_wires(job: Job, parties: Sequence[Party], folder: Path, trip_s: float) -> Outcome:
     """Run a job's parties as processes, every pair behind a proxy."""
     names = [party.name for party in parties]
     listen = dict(zip(names, free_ports(len(names)), strict=True))
@@ -217,12 +216,12 @@ def wide_party(spec: Mapping[str, Any], name: str) -> tuple[Party, tuple[type[Me
     options = LinearOptions(
         method="svrg", passes=spec["passes"], batch=1024, in_flight=4, lag=2.0, sums=_sums(spec["scheme"])
     )
-    family = method_named("vfb2-svrg").family()
+    method = linear_named("vfb2-svrg")
     blocks: dict[str, Any] = {party: block if party == name else None for party in PARTIES}
-    (party,) = family.build(
+    (party,) = method.build(
         blocks, problem, options, labels_at=PARTIES[:1], seed=spec["seed"], secrets_seed=spec["seed"], only=name
     )
-    return party, family.messages
+    return party, method.messages
 
 
 def _sums(scheme: str) -> Any:

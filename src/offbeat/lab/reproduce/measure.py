@@ -16,10 +16,13 @@ import msgspec
 
 from offbeat.data.vertical import VerticalData
 from offbeat.errors import BadInput
-from offbeat.jobs.vertical import Job, RuntimeEntry
+from offbeat.families.linear import setting_for
+from offbeat.jobs.runtime import RuntimeEntry
+from offbeat.jobs.vertical import Job
 from offbeat.metrics.curves import LOOKS_TOGETHER, CurveRow, Spread, speed_up, to_target
 from offbeat.metrics.plain import json_text, replace_file
-from offbeat.run.experiment import Glance, run_experiment, setting_for
+from offbeat.run.experiment import run_experiment
+from offbeat.run.observer import Progress
 
 PASSES_MOST = 200.0
 PATIENCE = 2.0  # an asynchronous run that takes so many times its twin's time has lost
@@ -81,10 +84,10 @@ class Crossing:
         self.target, self.passes, self.limit_s = target, passes, limit_s
         self.logs: list[float] = []
 
-    def watch(self, glance: Glance) -> bool:
-        below = glance.suboptimality
+    def watch(self, progress: Progress) -> bool:
+        below = progress.suboptimality
         assert below is not None
-        if not math.isfinite(below) or glance.passes > self.passes or glance.time_s > self.limit_s:
+        if not math.isfinite(below) or progress.passes > self.passes or progress.time_s > self.limit_s:
             return False
         self.logs.append(math.log(max(below, 1e-16)))
         recent = self.logs[-LOOKS_TOGETHER:]

@@ -11,6 +11,7 @@ import numpy as np
 
 from offbeat.data.matrix import stack_columns
 from offbeat.data.vertical import VerticalData
+from offbeat.families.linear import setting_for
 from offbeat.jobs.vertical import Job
 from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult, Reproduction
 from offbeat.lab.reproduce.measure import Course, Kept, automatic_step, base_job
@@ -18,7 +19,6 @@ from offbeat.lab.reproduce.vfb2_sets import LABELLED, SETS, STRENGTH, PrintedSet
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC
 from offbeat.metrics.curves import LOOKS_TOGETHER, Axis, CurveRow, points, to_target
-from offbeat.run.experiment import setting_for
 
 # -- figure 2 --------------------------------------------------------------------------------------------------------
 

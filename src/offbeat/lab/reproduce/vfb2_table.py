@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from offbeat.algorithms import afsgd_vp, vfb2
 from offbeat.data.matrix import stack_columns
 from offbeat.data.vertical import VerticalData
-from offbeat.families.evaluation import Setting, accuracy, party_weights, prepare
+from offbeat.families.setting import Setting, party_weights, prepare
 from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult, Reproduction
 from offbeat.lab.reproduce.measure import Kept
 from offbeat.lab.reproduce.vfb2_sets import LABELLED, PARTIES, SETS, STRENGTH, PrintedSet, load
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2, NONCONVEX, Penalty
+from offbeat.learning.scores import accuracy
 from offbeat.party.conduct import Conduct
 from offbeat.party.member import LinearOptions
 from offbeat.party.survey import Problem

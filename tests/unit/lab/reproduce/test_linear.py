@@ -12,13 +12,13 @@ from offbeat.lab.reproduce.catalogue import ReproduceOptions, catalogue
 from offbeat.lab.reproduce.measure import Course, Crossing, Kept, Pair, base_job, compare_pair
 from offbeat.lab.reproduce.vfb2_sets import SETS
 from offbeat.metrics.curves import CurveRow
-from offbeat.run.experiment import Glance
+from offbeat.run.observer import Progress
 
 ROW_KEYS = ("setting", "ours", "published", "verdict")
 
 
-def glance(below: float, time_s: float = 0.0, passes: float = 1.0) -> Glance:
-    return Glance(time_s, passes, 1.0, below, 0.0, None)
+def glance(below: float, time_s: float = 0.0, passes: float = 1.0) -> Progress:
+    return Progress(time_s, passes, 1.0, below)
 
 
 def test_one_lucky_look_does_not_end_a_run():

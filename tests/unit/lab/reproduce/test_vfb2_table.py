@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse
 
 from offbeat.data.vertical import vertical_from_dataset
-from offbeat.families.evaluation import prepare
+from offbeat.families.setting import prepare
 from offbeat.lab.reproduce import vfb2_table as table
 from offbeat.lab.reproduce.vfb2_sets import PARTIES, SETS, STRENGTH
 from offbeat.learning.losses import LOGISTIC

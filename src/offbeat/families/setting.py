@@ -19,6 +19,7 @@ from offbeat.learning import central
 from offbeat.learning.blocks import Block, make_block
 from offbeat.learning.losses import Loss
 from offbeat.learning.penalties import L2, NONE, Penalty
+from offbeat.learning.scores import root_mean_square, two_class_metrics
 from offbeat.randomness import stream
 
 Floats = NDArray[np.float64]
@@ -73,8 +74,8 @@ class Setting:
             return {}
         scores = self.scores(self.test, weights)
         if not self.classifies:
-            return {"test_rmse": float(np.sqrt(np.mean((scores - self.y_test) ** 2)))}
-        return {"test_auc": area_under_curve(scores, self.y_test), "test_accuracy": accuracy(scores, self.y_test)}
+            return {"test_rmse": root_mean_square(scores - self.y_test)}
+        return two_class_metrics(scores, self.y_test)
 
     def optimum(self, seed: int = 0) -> float | None:
         """The least pooled objective; for a nonconvex penalty the least one known; None where none was found."""
@@ -120,30 +121,6 @@ def with_constant(matrix: Matrix) -> Matrix:
     if isinstance(matrix, np.ndarray):
         return np.hstack([matrix, ones])
     return scipy.sparse.csr_matrix(scipy.sparse.hstack([matrix, scipy.sparse.csr_matrix(ones)], format="csr"))
-
-
-def accuracy(scores: Floats, y: Floats) -> float:
-    return float(np.mean((scores >= 0) == (y > 0)))
-
-
-def area_under_curve(scores: Floats, y: Floats) -> float:
-    """The chance that a positive scores above a negative, ties counted half; NaN when one class is absent."""
-    from scipy.stats import rankdata
-
-    positive = y > 0
-    count = int(positive.sum())
-    if count in (0, len(y)):
-        return float("nan")
-    ranks = rankdata(scores)
-    below = float(ranks[positive].sum()) - count * (count + 1) / 2
-    return below / (count * (len(y) - count))
-
-
-def probabilities(scores: Floats, loss: str) -> Floats:
-    """The chance of the positive class under the logistic model; other losses give no probability."""
-    if loss not in ("auto", "logistic"):
-        raise BadJob(f"Probabilities need the logistic loss; this model was fitted with {loss}. Use predict.")
-    return np.asarray(np.exp(-np.logaddexp(0.0, -scores)))
 
 
 def party_weights(parties: Sequence[Any]) -> dict[str, Floats]:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from offbeat.data.names import check_party_names
 from offbeat.data.split import split_columns
 from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadJob
+from offbeat.names import check_party_names
 
 WRONG = ["", ".", "..", "a/b", "../evil", "/abs", "a b", ".hidden", "end.", "-x", "a" * 65, "a\n", "b\0", 1, None]
 

@@ -1,0 +1,144 @@
+"""The audit of the linear methods, whose sums hide shares under masks.
+
+masks       every word of every mask stream was used for one answer only; a repeated answer had the same bytes
+sums        how many sums were complete; what is learned from the others is nothing
+attacks     whose labels the derivatives' signs give away, and how many products an asker learned
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from offbeat.families.linear import LinearTraining
+from offbeat.metrics.record import RunRecord
+from offbeat.party.contract import Broadcast, Effect, Event, Received, Send
+from offbeat.party.masked_sum import CURRENT, ShareAsked, ShareGiven
+from offbeat.party.survey import Table
+
+Stream = tuple[str, str, int]
+"""Whose masks, for whom, in which roster epoch."""
+
+
+class MaskWatch:
+    """Follows every answer, every sum and every derivative."""
+
+    def __init__(self, training: LinearTraining) -> None:
+        self.training, self.rows = training, training.setting.rows
+        self.answers: dict[Stream, dict[int, tuple[int, bytes]]] = {}
+        self.reused: list[str] = []
+        self.repeated = 0
+        self.givers: dict[tuple[str, int, int], set[str]] = {}
+        self.asked: dict[tuple[str, int, int], tuple[int, int]] = {}
+        self.guesses: dict[str, np.ndarray] = {}  # by party: the sum of derivatives' signs for each row
+
+    def handled(self, name: str, event: Event, effects: Sequence[Effect]) -> None:
+        if type(event) is Received:
+            self._took(name, event)
+        for effect in effects:
+            if type(effect) is Send and type(effect.body) is ShareGiven:
+                self._answered(name, effect.to, effect.body)
+            elif type(effect) is Broadcast and type(effect.body) is ShareAsked:
+                ask = effect.body
+                if ask.point == CURRENT:
+                    self.asked.setdefault((name, ask.first, ask.epoch), (ask.start, ask.stop))
+
+    def _took(self, name: str, event: Received) -> None:
+        body: Any = event.body
+        if type(body) is ShareGiven:
+            self.givers.setdefault((name, body.first, body.epoch), set()).add(event.sender)
+        elif type(body) is Table or type(body).__name__ == "Backward":
+            signs = self.guesses.setdefault(name, np.zeros(self.rows))
+            signs[body.start : body.start + len(body.derivatives)] -= np.sign(body.derivatives)
+
+    def _answered(self, giver: str, asker: str, given: ShareGiven) -> None:
+        kept = self.answers.setdefault((giver, asker, given.epoch), {})
+        fingerprint = hashlib.blake2b(np.ascontiguousarray(given.words).tobytes(), digest_size=16).digest()
+        before = kept.get(given.first)
+        if before is None:
+            kept[given.first] = (len(given.words), fingerprint)
+        elif before == (len(given.words), fingerprint):
+            self.repeated += 1
+        else:
+            self.reused.append(f"{giver} answered request {given.first} of {asker} twice, with different bytes")
+
+    def overlaps(self) -> list[str]:
+        """Answers that took the same words of one mask stream."""
+        found = list(self.reused)
+        for (giver, asker, _), kept in self.answers.items():
+            end = -1
+            for first in sorted(kept):
+                if first < end:
+                    found.append(f"{giver} used mask word {first} for {asker} twice")
+                end = max(end, first + kept[first][0])
+        return found
+
+    def findings(self, record: RunRecord) -> dict[str, Any]:
+        overlaps, scheme = self.overlaps(), self.training.job.secure_sum
+        others = len(self.training.data.names) - 1
+        complete = sum(len(givers) == others for givers in self.givers.values())
+        return {
+            "secure_sum": scheme,
+            "masks": {
+                "used_once": not overlaps if scheme == "pairwise" else None,
+                "answers": sum(map(len, self.answers.values())),
+                "repeated_with_the_same_bytes": self.repeated,
+                "violations": overlaps,
+            },
+            "sums": {"complete": complete, "incomplete": len(self.givers) - complete},
+            "attacks": [*self._labels_read(), *self._products_learned()],
+        }
+
+    def _labels_read(self) -> list[dict[str, Any]]:
+        """Each party that was not meant to hold labels guesses them from the derivatives' signs."""
+        data, setting = self.training.data, self.training.setting
+        if self.training.method.labels_everywhere:
+            holds = "holds the labels: the method gave them to it"
+            return [{"attack": "labels", "party": name, "finding": holds} for name in data.names]
+        if not setting.classifies:
+            return []
+        found = []
+        truth = None if self.training.private_labels else setting.y_train > 0
+        for name in data.names:
+            if name in data.labels_at or name not in self.guesses:
+                continue
+            signs = self.guesses[name]
+            seen = signs != 0
+            right = float(np.mean((signs > 0)[seen] == truth[seen])) if truth is not None and seen.any() else None
+            share = f"{int(seen.sum()):,} of {setting.rows:,} labels"
+            how = f", {right:.1%} of them right" if right is not None else "; they were answered at random first"
+            finding = f"reads {share} from the derivatives' signs{how}"
+            found.append({"attack": "labels", "party": name, "finding": finding, "right": right})
+        return found
+
+    def _products_learned(self) -> list[dict[str, Any]]:
+        """How often each asker learned the others' total, which is the other's own share when there are two parties."""
+        names, found = self.training.data.names, []
+        whose = "the other party's own share" if len(names) == 2 else "the total of the others' shares"
+        for name in names:
+            spans = [span for (asker, *_), span in self.asked.items() if asker == name]
+            if not spans:
+                continue
+            pairs = sum(stop - start for start, stop in spans)
+            each = f"{pairs / self.rows:.1f} for each row on average"
+            finding = f"learned {whose} for {pairs:,} (row, moment) pairs: {each}"
+            found.append({"attack": "products", "party": name, "finding": finding, "pairs": pairs})
+        return found
+
+
+def mask_text(told: Mapping[str, Any]) -> list[str]:
+    """The findings on masks and sums as lines of a page."""
+    masks, sums = told["masks"], told["sums"]
+    lines = ["", "Masks"]
+    if masks["used_once"] is None:
+        lines.append(f"  {told['secure_sum']}: partial sums, no pairwise masks to follow.")
+    elif masks["used_once"]:
+        lines.append(
+            f"  Every mask word was used once, in {masks['answers']:,} answers; "
+            f"{masks['repeated_with_the_same_bytes']:,} answers were sent again with the same bytes."
+        )
+    lines += [f"  VIOLATION: {violation}" for violation in masks["violations"]]
+    if sums["complete"] or sums["incomplete"]:
+        lines.append(f"  {sums['complete']:,} sums were complete; {sums['incomplete']:,} were not, and told nothing.")
+    return lines

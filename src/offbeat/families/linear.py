@@ -1,0 +1,363 @@
+"""Linear models over columns: AFSGD-VP and VFB2, asynchronous and in rounds.
+
+The rows are shuffled once by the shared seed, each party gets its block, the method's builder makes the parties. An
+observer may evaluate the pooled objective now and then, which costs the run nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import isfinite
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from offbeat.data.assemble import VerticalData
+from offbeat.data.columns import NumberedColumns
+from offbeat.errors import BadJob
+from offbeat.families.contract import Account, Counters, Part, Seen
+from offbeat.families.setting import Setting, Weights, party_weights, prepare
+from offbeat.families.statements import about_labels, about_sums, about_world, alarms, data_record, label_ledger
+from offbeat.jobs.methods import linear_named
+from offbeat.jobs.runtime import costs_of
+from offbeat.jobs.vertical import Job
+from offbeat.learning.blocks import Block
+from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, SQUARED, Loss, loss_named
+from offbeat.learning.penalties import penalty_named
+from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.lag import Lags
+from offbeat.metrics.record import Certificate
+from offbeat.party.masked_sum import SumOptions
+from offbeat.party.member import LinearOptions
+from offbeat.party.survey import Problem
+from offbeat.privacy.label_response import private_targets
+from offbeat.privacy.masks import FRACTION_BITS
+from offbeat.privacy.noise import SeededNoise
+from offbeat.runtime.contract import Outcome
+
+TEST_METRIC_EVERY = 4
+WALL_LOOK_S = 0.1
+
+
+# -- from a job to parties -------------------------------------------------------------------------------------------
+
+
+def setting_for(data: VerticalData, job: Job) -> Setting:
+    """The problem that a job states, over its data."""
+    loss = _loss(job, data)
+    penalty = penalty_named(job.penalty_kind)
+    strength = job.penalty if penalty.name != "none" else 0.0
+    setting = prepare(data, loss=loss, penalty=penalty, strength=strength, intercept=job.intercept, seed=job.seed)
+    return _with_private_labels(setting, job) if job.label_dp_epsilon is not None else setting
+
+
+def _loss(job: Job, data: VerticalData) -> Loss:
+    if job.loss == "auto":
+        return SQUARED if data.task == "regression" else LOGISTIC
+    loss = loss_named(job.loss.replace("_", "-"))
+    if loss.binary and data.task != "classification":
+        raise BadJob(f'The loss {job.loss} is for two classes, and this is {data.task}. Use loss = "squared".')
+    return loss
+
+
+def _with_private_labels(setting: Setting, job: Job) -> Setting:
+    """Every label is answered at random once; from here on nobody sees the true ones, the test rows' excepted."""
+    if setting.loss is not LOGISTIC:
+        raise BadJob(f"label_dp_epsilon works with the logistic loss; got {setting.loss.name}.")
+    assert job.label_dp_epsilon is not None
+    stream = SeededNoise(job.seed, "labels").stream(0)
+    truth = (setting.y_train > 0).astype(np.float64)[:, None]
+    answers = private_targets(truth, job.label_dp_epsilon, stream)[:, 0]
+    return replace(setting, loss=DEBIASED_LOGISTIC, y_train=np.ascontiguousarray(answers))
+
+
+def linear_options(job: Job) -> LinearOptions:
+    return LinearOptions(
+        method=linear_named(job.algorithm).direction,
+        passes=job.passes,
+        target=job.target,
+        step=None if isinstance(job.step, str) else job.step,
+        batch=None if isinstance(job.batch, str) else job.batch,
+        batch_least=job.batch_least,
+        in_flight=job.in_flight,
+        lag=job.lag,
+        snapshot_passes=job.snapshot_passes,
+        certify_passes=job.certify_passes,
+        by_curvature=job.by_curvature,
+        lag_max=job.lag_max,
+        patience_s=job.patience_s,
+        on_loss=job.on_loss,
+        sums=sum_options(job),
+    )
+
+
+def sum_options(job: Job) -> SumOptions:
+    """How sums are hidden."""
+    bits = FRACTION_BITS if job.fraction_bits is None else job.fraction_bits
+    return SumOptions(scheme=job.secure_sum, fraction_bits=bits, two_party_insecure=job.two_party_insecure)
+
+
+def build_parties(
+    job: Job,
+    blocks: Mapping[str, Block | None],
+    problem: Problem,
+    labels_at: Sequence[str],
+    *,
+    only: str | None = None,
+    **more: Any,
+) -> list[Any]:
+    """All parties, or `only` one, whose block alone is looked at then. `more`: the run's name and its secrets."""
+    method = linear_named(job.algorithm)
+    if not method.labels_everywhere:
+        more |= {"labels_at": tuple(labels_at), "lanes": job.runtime.lanes}
+    options, rounds = linear_options(job), method.synchronous
+    return list(method.build(blocks, problem, options, synchronous=rounds, seed=job.seed, only=only, **more))
+
+
+# -- one run ---------------------------------------------------------------------------------------------------------
+
+
+class LinearTraining:
+    """A run in one place, with repeatable keys. `optimum`: the least objective, where it is known already."""
+
+    unit, final_look = "passes", False
+
+    def __init__(self, job: Job, data: VerticalData, only: str | None = None, optimum: float | None = None) -> None:
+        self.job, self.data, self.method = job, data, linear_named(job.algorithm)
+        self.setting = setting_for(data, job)
+        self.messages, self.private_labels = self.method.messages, job.label_dp_epsilon is not None
+        self.goal, self.session = job.passes, {"on_loss": job.on_loss}
+        setting = self.setting
+        problem = Problem(setting.rows, setting.loss, setting.penalty, setting.strength, setting.y_train)
+        self.parties: list[Any] = build_parties(
+            job, setting.new_blocks(), problem, data.labels_at, only=only, secrets_seed=job.seed
+        )
+        self.blocks = {party.name: party.member.block for party in self.parties}
+        self.optimum = optimum
+        self._looks = self._certified = 0
+
+    @cached_property
+    def chair(self) -> Any:
+        return next(party for party in self.parties if party.member.conduct.presides)
+
+    # -- while it goes on
+
+    def begin(self) -> None:
+        if self.optimum is None and self.job.optimum:
+            self.optimum = self.setting.optimum(self.job.seed)
+
+    def done(self) -> float:
+        return float(self.chair.member.role.passes())
+
+    def due(self) -> bool:
+        return True
+
+    def seen(self) -> Seen:
+        weights = party_weights(self.parties)
+        objective = self.setting.objective(self.blocks, weights)
+        below = objective - self.optimum if self.optimum is not None else None
+        metric = None
+        if self._looks % TEST_METRIC_EVERY == 0:
+            metric = next(iter(self.setting.test_metrics(weights).values()), None)
+        self._looks += 1
+        return Seen(objective, metric, below, self._lag_mean(), *self._certificates())
+
+    def _lag_mean(self) -> float:
+        members = [party.member for party in self.parties]
+        steps = sum(sum(member.lags) for member in members)
+        return sum(member.lag_sum for member in members) / steps if steps else 0.0
+
+    def _certificates(self) -> tuple[float | None, Certificate | None]:
+        """The last one as a number, and as a certificate if it came since the look before."""
+        history = self.chair.member.survey.history
+        known, self._certified = self._certified, len(history)
+        if not history:
+            return None, None
+        last = history[-1]
+        shown = last.gap if isfinite(last.gap) else last.gradient_norm
+        news = certificate_from({"gradient_norm": last.gradient_norm, "gap": last.gap})
+        return shown, news if len(history) > known else None
+
+    def pause_s(self, time_s: float) -> float:
+        """A fixed part of a pass: of a fast party's where nobody waits, of the slowest party's where all do."""
+        if self.job.runtime.kind != "simulator":
+            return WALL_LOOK_S
+        batch = self.chair.member.conduct.batch or self.job.batch_least
+        rounds = self.setting.rows / batch
+        times = [self._batch_s(name, batch) for name in self.setting.names]
+        if self.method.synchronous:
+            return max(times) * rounds / self.job.looks_per_pass
+        together = 1 if self.method.labels_everywhere else len(self.chair.active)
+        return min(times) * rounds / together / self.job.looks_per_pass
+
+    def _batch_s(self, name: str, batch: int) -> float:
+        costs, block = costs_of(self.job.runtime), self.blocks[name]
+        work = costs.slow.get(name, 1.0) * costs.work_s(batch, round(block.nonzeros_total * batch / block.rows))
+        return float(max(work, (work + 2 * costs.link.latency_s) / self.job.in_flight))
+
+    def counters(self, outcome: Outcome | None) -> dict[str, Counters]:
+        return {party.name: linear_counters(party) for party in self.parties}
+
+    # -- at its end
+
+    def account(self, outcome: Outcome, rows: Sequence[CurveRow], *, stopped: bool) -> Account:
+        verdict, reason = self._verdict(outcome, stopped)
+        weights = kept_weights(self.parties, outcome)
+        objective, member = self.setting.objective(self.blocks, weights), self.chair.member
+        cut_short = stopped or outcome.out_of_time
+        return Account(
+            verdict=verdict,
+            reason=reason,
+            objective=objective,
+            passes=self.done() if cut_short else float(member.marked_passes or member.role.passes()),
+            counters=self.counters(outcome),
+            warnings=self._warnings(outcome),
+            data=data_record(self.data),
+            curve=with_certificates(rows, outcome),
+            metrics=self.setting.test_metrics(weights),
+            certificate=certificate_of(outcome, member.survey.best),
+            suboptimality=objective - self.optimum if self.optimum is not None else None,
+            privacy=self._privacy(),
+        )
+
+    def _verdict(self, outcome: Outcome, stopped: bool) -> tuple[str, str]:
+        if stopped or outcome.out_of_time:
+            certified = _certified_copies(self.parties) is not None
+            kept = "the best model certified so far" if certified else "none was certified yet: the model as it was"
+            verdict, reason = ("stopped", "stopped on request") if stopped else ("time", outcome.stalled)
+            return verdict, f"{reason}; {kept} is kept"
+        if outcome.stalled:
+            return "stalled", outcome.stalled
+        finish = outcome.finished.get(self.chair.name) or next(iter(outcome.finished.values()))
+        return finish.verdict, finish.reason
+
+    def _warnings(self, outcome: Outcome) -> list[str]:
+        job, data = self.job, self.data
+        holders = data.names if self.method.labels_everywhere else data.labels_at
+        loss, epsilon = self.setting.loss.name, job.label_dp_epsilon
+        labels = about_labels(data.names, holders, loss, epsilon, given=self.method.labels_everywhere)
+        sums = about_sums(len(data.names), job.secure_sum)
+        return [*labels, *alarms(outcome), *sums, *about_world(job, data.source)]
+
+    def _privacy(self) -> dict[str, dict[str, Any]]:
+        """What left under an account: the labels, where they were answered at random."""
+        if self.job.label_dp_epsilon is None:
+            return {}
+        holders = self.data.names if self.method.labels_everywhere else self.data.labels_at
+        return label_ledger(holders, self.job.label_dp_epsilon, seeded=True)
+
+    def chosen(self) -> dict[str, Any]:
+        conduct = self.chair.member.conduct
+        chosen: dict[str, Any] = {"step": conduct.eta, "batch": conduct.batch, "chair": conduct.chair}
+        if self.optimum is not None:
+            chosen["optimum"] = self.optimum
+            chosen["optimum_is"] = "the minimum" if self.setting.penalty.convex else "the best known stationary point"
+        if self.private_labels:
+            chosen["label_privacy"] = {
+                "mechanism": "randomised response, once per label",
+                "epsilon": self.job.label_dp_epsilon,
+                "refers_to": "objective and certificate: the private answers; test metrics: the true labels",
+            }
+        return chosen
+
+    def models(self, outcome: Outcome) -> dict[str, Part]:
+        """Each party's `weights`; the intercept at the party that holds the column of ones."""
+        weights, constant_at = kept_weights(self.parties, outcome), self.setting.constant_at
+        found = {}
+        for name, values in weights.items():
+            arrays = {"weights": values}
+            if name == constant_at:
+                arrays = {"weights": values[:-1], "intercept": values[-1:]}
+            columns = self.data.columns[name]
+            found[name] = Part(arrays, None if isinstance(columns, NumberedColumns) else columns)
+        return found
+
+
+def linear_counters(party: Any) -> Counters:
+    """One linear party, by its own counters."""
+    member = party.member
+    lags = Lags.bucketed(member.lags, member.lag_sum, member.lag_max)
+    losses = getattr(party, "losses", None)  # received and never applied: products too old, derivatives let go
+    dropped = sum(losses().values()) if losses is not None else int(getattr(party, "stale", 0))
+    return Counters(lags.number, lags, dropped, member.sums.retried, member.sums.abandoned)
+
+
+# -- the model that is kept ------------------------------------------------------------------------------------------
+
+
+def kept_weights(parties: Sequence[Any], outcome: Outcome) -> dict[str, np.ndarray]:
+    """What a finished party keeps in its block; of a run cut short, the best certified copy, or the block as it is."""
+    best = _certified_copies(parties) if outcome.stalled else None
+    if best is not None:
+        return best
+    weights = party_weights(parties)
+    survivors = [party for party in parties if party.name in outcome.finished]
+    if outcome.stalled or len(survivors) == len(parties):
+        return weights
+    return {party.name: _after_losses(party, survivors, weights) for party in parties}
+
+
+def _after_losses(party: Any, survivors: Sequence[Any], weights: Weights) -> np.ndarray:
+    """A party's block where somebody did not live to hear the end: the snapshot that those who did have kept; nothing
+    of a party that they had left out."""
+    decides = next((one for one in survivors if one.member.conduct.presides), survivors[0]).member
+    halt, roster = decides.conduct.halt, decides.conduct.roster
+    kept = party.member.shares.points.get(halt.best if halt is not None else decides.survey.best)
+    return np.array(kept) if kept is not None and party.name in roster else np.zeros_like(weights[party.name])
+
+
+def _certified_copies(parties: Sequence[Any]) -> dict[str, np.ndarray] | None:
+    """The best certified point, where every party knows of one."""
+    best = {party.name: party.member.shares.points.get(party.member.survey.best) for party in parties}
+    if any(weights is None for weights in best.values()):
+        return None
+    return {name: np.array(weights) for name, weights in best.items()}
+
+
+# -- certificates ----------------------------------------------------------------------------------------------------
+
+
+def certificate_of(outcome: Outcome, best: int) -> Certificate:
+    """The certificate of the snapshot that was kept."""
+    for _, _, name, value in reversed(outcome.observations):
+        if name == "certificate" and value["snapshot"] == best:
+            return certificate_from(value)
+    return Certificate()
+
+
+def certificate_from(value: Mapping[str, float]) -> Certificate:
+    """What a party observed as a certificate; a gap that bounds nothing is left out."""
+    return Certificate(value["gradient_norm"], value["gap"] if isfinite(value["gap"]) else None)
+
+
+def certified_row(time_s: float, value: Mapping[str, float], bytes_sent: int) -> CurveRow:
+    """Where nobody could look, as between processes, the certificates are the curve."""
+    known = certificate_from(value)
+    return CurveRow(time_s, value["passes"], bytes_sent, value["objective"], known.gradient_norm, known.duality_gap)
+
+
+def with_certificates(curve: Sequence[CurveRow], outcome: Outcome) -> tuple[CurveRow, ...]:
+    """Put each certificate into the first look that came after it; what came after the last look, into its own row."""
+    rows = list(curve)
+    news = [(time, value) for time, _, name, value in outcome.observations if name == "certificate"]
+    if len(rows) < 2:
+        return (*(certified_row(time, value, 0) for time, value in news), *rows)
+    at, looks = 0, len(rows)
+    for time, value in news:
+        while at < looks and rows[at].time_s < time:
+            at += 1
+        known = certificate_from(value)
+        if at < looks:
+            rows[at] = msgspec.structs.replace(rows[at], gradient_norm=known.gradient_norm, gap=known.duality_gap)
+        else:
+            rows.append(_after_the_last_look(rows[-1], time, value, outcome))
+    return tuple(rows)
+
+
+def _after_the_last_look(last: CurveRow, time_s: float, value: Mapping[str, float], outcome: Outcome) -> CurveRow:
+    """The certificate alone: nobody looked at the model then. A snapshot is older than its certificate, so its passes
+    may be fewer than the last look's, and no axis may run backwards."""
+    sent = sum(tally.bytes_sent for tally in outcome.tallies.values())
+    row = certified_row(time_s, value, max(last.bytes, sent))
+    return msgspec.structs.replace(row, passes=max(last.passes, value["passes"]), objective=None)

@@ -1,0 +1,55 @@
+"""Jobs from files and plain values, and back: of any method, resolved once, here.
+
+    job = read_job("job.toml", ["seed=3", "runtime.slow.shop=4"])
+
+An unknown key is refused with the nearest right name, a wrong value with what was expected; a file that a party brings
+is looked for beside the job file. What `job_text` writes is the `job.toml` of a run folder; `plain_of` is the same in
+its record.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offbeat.errors import BadJob
+from offbeat.jobs.horizontal import EdgeJob, edge_job_from
+from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named
+from offbeat.jobs.vertical import Job, vertical_job_from, without_unused
+from offbeat.settings import apply_setting, read_toml, toml_text
+
+AnyJob = Job | EdgeJob
+
+
+def read_job(path: str | Path, settings: Sequence[str] = ()) -> AnyJob:
+    """A job file with `key=value` settings on top; files in it become absolute paths."""
+    path = Path(path)
+    return job_from(read_tree(path, settings), where=str(path), folder=path.resolve().parent)
+
+
+def read_tree(path: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """A job file's plain values with `key=value` settings on top, not yet checked."""
+    tree = read_toml(path, "job file", "Give the path of a .toml file; `offbeat demo` needs none.", BadJob)
+    for setting in settings:
+        apply_setting(tree, setting)
+    return tree
+
+
+def job_from(tree: Mapping[str, Any], *, where: str = "the job", folder: Path | None = None) -> AnyJob:
+    """A job from plain values: checked, and resolved."""
+    algorithm = tree.get("algorithm", DEFAULT_ALGORITHM)
+    if isinstance(algorithm, str) and family_named(algorithm) == "horizontal":
+        return edge_job_from(tree, where, folder)
+    return vertical_job_from(tree, where, folder)
+
+
+def plain_of(job: AnyJob) -> dict[str, Any]:
+    """Every key that says something to the job's method."""
+    plain: dict[str, Any] = msgspec.to_builtins(job)
+    return plain if isinstance(job, EdgeJob) else without_unused(plain)
+
+
+def job_text(job: AnyJob) -> str:
+    """The job as TOML: simple keys first, then tables, then parties."""
+    return toml_text(plain_of(job))

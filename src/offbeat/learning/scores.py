@@ -1,0 +1,42 @@
+"""How good scores are: accuracy, the area under the curve, probabilities."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.errors import BadJob
+
+Floats = NDArray[np.float64]
+
+
+def accuracy(scores: Floats, y: Floats) -> float:
+    """Of scores around zero, with labels of -1 and 1."""
+    return float(np.mean((scores >= 0) == (y > 0)))
+
+
+def area_under_curve(scores: NDArray[Any], positive: NDArray[Any]) -> float:
+    """The chance that a positive scores above a negative, ties counted half; NaN when one class is absent."""
+    from scipy.stats import rankdata
+
+    count = int(np.count_nonzero(positive))
+    if count in (0, len(positive)):
+        return float("nan")
+    below = float(rankdata(scores)[positive].sum()) - count * (count + 1) / 2
+    return below / (count * (len(positive) - count))
+
+
+def two_class_metrics(scores: Floats, y: Floats) -> dict[str, float]:
+    """What a test of two classes is told by; y is -1 and 1."""
+    return {"test_auc": area_under_curve(scores, y > 0), "test_accuracy": accuracy(scores, y)}
+
+
+def root_mean_square(errors: Floats) -> float:
+    return float(np.sqrt(np.mean(errors**2)))
+
+
+def probabilities(scores: Floats, loss: str) -> Floats:
+    """The chance of the positive class under the logistic model; other losses give no probability."""
+    if loss not in ("auto", "logistic"):
+        raise BadJob(f"Probabilities need the logistic loss; this model was fitted with {loss}. Use predict.")
+    return np.asarray(np.exp(-np.logaddexp(0.0, -scores)))

@@ -1,0 +1,112 @@
+"""This party's part in the sessions of one run: alignment, training, test, predictions; the same after a restart.
+
+private/<run>/   salt, nonce, aligned rows, limits, this party's block: never leaves the owner
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.data.matrix import Floats
+from offbeat.data.table import Table
+from offbeat.errors import BadData
+from offbeat.jobs.organisations import Job
+from offbeat.orgs.align_psi import Aligner
+from offbeat.orgs.party_config import Home
+from offbeat.orgs.predict import Predictor, Scorer
+from offbeat.orgs.row_ledger import Counts
+from offbeat.orgs.rows import OwnRows, read_model
+from offbeat.orgs.scoring import part_scores
+from offbeat.orgs.tokens import IdColumn, tokens_of
+from offbeat.orgs.train import OwnLinear, OwnTraining, sums_of
+from offbeat.orgs.train_embedding import OwnEmbedding
+from offbeat.orgs.watched_rows import WatchedRows
+from offbeat.runtime.checkpoint import read_checkpoint
+from offbeat.runtime.grpc.identity import Identity
+
+
+class OwnSessions:
+    """Builds one party of each session of a run, from its owner's folder and secrets alone."""
+
+    def __init__(self, home: Home, identity: Identity, run: str, job: Job) -> None:
+        self.home, self.identity, self.run, self.job = home, identity, run, job
+        self.folder, self.private = home.runs / run, home.private / run
+
+    @property
+    def salt(self) -> bytes:
+        return (self.private / "salt").read_bytes()
+
+    def secret(self, purpose: str) -> bytes:
+        """This party's own secret for one purpose of this run; the same after a restart, another in a run that only
+        has the same name."""
+        nonce = (self.private / "nonce").read_bytes()
+        return self.identity.derive(f"{purpose} {self.private.name} {nonce.hex()}")
+
+    def kept(self, name: str) -> dict[str, Any] | None:
+        return read_checkpoint(self.private, name)
+
+    def aligner(self, column: IdColumn) -> Aligner:
+        job, imported = self.job, None
+        if job.rows.align == "import":
+            imported = imported_order(self.home, job, self.salt)
+        secret = self.secret("alignment")
+        return Aligner(self.home.name, job.parties, job.labels_at[0], column, secret=secret, imported=imported)
+
+    def training(self, own: OwnRows, *, cap: int, before: Counts) -> OwnTraining:
+        watched = WatchedRows(self.home.name, own.tokens_train, cap=cap, before=before)
+        secret = self.secret("masks")
+        if self.job.embeds:
+            return OwnEmbedding(self.job, own, watched, secret=secret, shape=self.home.config.data.shape)
+        return OwnLinear(self.job, own, watched, run=self.run, secret=secret)
+
+    def tester(self, own: OwnRows) -> Predictor:
+        """The held-out rows are scored together; the first label holder alone learns the scores."""
+        model = read_model(self.private, "model")
+        scorer = FixedScores(own.tokens_test, part_scores(self.job, self.home, model, own.test))
+        return self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test)
+
+    def predictor(
+        self, what: str, asker: str, scorer: Scorer, tokens: Sequence[bytes], *, without: bool = False
+    ) -> Predictor:
+        return Predictor(
+            self.home.name,
+            self.job.parties,
+            asker,
+            scorer,
+            run=f"{self.run}/{what}",
+            secret=self.secret(what) if what == "test" else os.urandom(32),  # whoever asks again gets other masks
+            sums=sums_of(self.job),
+            tokens=tokens if self.home.name == asker else (),
+            without=without,
+        )
+
+
+def imported_order(home: Home, job: Job, salt: bytes) -> list[bytes]:
+    """The tokens of an alignment that was computed elsewhere, in its order."""
+    path: Path = home.folder / f"{job.name}.ids"
+    if not path.is_file():
+        raise BadData(f"the job imports an alignment: expected one id per line, in the common order, in {path}.")
+    return tokens_of(path.read_text(encoding="utf-8").split("\n")[:-1], salt)
+
+
+def ids_of(tokens: Sequence[bytes], table: Table, aligned: dict[str, Any]) -> list[Any]:
+    """The ids of some aligned rows, by their tokens."""
+    position = dict(zip(aligned["tokens"], aligned["rows"].tolist(), strict=True))
+    return [table.ids[position[token]] for token in tokens]
+
+
+class FixedScores:
+    """Scores that are known already, by token."""
+
+    def __init__(self, tokens: Sequence[bytes], values: Floats) -> None:
+        self._position = {token: i for i, token in enumerate(tokens)}
+        self._values = values
+
+    def scores(self, tokens: Sequence[bytes]) -> tuple[Floats, NDArray[np.bool_]]:
+        places = [self._position.get(token, -1) for token in tokens]
+        known = np.array(places) >= 0
+        return np.where(known, self._values[places] if len(self._values) else 0.0, 0.0), known
