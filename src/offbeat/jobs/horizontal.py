@@ -40,12 +40,11 @@ from msgspec import Meta
 from offbeat.algorithms.cloud_edges import CLOUD
 from offbeat.errors import BadJob
 from offbeat.jobs.methods import horizontal_named
-from offbeat.jobs.runtime import RuntimeEntry, resolved
+from offbeat.jobs.runtime import Jitters, RuntimeEntry, resolved
 from offbeat.names import check_party_names
 from offbeat.privacy.accountant import Adjacency
 from offbeat.settings import Count, Fraction, Natural, NotNegative, Positive, Settings, settings_from
 
-EDGE_RUNTIMES = ("simulator", "threads")
 Seconds = Annotated[float, Meta(ge=1e-3, le=1e6)]
 Few = Annotated[int, Meta(ge=1, le=10_000)]
 
@@ -113,6 +112,13 @@ class EdgeDataEntry(Settings, frozen=True):
     limit_rows: Count | None = None
 
 
+class EdgeRuntimeEntry(RuntimeEntry, frozen=True):
+    """Edges are sites of their own: they are never all equally fast."""
+
+    kind: Literal["simulator", "threads"] = "simulator"
+    jitter: Jitters = "lognormal"
+
+
 class EdgeJob(Settings, frozen=True):
     """One horizontal run. Without a seed the noise is cryptographic and cannot be replayed."""
 
@@ -129,7 +135,7 @@ class EdgeJob(Settings, frozen=True):
     constants: ConstantsEntry = ConstantsEntry()
     privacy: PrivacyEntry = PrivacyEntry()
     data: EdgeDataEntry = EdgeDataEntry()
-    runtime: RuntimeEntry = RuntimeEntry(jitter="lognormal")
+    runtime: EdgeRuntimeEntry = EdgeRuntimeEntry()
 
     @property
     def secret_noise(self) -> bool:
@@ -149,9 +155,6 @@ def edge_job_from(tree: Mapping[str, Any], where: str = "the job", folder: Path 
 def _check(job: EdgeJob, where: str) -> None:
     """Which keys go together."""
     method = horizontal_named(job.algorithm)
-    if job.runtime.kind not in EDGE_RUNTIMES:
-        kinds = " or ".join(f'"{kind}"' for kind in EDGE_RUNTIMES)
-        raise BadJob(f"{where}: runtime.kind must be {kinds} with {job.algorithm}; got {job.runtime.kind!r}.")
     if method.needs_clip and job.privacy.mode != "none" and job.rate.clip is None:
         raise BadJob(f"{where}: {job.algorithm} with noise needs rate.clip, the bound on one row's gradient.")
     _check_edges(job, where)

@@ -104,6 +104,11 @@ def test_constants_come_from_public_bounds_unless_given():
     assert constants_of(changed(constants={"smoothness": 5.0})).smoothness == 5.0
 
 
+def test_edges_differ_in_speed_unless_said_otherwise_whatever_else_the_table_says():
+    assert changed().runtime.jitter == changed(runtime={"kind": "threads"}).runtime.jitter == "lognormal"
+    assert changed(runtime={"jitter": "none"}).runtime.jitter == "none"
+
+
 def test_rows_are_scaled_by_their_own_norm():
     rows = rows_for(changed(), np.array([[3.0, 4.0, 0, 0, 0, 0]]), np.array([1]))
     assert rows.features[0, :2].tolist() == pytest.approx([0.6, 0.8])
