@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from offbeat.algorithms.methods import LINEAR
 from offbeat.errors import OffbeatError
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import (
@@ -24,7 +25,7 @@ from offbeat.party.contract import (
     Woken,
 )
 from offbeat.party.member import LinearOptions
-from offbeat.testing.small_problem import METHODS, build_parties, draw_problem, method_named
+from offbeat.testing.small_problem import build_parties, draw_problem, method_named
 
 PROBLEM = draw_problem(1, parties=4, rows=60)
 NAMES = (*PROBLEM.names, "nobody")
@@ -92,7 +93,7 @@ def state_after(method, steps):
     return {name: encode_state(party.snapshot()) for name, party in parties.items()}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", LINEAR)
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_anything_is_taken_left_or_refused_with_a_typed_error(method, data):

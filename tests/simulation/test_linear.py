@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from offbeat.algorithms.methods import LINEAR
 from offbeat.families.vertical_data import load_data
 from offbeat.jobs.runtime import RuntimeEntry
 from offbeat.jobs.vertical import DataEntry, Job
@@ -27,18 +28,18 @@ from offbeat.testing.party_checks import check_party
 from offbeat.testing.runtime_checks import MESSAGES, check_runtime, runners
 from offbeat.testing.simulate import Case, cases, main, run_case, table
 from offbeat.testing.small_problem import (
-    METHODS,
     build_parties,
     draw_options,
     draw_problem,
     method_named,
     rebuilder,
+    target_of,
     weights,
     weights_of,
 )
 
-ASYNCHRONOUS = [name for name, method in METHODS.items() if not method.synchronous]
-SYNCHRONOUS = [name for name, method in METHODS.items() if method.synchronous]
+ASYNCHRONOUS = [name for name, method in LINEAR.items() if not method.synchronous]
+SYNCHRONOUS = [name for name, method in LINEAR.items() if method.synchronous]
 
 REGRESSIONS = [
     Case(0, "calm", "afsgd-vp"),  # the chair went on stepping after it had said halt
@@ -63,9 +64,9 @@ def passes(case):
 
 
 @pytest.mark.parametrize("name", PROFILES)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", LINEAR)
 def test_safe_while_broken_and_at_its_target_once_healed(method, name):
-    passes(Case(1000 + 12 * PROFILES.index(name) + list(METHODS).index(method), name, method))
+    passes(Case(1000 + 12 * PROFILES.index(name) + list(LINEAR).index(method), name, method))
 
 
 @pytest.mark.parametrize("case", REGRESSIONS, ids=str)
@@ -85,8 +86,8 @@ def test_a_failure_is_one_line_to_paste(capsys, monkeypatch):
 
 
 def test_every_method_has_its_turn_in_every_profile():
-    drawn = list(cases(range(len(METHODS)), PROFILES, list(METHODS)))
-    assert {(case.profile, case.method) for case in drawn} == {(p, m) for p in PROFILES for m in METHODS}
+    drawn = list(cases(range(len(LINEAR)), PROFILES, list(LINEAR)))
+    assert {(case.profile, case.method) for case in drawn} == {(p, m) for p in PROFILES for m in LINEAR}
     assert "profile" in table([], PROFILES)
 
 
@@ -110,7 +111,7 @@ class Ending:
 def lose(method, fault, *, parties=5, on_loss, until_s=60.0, ends=True, tighter=1.0, **changes):
     kind, problem = method_named(method), draw_problem(21, parties=parties, rows=240, sparse=False)
     problem = replace(problem, labels_at=problem.names[:2])
-    options = draw_options(21, kind.direction, target=kind.target * tighter, on_loss=on_loss, lag=12.0, **changes)
+    options = draw_options(21, kind.direction, target=target_of(kind) * tighter, on_loss=on_loss, lag=12.0, **changes)
     last = LastParties()
     outcome = Simulator(
         seed=3,
@@ -139,10 +140,10 @@ def test_the_others_go_on_without_a_lost_party_and_certify_what_is_left(method, 
     of_the_rest = [value for value in end.certificates if value["snapshot"] // EPOCH_STRIDE == epoch > 0]
     kept = min(of_the_rest, key=lambda value: value["objective"])
     assert central.objective(X, y, w, end.problem.loss, L2, strength) == pytest.approx(kept["objective"], abs=1e-9)
-    assert gap <= 2 * method_named(method).target or gap == pytest.approx(kept["gap"], rel=1e-3)
+    assert gap <= 2 * target_of(method_named(method)) or gap == pytest.approx(kept["gap"], rel=1e-3)
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(LINEAR))
 @pytest.mark.parametrize("lost", ["party0", "party3"], ids=["the chair", "another"])
 def test_stopping_keeps_the_best_certified_model_everywhere(method, lost):
     end = lose(method, Gone(lost, 0.12), on_loss="stop", passes=1e6, tighter=1e-12)
@@ -175,7 +176,7 @@ def test_whoever_waits_says_so_at_the_limit(method):
     assert end.outcome.stalled == "stopped at the limit of 2 virtual seconds before every party had finished"
 
 
-@pytest.mark.parametrize("method", [name for name in ASYNCHRONOUS if METHODS[name].direction != "sgd"])
+@pytest.mark.parametrize("method", [name for name in ASYNCHRONOUS if LINEAR[name].direction != "sgd"])
 @pytest.mark.parametrize("lost", ["party0", "party3"], ids=["the chair", "another"])
 @pytest.mark.parametrize("down_s", [0.02, 0.05])
 def test_a_party_that_returns_takes_part_again(method, lost, down_s):
@@ -198,7 +199,7 @@ def test_a_party_that_returns_when_all_is_over_ends_too(lost):
 # -- the kit ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", LINEAR)
 def test_restored_parties_end_in_the_same_state(method):
     kind, problem = method_named(method), draw_problem(31, rows=150)
     options = draw_options(31, kind.direction, passes=5.0, patience_s=1.0)
@@ -240,7 +241,7 @@ def test_a_party_that_writes_to_what_it_sent_is_found_out():
 @pytest.mark.parametrize("method", ["afsgd-vp", "afsvrg-vp", "afsaga-vp", "vfb2-saga"])
 def test_the_kit_passes_our_own_algorithms(method):
     kind, problem = method_named(method), draw_problem(41, parties=3, rows=200)
-    options = draw_options(41, kind.direction, target=kind.target, lag=8.0)
+    options = draw_options(41, kind.direction, target=target_of(kind), lag=8.0)
     best = central.optimum(problem.X, problem.y, problem.loss, problem.strength)[1]
 
     def gap(outcome, parties):
@@ -250,9 +251,9 @@ def test_the_kit_passes_our_own_algorithms(method):
         build=lambda: build_parties(method, problem, options, 41),
         messages=kind.messages,
         checkers=lambda: linear_checkers(method, problem, options),
-        converged=lambda outcome, parties: "" if gap(outcome, parties) <= kind.target else "not at its target",
+        converged=lambda outcome, parties: "" if gap(outcome, parties) <= target_of(kind) else "not at its target",
         distance=gap,
-        distance_most=kind.target,
+        distance_most=target_of(kind),
         costs=CostModel(slow={"party1": 2.0}),
     )
     asked = check_algorithm(trial, profiles=("loss", "crash", "swarm"))
@@ -263,7 +264,7 @@ def test_an_algorithm_that_never_converges_is_found_out():
     problem, options = draw_problem(41, parties=3, rows=200), draw_options(41, "saga", passes=2.0)
     trial = Trial(
         build=lambda: build_parties("afsaga-vp", problem, options, 41),
-        messages=METHODS["afsaga-vp"].messages,
+        messages=LINEAR["afsaga-vp"].messages,
         checkers=list,
         converged=lambda outcome, parties: "" if {f.verdict for f in outcome.finished.values()} == {"target"} else "no",
     )

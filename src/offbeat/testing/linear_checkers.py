@@ -21,7 +21,7 @@ from offbeat.runtime.simulator.checkers import (
     WithinBounds,
     updates_named,
 )
-from offbeat.testing.small_problem import SmallProblem, method_named, weights
+from offbeat.testing.small_problem import SmallProblem, method_named, update_of, weights
 
 IN_HAND_MOST = 64
 """Work a party may have asked for and not got back, beside its products in flight: chunks of a table, mostly."""
@@ -30,11 +30,12 @@ IN_HAND_MOST = 64
 def linear_checkers(method: str, problem: SmallProblem, options: LinearOptions, *, ends: bool = True) -> list[Checker]:
     """All of them, set up for this method, problem and options. `ends`: the run is expected to end by itself."""
     kind = method_named(method)
+    own = kind.labels_everywhere and not kind.synchronous
     hidden = ("ShareGiven", "PartialGiven") if options.sums.scheme != "tree" else ()
     watching: list[Checker] = [
         NothingRawLeaves(_secrets(problem), weights=weights, masked=hidden, labels_secret=not kind.labels_everywhere),
         MasksUsedOnce(),
-        AppliedOnce(_version, updates_named(*kind.update, own_only=kind.own_updates)),
+        AppliedOnce(_version, updates_named(*update_of(kind), own_only=own)),
         WithinBounds(_sizes),
         CodecFaithful(kind.messages),
     ]

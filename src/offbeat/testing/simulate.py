@@ -19,6 +19,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
+from offbeat.algorithms.methods import LINEAR
 from offbeat.algorithms.vafl import VARIANTS
 from offbeat.party.contract import Party
 from offbeat.party.member import LinearOptions
@@ -31,7 +32,6 @@ from offbeat.testing.algorithm_checks import LastParties
 from offbeat.testing.embedding_cases import run_embedding_case
 from offbeat.testing.linear_checkers import linear_checkers
 from offbeat.testing.small_problem import (
-    METHODS,
     SmallProblem,
     build_parties,
     draw_options,
@@ -39,6 +39,7 @@ from offbeat.testing.small_problem import (
     lanes_of,
     method_named,
     rebuilder,
+    target_of,
     weights_of,
 )
 
@@ -86,7 +87,7 @@ def run_case(case: Case) -> Result:
 
 def _run(case: Case) -> Result:
     kind, problem = method_named(case.method), draw_problem(case.seed)
-    options = draw_options(case.seed, kind.direction, target=kind.target)
+    options = draw_options(case.seed, kind.direction, target=target_of(kind))
     may_lose = not kind.synchronous and len(problem.names) > 3
     if may_lose and (case.seed % 3 == 0 or case.profile == "suspicion"):
         options = replace(options, on_loss="continue")  # one may be lost, and enough are left to hide a share
@@ -170,7 +171,7 @@ def table(results: Sequence[Result], profiles: Sequence[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     profiles = [asked.profile] if asked.profile else list(PROFILES)
-    methods = [asked.method] if asked.method else [*METHODS, *VARIANTS]
+    methods = [asked.method] if asked.method else [*LINEAR, *VARIANTS]
     seeds = [asked.seed] if asked.seed is not None else list(range(asked.seeds))
     if asked.seed is not None and not asked.method:
         wanted = [Case(asked.seed, name, method) for name in profiles for method in methods]
@@ -198,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from 0 up (200)")
     parser.add_argument("--seed", type=int, help="this seed alone")
     parser.add_argument("--profile", choices=PROFILES, help="this fault profile alone")
-    parser.add_argument("--method", choices=[*sorted(METHODS), *VARIANTS], help="this method alone")
+    parser.add_argument("--method", choices=[*sorted(LINEAR), *VARIANTS], help="this method alone")
     return parser
 
 

@@ -11,63 +11,29 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from offbeat.algorithms import afsgd_vp, vfb2
+from offbeat.algorithms.methods import LINEAR, LinearMethod
 from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning.blocks import Block, make_block
 from offbeat.learning.losses import LOGISTIC, SQUARED, Loss
 from offbeat.learning.penalties import L2, Penalty
-from offbeat.party.contract import Message, Party, PartyName
+from offbeat.party.contract import Party, PartyName
 from offbeat.party.masked_sum import SumOptions
 from offbeat.party.member import LinearOptions
 from offbeat.party.survey import Problem
 from offbeat.randomness import stream
 
 
-@dataclass(frozen=True)
-class Method:
-    """A linear vertical method: its builder, its direction, and the message that stands for one update."""
-
-    build: Callable[..., list[Party]]
-    messages: tuple[type[Message], ...]
-    direction: str
-    synchronous: bool
-    update: tuple[str, str]  # message kind, and the field that numbers it
-    own_updates: bool = False
-    labels_everywhere: bool = True
-    target: float = 1e-6
+def target_of(method: LinearMethod) -> float:
+    """How near to its optimum a small problem is solved; plain stochastic gradients stay further away."""
+    return 5e-3 if method.direction == "sgd" else 1e-6
 
 
-_ASKED, _PRODUCT, _BACKWARD = ("ShareAsked", "first"), ("Product", "round"), ("Backward", "number")
-
-
-def _afsgd(direction: str, synchronous: bool) -> Method:
-    update = _PRODUCT if synchronous else _ASKED
-    target = 5e-3 if direction == "sgd" else 1e-6
-    build, messages = afsgd_vp.build, afsgd_vp.MESSAGES
-    return Method(build, messages, direction, synchronous, update, own_updates=not synchronous, target=target)
-
-
-def _vfb(direction: str, synchronous: bool) -> Method:
-    target = 5e-3 if direction == "sgd" else 1e-6
-    build, messages = vfb2.build, vfb2.MESSAGES
-    return Method(build, messages, direction, synchronous, _BACKWARD, labels_everywhere=False, target=target)
-
-
-METHODS = {
-    "afsgd-vp": _afsgd("sgd", False),
-    "afsvrg-vp": _afsgd("svrg", False),
-    "afsaga-vp": _afsgd("saga", False),
-    "fsgd-vp": _afsgd("sgd", True),
-    "fsvrg-vp": _afsgd("svrg", True),
-    "fsaga-vp": _afsgd("saga", True),
-    "vfb2-sgd": _vfb("sgd", False),
-    "vfb2-svrg": _vfb("svrg", False),
-    "vfb2-saga": _vfb("saga", False),
-    "vfb-sgd": _vfb("sgd", True),
-    "vfb-svrg": _vfb("svrg", True),
-    "vfb-saga": _vfb("saga", True),
-}
+def update_of(method: LinearMethod) -> tuple[str, str]:
+    """The message that stands for one update, and the field that numbers it."""
+    if not method.labels_everywhere:
+        return "Backward", "number"
+    return ("Product", "round") if method.synchronous else ("ShareAsked", "first")
 
 
 @dataclass(frozen=True)
@@ -163,17 +129,19 @@ def build_parties(
     kind = method_named(method)
     labels_at = problem.names if kind.labels_everywhere else problem.labels_at or problem.names[:1]
     more = {} if kind.labels_everywhere else {"lanes": lanes_of(method, seed)}
-    return kind.build(
-        problem.blocks() if only is None else _blocks_for(problem, only),
-        problem.problem(),
-        options,
-        synchronous=kind.synchronous,
-        labels_at=labels_at,
-        seed=seed,
-        run=f"run-{seed}",
-        secrets_seed=seed,
-        only=only,
-        **more,
+    return list(
+        kind.build(
+            problem.blocks() if only is None else _blocks_for(problem, only),
+            problem.problem(),
+            options,
+            synchronous=kind.synchronous,
+            labels_at=labels_at,
+            seed=seed,
+            run=f"run-{seed}",
+            secrets_seed=seed,
+            only=only,
+            **more,
+        )
     )
 
 
@@ -193,10 +161,10 @@ def rebuilder(method: str, problem: SmallProblem, options: LinearOptions, seed: 
     return lambda name: build_parties(method, problem, options, seed, only=name)[0]
 
 
-def method_named(name: str) -> Method:
-    if name not in METHODS:
-        raise BadJob(f"Unknown method {name!r}; one of {', '.join(METHODS)} is expected.")
-    return METHODS[name]
+def method_named(name: str) -> LinearMethod:
+    if name not in LINEAR:
+        raise BadJob(f"Unknown method {name!r}; one of {', '.join(LINEAR)} is expected.")
+    return LINEAR[name]
 
 
 def weights_of(parties: Sequence[Party]) -> dict[PartyName, np.ndarray]:
