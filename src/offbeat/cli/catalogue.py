@@ -1,12 +1,15 @@
 """offbeat reproduce and bench: they list what there is, or run one by name."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from offbeat.cli.output import print_json, rows_table, say, speaker
 from offbeat.cli.run import Json
+
+if TYPE_CHECKING:
+    from offbeat.lab.catalogue import Kind
 
 Quick = Annotated[bool, typer.Option("--quick", help="A small version that takes seconds to a minute.")]
 Data = Annotated[Path | None, typer.Option("--data", help="Where named data sets lie.")]
@@ -26,26 +29,15 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Redraw a published table or figure, with the published numbers beside ours."""
-    from offbeat.lab.reproduce.catalogue import ReproduceOptions, catalogue, reproduction
-
     if name is None:
-        _list(catalogue(), "reproductions", json)
+        _list("reproduce", json)
         return
-    entry = reproduction(name)
     folder = out or Path("out") / name
-    options = ReproduceOptions(quick, seed, data, folder, _files(file or []), say)
     try:
-        result = entry.function(options)
+        told = _done("reproduce", name, quick=quick, seed=seed, data_dir=data, out=folder, files=_files(file or []))
     except KeyboardInterrupt:
         say(f"What is finished lies in {folder}; the same command goes on from there.")
         raise
-    told = {
-        "name": entry.name,
-        "title": entry.title,
-        "rows": [dict(row) for row in result.rows],
-        "figures": [str(path) for path in result.figures],
-        "notes": list(result.notes),
-    }
     _write_rows(told, folder)
     _tell(told, json)
 
@@ -59,25 +51,31 @@ def bench(
     json: Json = False,
 ) -> None:
     """Measure ours beside its reference, in one run."""
-    from offbeat.lab.bench.catalogue import BenchOptions, benchmark, catalogue
     from offbeat.metrics.machine import library_versions, this_machine
 
     if name is None:
-        _list(catalogue(), "benchmarks", json)
+        _list("bench", json)
         return
-    entry = benchmark(name)
-    result = entry.function(BenchOptions(quick, seed, data, out, say))
-    told = {
-        "name": entry.name,
-        "title": entry.title,
-        "rows": [dict(row) for row in result.rows],
-        "notes": list(result.notes),
-        "machine": this_machine(),
-        "versions": library_versions(),
-    }
+    told = _done("bench", name, quick=quick, seed=seed, data_dir=data)
+    told |= {"machine": this_machine(), "versions": library_versions()}
     if out is not None:
         _write_rows(told, out)
     _tell(told, json)
+
+
+def _done(kind: "Kind", name: str, **chosen: Any) -> dict[str, Any]:
+    """One piece of the lab, run to its end."""
+    from offbeat.lab.catalogue import LabOptions, entry_named
+
+    entry = entry_named(kind, name)
+    result = entry.function(LabOptions(say=say, **chosen))
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "rows": [dict(row) for row in result.rows],
+        "figures": [str(path) for path in result.figures],
+        "notes": list(result.notes),
+    }
 
 
 def _files(settings: list[str]) -> dict[str, Path]:
@@ -100,15 +98,15 @@ def _write_rows(told: dict[str, Any], folder: Path) -> None:
     replace_file(folder / "rows.json", f"{json_text(told)}\n".encode())
 
 
-def _list(entries: Any, what: str, as_json: bool) -> None:
-    rows = [{"name": entry.name, "title": entry.title} for entry in entries.values()]
-    if as_json:
-        print_json({what: rows})
-    elif not rows:
-        say(f"There are no {what}.")
-    else:
-        from rich.console import Console
+def _list(kind: "Kind", as_json: bool) -> None:
+    from rich.console import Console
 
+    from offbeat.lab.catalogue import catalogue
+
+    rows = [{"name": entry.name, "title": entry.title} for entry in catalogue(kind).values()]
+    if as_json:
+        print_json({"benchmarks" if kind == "bench" else "reproductions": rows})
+    else:
         Console().print(rows_table(rows))
 
 
@@ -120,5 +118,5 @@ def _tell(told: dict[str, Any], as_json: bool) -> None:
     speaker().print(rows_table(told["rows"]))
     for note in told["notes"]:
         say(note)
-    for figure in told.get("figures", ()):
+    for figure in told["figures"]:
         typer.echo(figure)

@@ -23,7 +23,7 @@ from offbeat.algorithms import afsgd_vp, vfb2
 from offbeat.data.matrix import stack_columns
 from offbeat.data.vertical import vertical_from_dataset
 from offbeat.families.setting import Setting, prepare
-from offbeat.lab.bench.catalogue import Benchmark, BenchOptions, BenchResult
+from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
@@ -80,7 +80,7 @@ class Row:
     note: str
 
 
-def core(options: BenchOptions) -> BenchResult:
+def core(options: LabOptions) -> LabResult:
     """Every solver on every set."""
     from threadpoolctl import threadpool_limits
 
@@ -90,7 +90,7 @@ def core(options: BenchOptions) -> BenchResult:
         warnings.simplefilter("ignore")  # scikit-learn warns at every cut-off that is not convergence
         for title, name, preparation, split in sets:
             rows += _one_set(title, _setting(name, preparation, split, options.data_dir), repeats, options.say)
-    return BenchResult([asdict(row) for row in rows], NOTES)
+    return LabResult([asdict(row) for row in rows], notes=NOTES)
 
 
 NOTES = (
@@ -254,4 +254,4 @@ def _fit_s(model: Any, pooled: Any, labels: Any) -> float:
 
 ITERATIONS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300, 500, 1000)
 
-ENTRIES = (Benchmark("core", "CPU to 1e-4: eight parties with masks, our centralised kernel, scikit-learn", core),)
+ENTRIES = (Entry("core", "CPU to 1e-4: eight parties with masks, our centralised kernel, scikit-learn", core),)

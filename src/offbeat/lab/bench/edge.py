@@ -19,7 +19,7 @@ import numpy as np
 from offbeat.algorithms.edge_privacy import EdgePrivacy
 from offbeat.algorithms.edge_rates import SteadyRate
 from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge, GradientStep
-from offbeat.lab.bench.catalogue import Benchmark, BenchOptions, BenchResult
+from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.learning.horizontal import HorizontalModel, LinearModel, edge_data
 from offbeat.party.contract import Effect, Event, Party, State
 from offbeat.privacy.ledger import Budget
@@ -34,7 +34,7 @@ MakeModel = Callable[[], HorizontalModel]
 """A model for each edge: they compute side by side on threads."""
 
 
-def edge(options: BenchOptions) -> BenchResult:
+def edge(options: LabOptions) -> LabResult:
     """Medians of repeats; the broker's ratio to the simulator in the same run."""
     repeats = 1 if options.quick else 5
     rows: list[dict[str, Any]] = []
@@ -57,7 +57,7 @@ def edge(options: BenchOptions) -> BenchResult:
     ]
     if broker is None:
         notes.append("No mosquitto was found, so the broker was not measured (Debian: apt-get install mosquitto).")
-    return BenchResult(rows, notes)
+    return LabResult(rows, notes=notes)
 
 
 def _row(name: str, runtime: str, rate: float, simulated: float) -> dict[str, Any]:
@@ -147,4 +147,4 @@ class _Watched:
         self.cloud.restore(state)
 
 
-ENTRIES = (Benchmark("edge", "updates per second, simulator and broker, LR and network", edge),)
+ENTRIES = (Entry("edge", "updates per second, simulator and broker, LR and network", edge),)

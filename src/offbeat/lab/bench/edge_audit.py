@@ -21,7 +21,7 @@ import numpy as np
 from offbeat.algorithms.edge_privacy import EdgePrivacy
 from offbeat.algorithms.edge_rates import SteadyRate
 from offbeat.algorithms.mapa import Cloud, Edge, GradientStep, Upload
-from offbeat.lab.bench.catalogue import Benchmark, BenchOptions, BenchResult
+from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.learning.horizontal import EdgeData, LinearModel, edge_data, refuse_misfits
 from offbeat.party.contract import Effect, Event, Party, Send
 from offbeat.privacy.accountant import GaussianRelease, PureRelease, Release, epsilon, replace_one_loss
@@ -275,16 +275,16 @@ def audit(
     return findings
 
 
-def edge_audit(options: BenchOptions) -> BenchResult:
+def edge_audit(options: LabOptions) -> LabResult:
     """The audit as a benchmark: `offbeat bench edge-audit`."""
     scale = 10 if options.quick else 1
     findings = audit(20_000 // scale, 1_000 // scale, lambda finding: options.say(_line(finding)))
     kept = "as expected" if as_expected(findings) else "NOT as expected: look at the verdicts"
     notes = [f"Sound mode within its accounted epsilon everywhere and paper mode beyond its claim: {kept}."]
-    return BenchResult([asdict(finding) for finding in findings], notes)
+    return LabResult([asdict(finding) for finding in findings], notes=notes)
 
 
-ENTRIES = (Benchmark("edge-audit", "attacks on the edges' releases, sound and as printed", edge_audit),)
+ENTRIES = (Entry("edge-audit", "attacks on the edges' releases, sound and as printed", edge_audit),)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from offbeat.algorithms import vfb2
 from offbeat.data.places import find_set
 from offbeat.data.vertical import vertical_from_dataset
 from offbeat.families.setting import Setting, prepare
-from offbeat.lab.bench.catalogue import Benchmark, BenchOptions, BenchResult
+from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.learning.blocks import Block
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
@@ -62,7 +62,7 @@ class Row:
     seconds_to_certificate: float
 
 
-def lanes(options: BenchOptions) -> BenchResult:
+def lanes(options: LabOptions) -> LabResult:
     """Throughput and certificate of VFB2-SVRG with one lane and with two."""
     from threadpoolctl import threadpool_limits
 
@@ -72,7 +72,7 @@ def lanes(options: BenchOptions) -> BenchResult:
         for title, setting in _settings(options):
             for batch in batches:
                 rows += _compare(title, setting, batch, repeats, options.quick, options.say)
-    return BenchResult([asdict(row) for row in rows], NOTES)
+    return LabResult([asdict(row) for row in rows], notes=NOTES)
 
 
 NOTES = (
@@ -87,7 +87,7 @@ NOTES = (
 )
 
 
-def _settings(options: BenchOptions) -> list[tuple[str, Setting]]:
+def _settings(options: LabOptions) -> list[tuple[str, Setting]]:
     name = "news20_ngrams" if find_set("news20_ngrams", options.data_dir) is not None else "news20-shaped@0.1"
     if options.quick and name == "news20_ngrams":
         name = "news20_ngrams_47k"
@@ -200,4 +200,4 @@ def _costs(count: int) -> CostModel:
     return CostModel(link=Link(latency_s=0.0), lanes=count)
 
 
-ENTRIES = (Benchmark("lanes", "Threads: rows stepped per second with two lanes a party, against one", lanes),)
+ENTRIES = (Entry("lanes", "Threads: rows stepped per second with two lanes a party, against one", lanes),)

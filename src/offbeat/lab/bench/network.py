@@ -22,7 +22,7 @@ from offbeat.families.linear import setting_for
 from offbeat.families.vertical_data import load_data
 from offbeat.jobs.methods import linear_named
 from offbeat.jobs.vertical import DataEntry, Job
-from offbeat.lab.bench.catalogue import Benchmark, BenchOptions, BenchResult
+from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.learning.blocks import make_block
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
@@ -48,7 +48,7 @@ FATE_ENCRYPTED_S, FATE_PLAIN_S = 136.0, 19.0
 # -- time to a target over emulated wires -----------------------------------------------------------------------------
 
 
-def network(options: BenchOptions) -> BenchResult:
+def network(options: LabOptions) -> LabResult:
     base, about = _job(options)
     data = load_data(base)
     optimum = setting_for(data, base).optimum(base.seed)
@@ -61,10 +61,10 @@ def network(options: BenchOptions) -> BenchResult:
         f"Each side's best of the batches {list(BATCHES)}; asynchronous also of in_flight {list(IN_FLIGHT)}.",
         "Three processes and their proxies share this machine's cores; masks are on, streams mutually authenticated.",
     )
-    return BenchResult(rows, notes)
+    return LabResult(rows, notes=notes)
 
 
-def _job(options: BenchOptions) -> tuple[Job, str]:
+def _job(options: LabOptions) -> tuple[Job, str]:
     """Real credit data where it is at hand, generated data of its kind where not; the notes say which."""
     real = find_set("uci_credit_card", options.data_dir) is not None
     name = "uci_credit_card" if real else "credit-like"
@@ -87,7 +87,7 @@ def _job(options: BenchOptions) -> tuple[Job, str]:
     )
 
 
-def _compare(options: BenchOptions, base: Job, trip_s: float, optimum: float) -> list[dict[str, Any]]:
+def _compare(options: LabOptions, base: Job, trip_s: float, optimum: float) -> list[dict[str, Any]]:
     """The best asynchronous and the best synchronous run over one kind of wire."""
     rounds = [_timed(base, "vfb-svrg", batch, 1, trip_s, optimum, options) for batch in BATCHES]
     pipelined = [
@@ -101,7 +101,7 @@ def _compare(options: BenchOptions, base: Job, trip_s: float, optimum: float) ->
 
 
 def _timed(
-    base: Job, algorithm: str, batch: int, in_flight: int, trip_s: float, optimum: float, options: BenchOptions
+    base: Job, algorithm: str, batch: int, in_flight: int, trip_s: float, optimum: float, options: LabOptions
 ) -> dict[str, Any]:
     job = msgspec.structs.replace(
         base,
@@ -159,7 +159,7 @@ def _reached(outcome: Outcome, optimum: float) -> tuple[float, float]:
 # -- the shape that FATE publishes ------------------------------------------------------------------------------------
 
 
-def fate_shape(options: BenchOptions) -> BenchResult:
+def fate_shape(options: LabOptions) -> LabResult:
     """Seconds per pass over processes, masks on, without emulation: 100,000 rows, 30 + 300 columns, three parties."""
     rows = FATE_ROWS // 10 if options.quick else FATE_ROWS
     passes = 3.0
@@ -191,7 +191,7 @@ def fate_shape(options: BenchOptions) -> BenchResult:
         "than its encryption: compare with its plain figure first.",
         "Data is generated (standard normal columns).",
     )
-    return BenchResult(results, notes)
+    return LabResult(results, notes=notes)
 
 
 def _pass_seconds(spec: Mapping[str, Any]) -> tuple[float, float]:
@@ -245,8 +245,6 @@ def _labels(spec: Mapping[str, Any]) -> np.ndarray:
 
 
 ENTRIES = (
-    Benchmark(
-        "network", "Time to 1e-4 over emulated networks: pipelined VFB2-SVRG against synchronous rounds", network
-    ),
-    Benchmark("fate-shape", "Seconds per pass at FATE's published shape, over gRPC with masks", fate_shape),
+    Entry("network", "Time to 1e-4 over emulated networks: pipelined VFB2-SVRG against synchronous rounds", network),
+    Entry("fate-shape", "Seconds per pass at FATE's published shape, over gRPC with masks", fate_shape),
 )

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Vafl, one_hot
-from offbeat.lab.bench.catalogue import Benchmark, BenchOptions, BenchResult
+from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.learning.embeddings import Adam
 
 Array = NDArray[Any]
@@ -28,13 +28,13 @@ STEP = 1e-3
 NO_CUDA = "no CUDA device"
 
 
-def vafl_gpu(options: BenchOptions) -> BenchResult:
+def vafl_gpu(options: LabOptions) -> LabResult:
     """On the first CUDA device, or a plain sentence where there is none."""
     import torch
 
     if not torch.cuda.is_available():
         options.say(NO_CUDA)
-        return BenchResult((), (NO_CUDA,))
+        return LabResult((), notes=(NO_CUDA,))
     quick = options.quick
     rows = measure(
         "cuda", rows=2048 if quick else 16_384, batches=(256,) if quick else (128, 512, 2048), channels=32,
@@ -46,7 +46,7 @@ def vafl_gpu(options: BenchOptions) -> BenchResult:
         "One pass over the rows each time, after a warm-up pass; medians; CUDA is synchronised before the clock is "
         "read.",
     )
-    return BenchResult(rows, notes)
+    return LabResult(rows, notes=notes)
 
 
 def measure(
@@ -183,7 +183,7 @@ def _in_threads(parties: list[Any]) -> None:
 
 
 ENTRIES = (
-    Benchmark("vafl-gpu", "VAFL on CUDA: four convolutional clients beside the same network in one piece", vafl_gpu),
+    Entry("vafl-gpu", "VAFL on CUDA: four convolutional clients beside the same network in one piece", vafl_gpu),
 )
 
 
@@ -192,6 +192,6 @@ if __name__ == "__main__":  # python -m offbeat.lab.bench.vafl_gpu: needs numpy,
     import sys
 
     result = vafl_gpu(
-        BenchOptions(quick="--quick" in sys.argv, say=lambda line: print(line, file=sys.stderr, flush=True))
+        LabOptions(quick="--quick" in sys.argv, say=lambda line: print(line, file=sys.stderr, flush=True))
     )
     print(json.dumps({"rows": list(result.rows), "notes": list(result.notes)}, indent=2))

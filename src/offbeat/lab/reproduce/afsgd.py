@@ -11,7 +11,7 @@ from offbeat.data.dataset import DataSet
 from offbeat.data.prepare import Preparation
 from offbeat.data.table import read_table
 from offbeat.data.vertical import VerticalData, vertical_from_dataset
-from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult, Reproduction
+from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce.measure import Course, Kept, Pair, base_job, compare_pair
 
 SGD, SVRG, SAGA = "SGD", "SVRG", "SAGA"
@@ -90,7 +90,7 @@ STRAGGLERS = (1.0, 1.4, 4.0)
 QUICK_ROWS = 2000
 
 
-def table2(options: ReproduceOptions) -> ReproduceResult:
+def table2(options: LabOptions) -> LabResult:
     """Asynchronous against synchronous, three methods, one straggler across the published range of 40 to 300 %."""
     kept = Kept(options.out / ("table2-quick.json" if options.quick else "table2.json"), options.say)
     rows: list[dict[str, Any]] = []
@@ -107,10 +107,10 @@ def table2(options: ReproduceOptions) -> ReproduceResult:
             }
             rows.append(_table_row(row, method, published, cells, options.quick))
     extra = [] if options.quick else _sensitivity(options, kept)
-    return ReproduceResult([*rows, *extra], notes=NOTES)
+    return LabResult([*rows, *extra], notes=NOTES)
 
 
-def _cell(row: TableRow, method: str, slow: float, options: ReproduceOptions, pending: list[Course]) -> dict[str, Any]:
+def _cell(row: TableRow, method: str, slow: float, options: LabOptions, pending: list[Course]) -> dict[str, Any]:
     course = _course(row, options, pending)
     slow_party = course.data.names[row.parties // 2]
     ratio, detail = compare_pair(
@@ -124,14 +124,14 @@ def _cell(row: TableRow, method: str, slow: float, options: ReproduceOptions, pe
     return {"ratio": ratio.median, "low": ratio.low, "high": ratio.high, "detail": detail}
 
 
-def _course(row: TableRow, options: ReproduceOptions, pending: list[Course]) -> Course:
+def _course(row: TableRow, options: LabOptions, pending: list[Course]) -> Course:
     """Loaded once for a row, and only if some cell of it is still to be measured."""
     if not pending:
         pending.append(Course(_data(row, options), base_job(options.seed)))
     return pending[0]
 
 
-def _data(row: TableRow, options: ReproduceOptions) -> VerticalData:
+def _data(row: TableRow, options: LabOptions) -> VerticalData:
     source: str | DataSet = row.quick_set if options.quick else row.set
     if row.printed in options.files:
         table = read_table(options.files[row.printed])
@@ -170,7 +170,7 @@ def _band(parties: int, slowness: float) -> float:
     return ((parties - 1) + 1 / (1 + slowness)) / parties * (1 + slowness)
 
 
-def _sensitivity(options: ReproduceOptions, kept: Kept) -> list[dict[str, Any]]:
+def _sensitivity(options: LabOptions, kept: Kept) -> list[dict[str, Any]]:
     """What the table's one number hides: which block is slow, jitter, who pays for serving, latency."""
     row = TABLE_2[0]
     pending: list[Course] = []
@@ -191,7 +191,7 @@ def _sensitivity(options: ReproduceOptions, kept: Kept) -> list[dict[str, Any]]:
 
 
 def _probe(
-    setting: str, how: dict[str, Any], row: TableRow, options: ReproduceOptions, kept: Kept, pending: list[Course]
+    setting: str, how: dict[str, Any], row: TableRow, options: LabOptions, kept: Kept, pending: list[Course]
 ) -> dict[str, Any]:
     options.say(f"{row.printed}, SAGA, {setting}")
 
@@ -236,7 +236,7 @@ NOTES = (
 # -- figure 6 --------------------------------------------------------------------------------------------------------
 
 
-def figure6(options: ReproduceOptions) -> ReproduceResult:
+def figure6(options: LabOptions) -> LabResult:
     """Scaling with the number of workers, url."""
     from offbeat.report.figures import Curve, Panel, draw_panels
 
@@ -270,10 +270,10 @@ def figure6(options: ReproduceOptions) -> ReproduceResult:
         "Anchored at q=3, the fewest parties that can hide a share; the work is split over the parties, so that a "
         "party's time per batch falls as 1/q while latency and the fixed cost of a batch stay. One party is 40 % slow.",
     )
-    return ReproduceResult(rows, figures, notes)
+    return LabResult(rows, figures, notes)
 
 
-def _scaling_time(name: str, count: int, algorithm: str, options: ReproduceOptions) -> float | None:
+def _scaling_time(name: str, count: int, algorithm: str, options: LabOptions) -> float | None:
     data = vertical_from_dataset(name, count, "mod", rows="pooled-unit", seed=options.seed)
     job = base_job(options.seed)
     runtime = msgspec.structs.replace(job.runtime, per_sample_s=0.0, per_nonzero_s=2e-6, overhead_s=2e-4, lanes=2)
@@ -285,7 +285,7 @@ def _scaling_time(name: str, count: int, algorithm: str, options: ReproduceOptio
 # -- figure 7 --------------------------------------------------------------------------------------------------------
 
 
-def figure7(options: ReproduceOptions) -> ReproduceResult:
+def figure7(options: LabOptions) -> LabResult:
     """Where the time goes: compute, communicate, wait; and how often each party updates. Eight workers, url."""
     from offbeat.report.figures import draw_time_split
 
@@ -307,7 +307,7 @@ def figure7(options: ReproduceOptions) -> ReproduceResult:
         rows += _split_rows(algorithm, record, frequencies, frequency_of_straggler, data.names[4])
     figures = draw_time_split(splits, options.out / "afsgd-fig7")
     notes = ("Update frequencies are scaled by that of the synchronous straggler, as in print.",)
-    return ReproduceResult(rows, figures, notes)
+    return LabResult(rows, figures, notes)
 
 
 def _split_rows(
@@ -333,7 +333,7 @@ def _split_rows(
 
 
 ENTRIES = (
-    Reproduction("afsgd-table2", "AFSGD-VP Table 2: speed-ups of the asynchronous methods, eight sets", table2),
-    Reproduction("afsgd-fig6", "AFSGD-VP Figure 6: speed-up with the number of workers", figure6),
-    Reproduction("afsgd-fig7", "AFSGD-VP Figure 7: compute, communicate, wait; update frequency", figure7),
+    Entry("afsgd-table2", "AFSGD-VP Table 2: speed-ups of the asynchronous methods, eight sets", table2),
+    Entry("afsgd-fig6", "AFSGD-VP Figure 6: speed-up with the number of workers", figure6),
+    Entry("afsgd-fig7", "AFSGD-VP Figure 7: compute, communicate, wait; update frequency", figure7),
 )

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult, Reproduction
+from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce.mapa_edges import figure_7
 from offbeat.lab.reproduce.mapa_inversion import inverted_digits
 from offbeat.lab.reproduce.mapa_network import figure_8, figure_9
@@ -50,7 +50,7 @@ from offbeat.lab.reproduce.mapa_today import beside_today
 # -- figure 4 -------------------------------------------------------------------------------------------------------
 
 
-def figure_4(options: ReproduceOptions) -> ReproduceResult:
+def figure_4(options: LabOptions) -> LabResult:
     """Pictures recovered from uploads: the released weights' gradient over the released intercept's."""
     from offbeat.report.figures import draw_pictures
 
@@ -70,7 +70,7 @@ def figure_4(options: ReproduceOptions) -> ReproduceResult:
         "Recovery by division is exact without noise for a batch of one; noise as large as in training is added.",
         paper_note(),
     ]
-    return ReproduceResult(rows, figures, notes)
+    return LabResult(rows, figures, notes)
 
 
 def _likeness_row(model: str, name: str, values: Sequence[float]) -> Row:
@@ -97,7 +97,7 @@ def _order_row(rows: Sequence[Row], model: str) -> Row:
 # -- figure 5 -------------------------------------------------------------------------------------------------------
 
 
-def figure_5(options: ReproduceOptions) -> ReproduceResult:
+def figure_5(options: LabOptions) -> LabResult:
     """LR on USPS, 100 edges, epsilon 0.1: AUDP with clips 15, 3, 0.2; MAPA beginning at 200, 100, 10."""
     shop = Workshop("mapa-fig5", options)
     updates = 6_000 if options.quick else 30_000
@@ -136,7 +136,7 @@ def figure_5(options: ReproduceOptions) -> ReproduceResult:
         "Sound panels: 20 edges, so that an edge has rows enough to hide in; the clip stops at the noisy median norm.",
         paper_note(),
     ]
-    return ReproduceResult(rows, figures, notes)
+    return LabResult(rows, figures, notes)
 
 
 def _spread_row(mode: str, audp: Mapping[float, Any], mapa: Mapping[float, Any]) -> Row:
@@ -157,7 +157,7 @@ def _clip_row(name: str, clip: float, result: Mapping[str, Any]) -> Row:
 # -- figure 6 -------------------------------------------------------------------------------------------------------
 
 
-def figure_6(options: ReproduceOptions) -> ReproduceResult:
+def figure_6(options: LabOptions) -> LabResult:
     """Accuracy against epsilon, five edges, three models, two data sets."""
     shop = Workshop("mapa-fig6", options, QUICK_ROWS if options.quick else None)
     rows: list[Row] = []
@@ -188,16 +188,16 @@ def figure_6(options: ReproduceOptions) -> ReproduceResult:
         _quick_note(options),
         paper_note(),
     ]
-    return ReproduceResult(rows, figures, notes)
+    return LabResult(rows, figures, notes)
 
 
-def _epsilons(options: ReproduceOptions, model: str) -> tuple[float, ...]:
+def _epsilons(options: LabOptions, model: str) -> tuple[float, ...]:
     if options.quick:
         return (0.1, 0.5)
     return (0.1, 0.3, 0.5) if model == "CNN" else EPSILONS
 
 
-def _totals(options: ReproduceOptions, model: str) -> tuple[float, ...]:
+def _totals(options: LabOptions, model: str) -> tuple[float, ...]:
     if options.quick:
         return (1.0, 8.0)
     return (0.5, 2.0, 8.0) if model == "CNN" else TOTALS
@@ -265,7 +265,7 @@ def _range(points: Sequence[tuple[float, float]]) -> str:
     return f"{points[0][1]:.3f} -> {points[-1][1]:.3f}"
 
 
-def _quick_note(options: ReproduceOptions) -> str:
+def _quick_note(options: LabOptions) -> str:
     if not options.quick:
         return (
             f"Iterations as printed for LR and SVM; {ITERATIONS['CNN']:,} in place of 25,000 for the network, at three "
@@ -278,14 +278,14 @@ def _quick_note(options: ReproduceOptions) -> str:
     )
 
 
-ENTRIES: tuple[Reproduction, ...] = (
-    Reproduction("mapa-fig4", "MAPA Fig. 4: digits recovered from uploads, by epsilon", figure_4),
-    Reproduction("mapa-fig5", "MAPA Fig. 5: how much the first clip matters", figure_5),
-    Reproduction("mapa-fig6", "MAPA Fig. 6: accuracy against epsilon", figure_6),
-    Reproduction("mapa-fig7", "MAPA Fig. 7: updates to a loss against the number of edges", figure_7),
-    Reproduction("mapa-fig8", "MAPA Fig. 8: the network with random and measured delays", figure_8),
-    Reproduction("mapa-fig9", "MAPA Fig. 9: one parameter at a time", figure_9),
-    Reproduction("mapa-epsilon", "sound MAPA: accuracy against the total epsilon", accuracy_against_epsilon),
-    Reproduction("mapa-sound", "sound MAPA on MNIST: five edges, epsilon at most 3", sound_mnist),
-    Reproduction("mapa-today", "MAPA beside FedAsync and FedBuff, twenty edges", beside_today),
+ENTRIES: tuple[Entry, ...] = (
+    Entry("mapa-fig4", "MAPA Fig. 4: digits recovered from uploads, by epsilon", figure_4),
+    Entry("mapa-fig5", "MAPA Fig. 5: how much the first clip matters", figure_5),
+    Entry("mapa-fig6", "MAPA Fig. 6: accuracy against epsilon", figure_6),
+    Entry("mapa-fig7", "MAPA Fig. 7: updates to a loss against the number of edges", figure_7),
+    Entry("mapa-fig8", "MAPA Fig. 8: the network with random and measured delays", figure_8),
+    Entry("mapa-fig9", "MAPA Fig. 9: one parameter at a time", figure_9),
+    Entry("mapa-epsilon", "sound MAPA: accuracy against the total epsilon", accuracy_against_epsilon),
+    Entry("mapa-sound", "sound MAPA on MNIST: five edges, epsilon at most 3", sound_mnist),
+    Entry("mapa-today", "MAPA beside FedAsync and FedBuff, twenty edges", beside_today),
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult
+from offbeat.lab.catalogue import LabOptions, LabResult
 from offbeat.lab.reproduce.mapa_pieces import ALGORITHMS, QUICK_ROWS, SOUND_BATCH, Row, Workshop, accounted, paper_note
 from offbeat.lab.reproduce.mapa_runs import Setting
 
@@ -15,7 +15,7 @@ NETWORK_CAP = 3_000
 Table = Mapping[str, Sequence[int | None]]
 
 
-def figure_7(options: ReproduceOptions) -> ReproduceResult:
+def figure_7(options: LabOptions) -> LabResult:
     """Updates until the mean of five looks at the test loss is below a threshold, 10, 100 and 1,000 edges."""
     shop = Workshop("mapa-fig7", options, QUICK_ROWS if options.quick else None)
     cap = 10_000 if options.quick else 100_000
@@ -34,10 +34,10 @@ def figure_7(options: ReproduceOptions) -> ReproduceResult:
         "Sound runs stop at 100 edges: a thousand would leave each with 60 rows or 7, too few to hide one in.",
         paper_note(),
     ]
-    return ReproduceResult([*printed[0], *sound[0]], figures, notes)
+    return LabResult([*printed[0], *sound[0]], figures, notes)
 
 
-def _counts(options: ReproduceOptions) -> tuple[int, ...]:
+def _counts(options: LabOptions) -> tuple[int, ...]:
     return (10, 100) if options.quick else (10, 100, 1000)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult
+from offbeat.lab.catalogue import LabOptions, LabResult
 from offbeat.lab.reproduce.mapa_pieces import (
     ALGORITHMS,
     QUICK_ROWS,
@@ -25,7 +25,7 @@ Panels = list[tuple[str, Found]]
 # -- figure 8 -------------------------------------------------------------------------------------------------------
 
 
-def figure_8(options: ReproduceOptions) -> ReproduceResult:
+def figure_8(options: LabOptions) -> LabResult:
     """The network on MNIST, 5 to 20 edges: drawn delays, measured ones, and soundly."""
     shop = Workshop("mapa-fig8", options, QUICK_ROWS if options.quick else None)
     counts = (5, 20) if options.quick else (5, 10, 15, 20)
@@ -44,7 +44,7 @@ def figure_8(options: ReproduceOptions) -> ReproduceResult:
         *curves_figure(printed, shop.path("paper"), 1, "test accuracy"),
         *curves_figure(sound, shop.path("sound"), 1, "test accuracy"),
     ]
-    return ReproduceResult([*rows, *measured], figures, _figure_8_notes(updates))
+    return LabResult([*rows, *measured], figures, _figure_8_notes(updates))
 
 
 def _printed(base: Setting, algorithm: str, edges: int) -> Setting:
@@ -159,7 +159,7 @@ SOUND_SWEEPS: dict[str, tuple[tuple[str, float], ...]] = {
 }
 
 
-def figure_9(options: ReproduceOptions) -> ReproduceResult:
+def figure_9(options: LabOptions) -> LabResult:
     """MAPA's network, one parameter at a time around 0.1, 12, 30, 10, 1e-3, 1/2; then what is left of them soundly."""
     shop = Workshop("mapa-fig9", options, QUICK_ROWS if options.quick else None)
     updates = 600 if options.quick else 10_000
@@ -185,7 +185,7 @@ def figure_9(options: ReproduceOptions) -> ReproduceResult:
         "to set the first clip, which is swept in their place; L is measured on public digits and then scaled.",
         paper_note(),
     ]
-    return ReproduceResult(rows, figures, notes)
+    return LabResult(rows, figures, notes)
 
 
 def _swept(

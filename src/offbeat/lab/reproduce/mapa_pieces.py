@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offbeat.lab.reproduce.catalogue import ReproduceOptions
+from offbeat.lab.catalogue import LabOptions
 from offbeat.lab.reproduce.mapa_runs import Courses, Setting, train
 from offbeat.lab.reproduce.measure import Kept
 from offbeat.privacy.mechanism import PAPER_WARNING
@@ -34,7 +34,7 @@ Lines = dict[str, list[tuple[float, float]]]
 class Workshop:
     """The pieces of one figure: trained once, kept on disk, reported as they come."""
 
-    def __init__(self, name: str, options: ReproduceOptions, limit_rows: int | None = None) -> None:
+    def __init__(self, name: str, options: LabOptions, limit_rows: int | None = None) -> None:
         self.name, self.options = name, options
         self.courses = Courses(options.data_dir, limit_rows, None if limit_rows is None else QUICK_TEST_ROWS)
         self.folder = options.out / name
@@ -54,7 +54,7 @@ class Workshop:
         return self.folder / stem
 
 
-def updates_of(options: ReproduceOptions, model: str) -> int:
+def updates_of(options: LabOptions, model: str) -> int:
     if not options.quick:
         return ITERATIONS[model]
     return {"LR": 5_000, "SVM": 3_000, "CNN": 3_000}[model]

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult
+from offbeat.lab.catalogue import LabOptions, LabResult
 from offbeat.lab.reproduce.mapa_pieces import Lines, Row, Workshop, accounted, curves_figure, lines_figure
 from offbeat.lab.reproduce.mapa_runs import Setting
 
@@ -55,7 +55,7 @@ def _grid(base: Setting, clips: Sequence[float], steps: Sequence[float]) -> list
 # -- accuracy against epsilon ---------------------------------------------------------------------------------------
 
 
-def accuracy_against_epsilon(options: ReproduceOptions) -> ReproduceResult:
+def accuracy_against_epsilon(options: LabOptions) -> LabResult:
     """Softmax on MNIST, five edges, random delays: MAPA's controller, a fixed clip, an adaptive clip."""
     shop = Workshop("mapa-epsilon", options)
     totals = (0.5, 3.0, 8.0) if options.quick else (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
@@ -73,7 +73,7 @@ def accuracy_against_epsilon(options: ReproduceOptions) -> ReproduceResult:
             lines.setdefault(name, []).append((total, result["accuracy_averaged"]))
         rows.append(_total_row(total, settings, found))
     figures = lines_figure([("Softmax on MNIST, 5 edges", lines)], shop.path("accuracy"), "total epsilon", log_x=True)
-    return ReproduceResult(rows, figures, _epsilon_notes(updates))
+    return LabResult(rows, figures, _epsilon_notes(updates))
 
 
 def _three_ways(shop: Workshop, base: Setting) -> dict[str, Setting]:
@@ -122,7 +122,7 @@ def _epsilon_notes(updates: int) -> list[str]:
 # -- the aims -------------------------------------------------------------------------------------------------------
 
 
-def sound_mnist(options: ReproduceOptions) -> ReproduceResult:
+def sound_mnist(options: LabOptions) -> LabResult:
     """Ten digits, five asynchronous edges, a total epsilon of at most 3 each."""
     shop = Workshop("mapa-sound", options)
     shared: dict[str, Any] = {"epsilon": 3.0, "batch": 512, "delays": "random", "seed": options.seed}
@@ -138,7 +138,7 @@ def sound_mnist(options: ReproduceOptions) -> ReproduceResult:
         chosen.append(choice.setting)
     if not options.quick:
         rows.append(_aim_row(shop, "linear, chosen on Fashion-MNIST", choose(shop, linears, "fashion_mnist"), 0.90))
-    return ReproduceResult(rows, _sound_figure(shop, chosen), _sound_notes(options))
+    return LabResult(rows, _sound_figure(shop, chosen), _sound_notes(options))
 
 
 STEPS = (0.3, 0.6, 0.9, 1.5)
@@ -174,7 +174,7 @@ def _aim_row(shop: Workshop, title: str, choice: Choice, wanted: float) -> Row:
     }
 
 
-def _sound_notes(options: ReproduceOptions) -> list[str]:
+def _sound_notes(options: LabOptions) -> list[str]:
     notes = [
         "Poisson sampling, batches of 512, random delays; the cloud's averaged model.",
         NOT_COUNTED,

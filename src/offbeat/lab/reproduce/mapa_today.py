@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult
+from offbeat.lab.catalogue import LabOptions, LabResult
 from offbeat.lab.reproduce.mapa_pieces import Row, Workshop, accounted, paper_note
 from offbeat.lab.reproduce.mapa_runs import Setting
 from offbeat.lab.reproduce.mapa_sound import NOT_COUNTED, choose
@@ -19,7 +19,7 @@ STEPS = (0.03, 0.1, 0.3, 1.0)
 Found = Mapping[str, Mapping[str, Any]]
 
 
-def beside_today(options: ReproduceOptions) -> ReproduceResult:
+def beside_today(options: LabOptions) -> LabResult:
     """Softmax on MNIST, twenty edges, random delays: accuracy after so many uploads."""
     shop = Workshop("mapa-today", options, 12_000 if options.quick else None)
     uploads = 600 if options.quick else 2_000
@@ -33,7 +33,7 @@ def beside_today(options: ReproduceOptions) -> ReproduceResult:
         NOT_COUNTED,
         paper_note(),
     ]
-    return ReproduceResult(rows, _figure(shop, settings, found), notes)
+    return LabResult(rows, _figure(shop, settings, found), notes)
 
 
 def _settings(shop: Workshop, uploads: int) -> dict[str, Setting]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from offbeat.algorithms.vafl import what_clients_learn
 from offbeat.algorithms.vafl_options import Vafl
-from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult, Reproduction
+from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce.vafl_central import pooled_linear, trained_centrally
 from offbeat.lab.reproduce.vafl_panels import TITLES, Cells, Panel, figure_of, rows_of, run_panels
 from offbeat.lab.reproduce.vafl_private import privacy
@@ -28,7 +28,7 @@ from offbeat.lab.reproduce.vafl_problems import (
 from offbeat.lab.reproduce.vafl_runs import EXPONENTIAL, NONE, PUBLISHED, Trial
 
 
-def _logistic(problem: Problem, options: ReproduceOptions, units: float) -> list[Cells]:
+def _logistic(problem: Problem, options: LabOptions, units: float) -> list[Cells]:
     """The published setting, with and without noise; then other delays and none."""
     trial = Trial("vafl", PUBLISHED, batch=max(problem.rows // 100, 1), units=units, looks=60, seed=options.seed)
 
@@ -40,7 +40,7 @@ def _logistic(problem: Problem, options: ReproduceOptions, units: float) -> list
     return [with_noise, *others]
 
 
-def _deep(problem: Problem, options: ReproduceOptions, batch: int, units: float, noise: float) -> Cells:
+def _deep(problem: Problem, options: LabOptions, batch: int, units: float, noise: float) -> Cells:
     """The published setting; noise on async alone, as there."""
     trial = Trial("vafl", PUBLISHED, batch=batch, units=units, looks=25, seed=options.seed)
     return Cells(
@@ -48,14 +48,12 @@ def _deep(problem: Problem, options: ReproduceOptions, batch: int, units: float,
     )
 
 
-def _finished(
-    panels: Sequence[Panel], options: ReproduceOptions, name: str, title: str, notes: Sequence[str]
-) -> ReproduceResult:
+def _finished(panels: Sequence[Panel], options: LabOptions, name: str, title: str, notes: Sequence[str]) -> LabResult:
     drawn = figure_of([panel for panel in panels if panel.delays is PUBLISHED], options.out / name, title)
     rows = [row for panel in panels for row in rows_of(panel)]
     sources = [f"{panel.problem.name}: {panel.problem.source}." for panel in panels if panel.delays is PUBLISHED]
     head = panels[0].problem.head()
-    return ReproduceResult(rows, drawn, [*sources, DELAY_NOTE, *notes, what_clients_learn(head, Vafl())])
+    return LabResult(rows, drawn, [*sources, DELAY_NOTE, *notes, what_clients_learn(head, Vafl())])
 
 
 DELAY_NOTE = (
@@ -79,7 +77,7 @@ FIRST_UPLOAD = (
 )
 
 
-def fig3(options: ReproduceOptions) -> ReproduceResult:
+def fig3(options: LabOptions) -> LabResult:
     cells: list[Cells] = []
     for name, step in (("mnist", 0.3), ("fashion_mnist", 0.2)):
         problem = picture_columns(name, 7, step, options.data_dir, options.seed)
@@ -89,7 +87,7 @@ def fig3(options: ReproduceOptions) -> ReproduceResult:
     return _finished(panels, options, "vafl-fig3", "VAFL, Figure 3: softmax regression", LOGISTIC_NOTES)
 
 
-def fig4(options: ReproduceOptions) -> ReproduceResult:
+def fig4(options: LabOptions) -> LabResult:
     cifar = picture_columns("cifar10_subset", 8, 0.03, options.data_dir, options.seed)
     cifar = cifar.some_rows(4000, options.seed) if options.quick else cifar
     voices = parkinsons(0.05, options.data_dir, options.seed)
@@ -108,7 +106,7 @@ def fig4(options: ReproduceOptions) -> ReproduceResult:
     return _finished(run_panels(cells, options), options, "vafl-fig4", "VAFL, Figure 4: logistic regression", notes)
 
 
-def fig5_6(options: ReproduceOptions) -> ReproduceResult:
+def fig5_6(options: LabOptions) -> LabResult:
     cells = []
     for clients in (4, 12):
         problem = solids(clients, 8 if clients == 4 and not options.quick else 4, options.data_dir, seed=options.seed)
@@ -130,7 +128,7 @@ def fig5_6(options: ReproduceOptions) -> ReproduceResult:
     )
 
 
-def fig7_8(options: ReproduceOptions) -> ReproduceResult:
+def fig7_8(options: LabOptions) -> LabResult:
     problem = intensive_care(options.data_dir, seed=options.seed)
     problem = problem.some_rows(1600, options.seed) if options.quick else problem
     panels = run_panels([_deep(problem, options, 64, 450.0 if options.quick else 1500.0, noise=0.1)], options)
@@ -145,9 +143,9 @@ def fig7_8(options: ReproduceOptions) -> ReproduceResult:
 
 
 ENTRIES = (
-    Reproduction("vafl-fig3", "VAFL Figure 3: softmax regression on MNIST and Fashion-MNIST", fig3),
-    Reproduction("vafl-fig4", "VAFL Figure 4: CIFAR-10 subset and Parkinsons telemonitoring", fig4),
-    Reproduction("vafl-fig5-6", "VAFL Figures 5 and 6: convolutional embeddings over twelve views", fig5_6),
-    Reproduction("vafl-fig7-8", "VAFL Figures 7 and 8: LSTM embeddings over intensive-care series", fig7_8),
-    Reproduction("vafl-privacy", "VAFL: accuracy against epsilon, and what the paper's c buys", privacy),
+    Entry("vafl-fig3", "VAFL Figure 3: softmax regression on MNIST and Fashion-MNIST", fig3),
+    Entry("vafl-fig4", "VAFL Figure 4: CIFAR-10 subset and Parkinsons telemonitoring", fig4),
+    Entry("vafl-fig5-6", "VAFL Figures 5 and 6: convolutional embeddings over twelve views", fig5_6),
+    Entry("vafl-fig7-8", "VAFL Figures 7 and 8: LSTM embeddings over intensive-care series", fig7_8),
+    Entry("vafl-privacy", "VAFL: accuracy against epsilon, and what the paper's c buys", privacy),
 )

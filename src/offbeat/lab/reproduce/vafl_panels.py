@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from offbeat.lab.catalogue import LabOptions
 from offbeat.lab.reproduce.bar import Bar
-from offbeat.lab.reproduce.catalogue import ReproduceOptions
 from offbeat.lab.reproduce.vafl_problems import Problem
 from offbeat.lab.reproduce.vafl_runs import PUBLISHED, Delays, Run, Trial, kept, kept_run
 from offbeat.privacy.embedding import bought_epsilon
@@ -57,13 +57,13 @@ class Panel:
         return found
 
 
-def run_panels(wanted: Sequence[Cells], options: ReproduceOptions) -> list[Panel]:
+def run_panels(wanted: Sequence[Cells], options: LabOptions) -> list[Panel]:
     """One after another, under one bar; each result is stored as soon as it is there."""
     with Bar(sum(cells.count for cells in wanted), options.say) as bar:
         return [run_panel(cells, options, bar) for cells in wanted]
 
 
-def run_panel(cells: Cells, options: ReproduceOptions, bar: Bar) -> Panel:
+def run_panel(cells: Cells, options: LabOptions, bar: Bar) -> Panel:
     folder, problem, trial = options.out / "panels", cells.problem, cells.trial
     stem = f"{problem.name}-{trial.delays.jitter}-{trial.delays.slowest:g}"
     runs: dict[str, Run] = {}

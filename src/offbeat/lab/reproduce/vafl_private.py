@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from offbeat.lab.catalogue import LabOptions, LabResult
 from offbeat.lab.reproduce.bar import Bar
-from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult
 from offbeat.lab.reproduce.vafl_problems import Problem, picture_columns
 from offbeat.lab.reproduce.vafl_runs import EXPONENTIAL, Trial, kept_run
 from offbeat.learning.embeddings import Sgd
@@ -14,7 +14,7 @@ from offbeat.privacy.embedding import bought_epsilon, calibrate
 DELTA = 1e-5
 
 
-def privacy(options: ReproduceOptions) -> ReproduceResult:
+def privacy(options: LabOptions) -> LabResult:
     """Accuracy against epsilon with a cap on uploads; and what noise of deviation c alone would buy."""
     problem = picture_columns("mnist", 7, 0.3, options.data_dir, options.seed, centre=0.13)
     problem = problem.some_rows(10_000, options.seed) if options.quick else problem
@@ -28,15 +28,15 @@ def privacy(options: ReproduceOptions) -> ReproduceResult:
             rows.append(row)
             points.append((epsilon, row["ours"]))
     rows += [_bought_row(c, passes) for c in (0.1, 1.0) for passes in (10, 100)]
-    return ReproduceResult(rows, _privacy_figure(points, rows[0]["ours"], options), PRIVACY_NOTES)
+    return LabResult(rows, _privacy_figure(points, rows[0]["ours"], options), PRIVACY_NOTES)
 
 
-def _trial(problem: Problem, options: ReproduceOptions) -> Trial:
+def _trial(problem: Problem, options: LabOptions) -> Trial:
     batches = 50 if options.quick else 200
     return Trial("vafl", EXPONENTIAL, batch=problem.rows // batches, units=1e6, looks=1000, seed=options.seed)
 
 
-def _plain_row(problem: Problem, options: ReproduceOptions, uploads: int, bar: Bar) -> dict[str, Any]:
+def _plain_row(problem: Problem, options: LabOptions, uploads: int, bar: Bar) -> dict[str, Any]:
     bar.begin(f"{problem.name}: not private, {uploads} passes")
     run = kept_run(options.out / "panels", problem, _trial(problem, options), "privacy-none", passes=float(uploads))
     return {
@@ -47,7 +47,7 @@ def _plain_row(problem: Problem, options: ReproduceOptions, uploads: int, bar: B
     }
 
 
-def _private_row(problem: Problem, options: ReproduceOptions, epsilon: float, uploads: int, bar: Bar) -> dict[str, Any]:
+def _private_row(problem: Problem, options: LabOptions, epsilon: float, uploads: int, bar: Bar) -> dict[str, Any]:
     bar.begin(f"{problem.name}: epsilon {epsilon:g}")
     mechanism = calibrate(epsilon, DELTA, uploads)
     step = Sgd(0.3 if options.quick else 1.0)  # more rows in a batch drown the gradient's noise: a longer step
@@ -93,7 +93,7 @@ PRIVACY_NOTES = (
 )
 
 
-def _privacy_figure(points: Sequence[tuple[float, float]], ceiling: float, options: ReproduceOptions) -> list[Path]:
+def _privacy_figure(points: Sequence[tuple[float, float]], ceiling: float, options: LabOptions) -> list[Path]:
     from offbeat.report import figures
 
     curve = figures.Curve("private", list(points), 0)

@@ -13,7 +13,7 @@ from offbeat.data.matrix import stack_columns
 from offbeat.data.vertical import VerticalData
 from offbeat.families.linear import setting_for
 from offbeat.jobs.vertical import Job
-from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult, Reproduction
+from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce.measure import Course, Kept, automatic_step, base_job
 from offbeat.lab.reproduce.vfb2_sets import LABELLED, SETS, STRENGTH, PrintedSet, load
 from offbeat.learning import central
@@ -26,7 +26,7 @@ from offbeat.metrics.curves import LOOKS_TOGETHER, Axis, CurveRow, points, to_ta
 TARGET_2, PASSES_2 = 1e-3, 200.0
 
 
-def figure2(options: ReproduceOptions) -> ReproduceResult:
+def figure2(options: LabOptions) -> LabResult:
     """q-party speed-up on webspam, problem 14, two label holders, sub-optimality 1e-3."""
     from offbeat.report.figures import Curve, Panel, draw_panels
 
@@ -63,10 +63,10 @@ def figure2(options: ReproduceOptions) -> ReproduceResult:
         "Target: 1e-3 above the least objective on L-BFGS's way from zero. Steps are taken by curvature on both sides: "
         "with this penalty and separable rows plain steps do not get there in 60 passes.",
     )
-    return ReproduceResult(rows, figures, notes)
+    return LabResult(rows, figures, notes)
 
 
-def _scaling_time(algorithm: str, count: int, options: ReproduceOptions, kept: Kept) -> float | None:
+def _scaling_time(algorithm: str, count: int, options: LabOptions, kept: Kept) -> float | None:
     data = _with_labels_at(load(SETS[2 if options.quick else 3], options, options.seed, count), 2)
     job = base_job(options.seed, penalty_kind="nonconvex", algorithm=algorithm, by_curvature=True, looks_per_pass=2.0)
     costs = msgspec.structs.replace(job.runtime, per_sample_s=0.0, per_nonzero_s=2e-6, overhead_s=2e-4, lanes=2)
@@ -91,12 +91,12 @@ def _with_labels_at(data: VerticalData, count: int) -> VerticalData:
 # -- figures 3 and 4 -------------------------------------------------------------------------------------------------
 
 
-def figure3(options: ReproduceOptions) -> ReproduceResult:
+def figure3(options: LabOptions) -> LabResult:
     """Sub-optimality against time and passes, problem 13, one party 40 % slower."""
     return _curves(options, "vfb2-fig3", 13)
 
 
-def figure4(options: ReproduceOptions) -> ReproduceResult:
+def figure4(options: LabOptions) -> LabResult:
     """The same for problem 14."""
     return _curves(options, "vfb2-fig4", 14)
 
@@ -105,7 +105,7 @@ METHODS = ("sgd", "svrg", "saga")
 Curves = Mapping[str, Sequence[CurveRow]]
 
 
-def _curves(options: ReproduceOptions, name: str, problem: int) -> ReproduceResult:
+def _curves(options: LabOptions, name: str, problem: int) -> LabResult:
     from offbeat.report.figures import draw_panels
 
     kept = Kept(options.out / (f"{name}-quick.json" if options.quick else f"{name}.json"), options.say)
@@ -125,7 +125,7 @@ def _curves(options: ReproduceOptions, name: str, problem: int) -> ReproduceResu
         "tolerance: three dominators work at once, and products overlap steps, even when nobody is slow.",
         "Drawn: the geometric mean of three looks, by which a target counts as met.",
     )
-    return ReproduceResult(rows, figures, notes)
+    return LabResult(rows, figures, notes)
 
 
 def _panels(printed: str, curves: Curves) -> list[Any]:
@@ -149,13 +149,13 @@ def _smoothed(curve: Sequence[CurveRow], axis: Axis) -> list[tuple[float, float]
     return [(x, math.exp(sum(window) / len(window))) for (x, _), window in zip(found, windows, strict=True)]
 
 
-def _course(printed: PrintedSet, problem: int, options: ReproduceOptions) -> Course:
+def _course(printed: PrintedSet, problem: int, options: LabOptions) -> Course:
     data = _with_labels_at(load(printed, options, options.seed), LABELLED)
     job = base_job(options.seed, penalty_kind="l2" if problem == 13 else "nonconvex", algorithm="vfb2-svrg")
     return Course(data, job, None if problem == 13 else _least_from_zero(data, job))
 
 
-def _watched(course_of: Callable[[], Course], algorithm: str, options: ReproduceOptions) -> list[list[float]]:
+def _watched(course_of: Callable[[], Course], algorithm: str, options: LabOptions) -> list[list[float]]:
     """The best of a grid of steps, the same multiples of one automatic step for both sides, as the papers tune: its
     looks, as the fields of a `CurveRow`."""
     course = course_of()
@@ -198,7 +198,7 @@ def _curve_rows(printed: PrintedSet, problem: int, curves: Mapping[str, Sequence
 # -- bytes -----------------------------------------------------------------------------------------------------------
 
 
-def bytes_per_pass(options: ReproduceOptions) -> ReproduceResult:
+def bytes_per_pass(options: LabOptions) -> LabResult:
     """One aggregation moves all blocks: payload bytes per pass against AFSGD-VP, measured and predicted."""
     rows: list[dict[str, Any]] = []
     for parties in (4, 8):
@@ -220,7 +220,7 @@ def bytes_per_pass(options: ReproduceOptions) -> ReproduceResult:
         "Predicted: 8 bytes for a share and 8 for a derivative; to move all q blocks once, AFSGD-VP needs q (q-1) "
         "shares a row, VFB2 q-1 shares and q-1 derivatives. Measured sizes hold the requests and versions too.",
     )
-    return ReproduceResult(rows, notes=notes)
+    return LabResult(rows, notes=notes)
 
 
 def _bytes(course: Course, algorithm: str, seed: int) -> float:
@@ -235,8 +235,8 @@ def _predicted(parties: int, *, backward: bool) -> float:
 
 
 ENTRIES = (
-    Reproduction("vfb2-fig2", "VFB2 Figure 2: speed-up with the number of parties", figure2),
-    Reproduction("vfb2-fig3", "VFB2 Figure 3: convergence for problem 13 against time and passes", figure3),
-    Reproduction("vfb2-fig4", "VFB2 Figure 4: convergence for problem 14 against time and passes", figure4),
-    Reproduction("vfb2-bytes", "VFB2 against AFSGD-VP: bytes for one pass of all blocks", bytes_per_pass),
+    Entry("vfb2-fig2", "VFB2 Figure 2: speed-up with the number of parties", figure2),
+    Entry("vfb2-fig3", "VFB2 Figure 3: convergence for problem 13 against time and passes", figure3),
+    Entry("vfb2-fig4", "VFB2 Figure 4: convergence for problem 14 against time and passes", figure4),
+    Entry("vfb2-bytes", "VFB2 against AFSGD-VP: bytes for one pass of all blocks", bytes_per_pass),
 )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from offbeat.data.vertical import VerticalData, vertical_from_dataset
-from offbeat.lab.reproduce.catalogue import ReproduceOptions
+from offbeat.lab.catalogue import LabOptions
 
 PARTIES, LABELLED, STRENGTH = 8, 3, 1e-4
 
@@ -55,7 +55,7 @@ SETS = (
 QUICK_ROWS = 2000
 
 
-def load(printed: PrintedSet, options: ReproduceOptions, seed: int, parties: int = PARTIES) -> VerticalData:
+def load(printed: PrintedSet, options: LabOptions, seed: int, parties: int = PARTIES) -> VerticalData:
     return vertical_from_dataset(
         printed.quick_set if options.quick else printed.set,
         parties,

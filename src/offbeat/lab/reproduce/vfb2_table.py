@@ -13,7 +13,7 @@ from offbeat.algorithms import afsgd_vp, vfb2
 from offbeat.data.matrix import stack_columns
 from offbeat.data.vertical import VerticalData
 from offbeat.families.setting import Setting, party_weights, prepare
-from offbeat.lab.reproduce.catalogue import ReproduceOptions, ReproduceResult, Reproduction
+from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce.measure import Kept
 from offbeat.lab.reproduce.vfb2_sets import LABELLED, PARTIES, SETS, STRENGTH, PrintedSet, load
 from offbeat.learning import central
@@ -60,7 +60,7 @@ TASKS: dict[str, tuple[Task, ...]] = {
 QUICK_PASSES = 60.0
 
 
-def table2(options: ReproduceOptions) -> ReproduceResult:
+def table2(options: LabOptions) -> LabResult:
     """Accuracy without a federation, with labels at half of the parties, and with VFB2-SVRG; q=8, m=3."""
     kept = Kept(options.out / ("vfb2-table2-quick.json" if options.quick else "vfb2-table2.json"), options.say)
     rows: list[dict[str, Any]] = []
@@ -79,7 +79,7 @@ def table2(options: ReproduceOptions) -> ReproduceResult:
         for task in tasks:
             published = printed.problem13 if task.problem == 13 else printed.problem14
             rows += _table_rows(printed, task, published, [trial[str(task.problem)] for trial in trials])
-    return ReproduceResult(rows, notes=TABLE_NOTES)
+    return LabResult(rows, notes=TABLE_NOTES)
 
 
 TABLE_NOTES = (
@@ -212,6 +212,4 @@ def _table_rows(
     ]
 
 
-ENTRIES = (
-    Reproduction("vfb2-table2", "VFB2 Table 2: accuracy of NonF, half-labelled AFSVRG-VP and VFB2-SVRG", table2),
-)
+ENTRIES = (Entry("vfb2-table2", "VFB2 Table 2: accuracy of NonF, half-labelled AFSVRG-VP and VFB2-SVRG", table2),)

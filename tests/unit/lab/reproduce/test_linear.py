@@ -7,8 +7,8 @@ import pytest
 
 from offbeat.data.vertical import vertical_from_dataset
 from offbeat.errors import BadInput
+from offbeat.lab.catalogue import LabOptions, catalogue
 from offbeat.lab.reproduce import afsgd, vfb2
-from offbeat.lab.reproduce.catalogue import ReproduceOptions, catalogue
 from offbeat.lab.reproduce.measure import Course, Crossing, Kept, Pair, base_job, compare_pair
 from offbeat.lab.reproduce.vfb2_sets import SETS
 from offbeat.metrics.curves import CurveRow
@@ -70,13 +70,13 @@ def test_a_slow_party_costs_rounds_more_than_it_costs_workers():
 
 def test_vfb2_needs_as_many_bytes_as_predicted(monkeypatch):
     monkeypatch.setattr(vfb2, "load", lambda *_: vertical_from_dataset("known-logistic", _[3]))
-    rows = vfb2.bytes_per_pass(ReproduceOptions()).rows
+    rows = vfb2.bytes_per_pass(LabOptions()).rows
     for row in rows:
         assert row["published"] < row["ours"] < 2.5 * row["published"]  # requests and versions on top
 
 
 def test_every_reproduction_of_the_linear_papers_is_listed():
-    names = set(catalogue())
+    names = set(catalogue("reproduce"))
     assert {"afsgd-table2", "afsgd-fig6", "afsgd-fig7", "vfb2-table2", "vfb2-fig2", "vfb2-fig3", "vfb2-fig4"} <= names
     row = afsgd._table_row(afsgd.TABLE_2[0], "SAGA", 1.95, {"1x": {"ratio": 0.9}, "4x": {"ratio": 2.1}}, True)
     assert set(ROW_KEYS) <= set(row)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from offbeat.lab.reproduce.catalogue import ReproduceOptions
+from offbeat.lab.catalogue import LabOptions
 from offbeat.lab.reproduce.mapa import ENTRIES, _panel_row, _panel_verdict, _spread_row
 from offbeat.lab.reproduce.mapa_edges import iterations_verdict
 from offbeat.lab.reproduce.mapa_inversion import as_printed, correlation, recover
@@ -110,7 +110,7 @@ def test_a_setting_is_chosen_by_training_rows_that_are_held_out(tmp_path):
     assert sum(rows.rows for rows in everything.values()) == 600 and test.rows == 200
     seen = {row.tobytes() for rows in mine.values() for row in rows.features}
     assert not seen & {row.tobytes() for row in judged.features}, "no row is trained on and judged by"
-    shop = Workshop("choice", ReproduceOptions(quick=True, out=tmp_path), 600)
+    shop = Workshop("choice", LabOptions(quick=True, out=tmp_path), 600)
     base = changed(algorithm="fixed", mode="sound", model="softmax", epsilon=8.0, batch=40, clip=1.0)
     choice = choose(shop, [replace(base, step=step) for step in (1e-6, 1.0)])
     assert choice.setting == replace(base, step=1.0) and choice.tried[0][2] < choice.tried[1][2]
@@ -134,7 +134,7 @@ def test_only_what_is_unusual_tells_pieces_apart():
 
 def test_pieces_are_kept_and_not_trained_twice(tmp_path):
     said = []
-    options = ReproduceOptions(quick=True, out=tmp_path, say=said.append)
+    options = LabOptions(quick=True, out=tmp_path, say=said.append)
     first = Workshop("piece", options, 300).train(BASE)
     again = Workshop("piece", options, 300).train(BASE)
     assert first == again and len(said) == 2 and "1 finished pieces" in said[1]
@@ -178,7 +178,7 @@ def made_up(setting):
 )
 def test_every_panel_is_drawn_twice_and_every_row_judged(monkeypatch, tmp_path, entry, quick):
     monkeypatch.setattr(Workshop, "train", lambda shop, setting: made_up(setting))
-    result = entry.function(ReproduceOptions(quick=quick, out=tmp_path))
+    result = entry.function(LabOptions(quick=quick, out=tmp_path))
     assert all(set(ROW_KEYS) <= set(row) and row["verdict"] for row in result.rows)
     assert result.figures and all(path.stat().st_size > 1000 for path in result.figures)
     text = " ".join(f"{row['setting']} {row['verdict']}" for row in result.rows)

@@ -9,9 +9,8 @@ from sklearn.linear_model import LogisticRegression
 
 from offbeat.algorithms.vafl import one_hot
 from offbeat.lab.bench import vafl_gpu
-from offbeat.lab.bench.catalogue import BenchOptions
+from offbeat.lab.catalogue import LabOptions, catalogue
 from offbeat.lab.reproduce.bar import Bar
-from offbeat.lab.reproduce.catalogue import ReproduceOptions, catalogue
 from offbeat.lab.reproduce.vafl_central import pooled_linear
 from offbeat.lab.reproduce.vafl_panels import TITLES, Cells, figure_of, rows_of, run_panels
 from offbeat.lab.reproduce.vafl_problems import Problem
@@ -53,7 +52,7 @@ def test_a_unit_of_time_is_one_batch_of_a_fast_client():
 
 def test_rows_say_what_they_must(tmp_path):
     said = []
-    options = ReproduceOptions(out=tmp_path, say=said.append)
+    options = LabOptions(out=tmp_path, say=said.append)
     trial = Trial("vafl", PUBLISHED, batch=10, units=100, looks=12)
     problem = tiny()
     cells = Cells(problem, trial, {"vafl": 0.1}, lambda passes: pooled_linear(problem, 10, passes, 0))
@@ -125,7 +124,7 @@ def test_time_to_a_loss_needs_three_looks():
 
 
 def test_all_five_are_listed():
-    assert {"vafl-fig3", "vafl-fig4", "vafl-fig5-6", "vafl-fig7-8", "vafl-privacy"} <= catalogue().keys()
+    assert {"vafl-fig3", "vafl-fig4", "vafl-fig5-6", "vafl-fig7-8", "vafl-privacy"} <= catalogue("reproduce").keys()
 
 
 def test_the_bench_says_plainly_when_there_is_no_device():
@@ -133,7 +132,7 @@ def test_the_bench_says_plainly_when_there_is_no_device():
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     said = []
-    result = vafl_gpu.vafl_gpu(BenchOptions(say=said.append))
+    result = vafl_gpu.vafl_gpu(LabOptions(say=said.append))
     assert said == ["no CUDA device"]
     assert (list(result.rows), list(result.notes)) == ([], ["no CUDA device"])
 
