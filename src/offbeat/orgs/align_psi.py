@@ -28,30 +28,14 @@ from numpy.typing import NDArray
 from offbeat.errors import BadData, UnexpectedEvent
 from offbeat.orgs import psi_library
 from offbeat.orgs.tokens import TOKEN_BYTES, IdColumn, bucket_of, digest_of
-from offbeat.party.contract import (
-    Broadcast,
-    Compute,
-    Computed,
-    Effect,
-    Event,
-    Finish,
-    Message,
-    Observe,
-    PartyName,
-    PeerBack,
-    PeerLost,
-    Received,
-    Send,
-    Started,
-    State,
-)
+from offbeat.party import contract
 
 BUCKET_IDS = 1500  # about a quarter of a second of arithmetic
 BUCKETS_IN_FLIGHT = 2
 JOINED_TOKENS = 200_000  # in one message
 
 
-class Present(Message, frozen=True):
+class Present(contract.Message, frozen=True):
     """How many distinct ids this party has.
 
     Reveals: the size of the table, to the leader.
@@ -60,7 +44,7 @@ class Present(Message, frozen=True):
     count: int
 
 
-class Blinded(Message, frozen=True):
+class Blinded(contract.Message, frozen=True):
     """The leader's remaining tokens of one bucket, blinded.
 
     Reveals: their number, to one member.
@@ -71,7 +55,7 @@ class Blinded(Message, frozen=True):
     request: bytes
 
 
-class Answered(Message, frozen=True):
+class Answered(contract.Message, frozen=True):
     """The leader's tokens blinded twice, and the member's own tokens of the bucket blinded once.
 
     Reveals: which of the leader's remaining ids this member has, to the leader; and the size of the member's bucket.
@@ -82,7 +66,7 @@ class Answered(Message, frozen=True):
     own: bytes
 
 
-class Joined(Message, frozen=True):
+class Joined(contract.Message, frozen=True):
     """Part of the tokens that all parties have, in their common order.
 
     Reveals: which of its own ids all the others have too, to every party.
@@ -93,7 +77,7 @@ class Joined(Message, frozen=True):
     tokens: bytes
 
 
-class Seen(Message, frozen=True):
+class Seen(contract.Message, frozen=True):
     """The order of rows as this party has it.
 
     Reveals: a digest, to the leader.
@@ -103,7 +87,7 @@ class Seen(Message, frozen=True):
     digest: str
 
 
-class Agreed(Message, frozen=True):
+class Agreed(contract.Message, frozen=True):
     """Every party has the same rows in the same order.
 
     Reveals: nothing more.
@@ -112,7 +96,7 @@ class Agreed(Message, frozen=True):
     digest: str
 
 
-class Disagreed(Message, frozen=True):
+class Disagreed(contract.Message, frozen=True):
     """The parties' rows differ.
 
     Reveals: whose digest differs, to every party.
@@ -129,9 +113,9 @@ class Aligner:
 
     def __init__(
         self,
-        name: PartyName,
-        parties: tuple[PartyName, ...],
-        leader: PartyName,
+        name: contract.PartyName,
+        parties: tuple[contract.PartyName, ...],
+        leader: contract.PartyName,
         column: IdColumn,
         *,
         secret: bytes,
@@ -143,9 +127,9 @@ class Aligner:
         self.agreed = ""
         self._imported = imported is not None
         self._secret = secret
-        self._counts: dict[PartyName, int] = {}
-        self._seen: dict[PartyName, tuple[int, str]] = {}
-        self._order: list[PartyName] = []
+        self._counts: dict[contract.PartyName, int] = {}
+        self._seen: dict[contract.PartyName, tuple[int, str]] = {}
+        self._order: list[contract.PartyName] = []
         self._buckets = 0
         self._next_bucket = 0
         self._left: dict[int, list[bytes]] = {}  # the leader's remaining tokens of the buckets under way
@@ -154,7 +138,7 @@ class Aligner:
         self._parts: dict[int, bytes] = {}
         self._ticket = 0
         self._work: dict[int, tuple[str, int]] = {}
-        self._handlers: dict[type[Message], Callable[[PartyName, Any], list[Effect]]] = {
+        self._handlers: dict[type[contract.Message], Callable[[contract.PartyName, Any], list[contract.Effect]]] = {
             Present: self._on_present,
             Blinded: self._on_blinded,
             Answered: self._on_answered,
@@ -174,32 +158,32 @@ class Aligner:
         position = {token: i for i, token in enumerate(self.column.tokens)}
         return self.column.rows[[position[token] for token in self.joined]]
 
-    def handle(self, event: Event) -> list[Effect]:
-        if isinstance(event, Received):
+    def handle(self, event: contract.Event) -> list[contract.Effect]:
+        if isinstance(event, contract.Received):
             handler = self._handlers.get(type(event.body))
             if handler is None:
                 raise UnexpectedEvent(f"'{self.name}' got a {type(event.body).__name__} from '{event.sender}'.")
             return handler(event.sender, event.body)
-        if isinstance(event, Computed):
+        if isinstance(event, contract.Computed):
             kind, bucket = self._work.pop(event.ticket)
             return (
                 self._blinded(bucket, event.result) if kind == "blind" else self._computed(kind, bucket, event.result)
             )
-        if isinstance(event, Started):
+        if isinstance(event, contract.Started):
             return self._on_started(event)
-        assert isinstance(event, (PeerLost, PeerBack)), event
+        assert isinstance(event, (contract.PeerLost, contract.PeerBack)), event
         return []  # an alignment needs everybody: the runtime decides how long to wait
 
     # -- beginning ------------------------------------------------------------------------------------------------
 
-    def _on_started(self, event: Started) -> list[Effect]:
+    def _on_started(self, event: contract.Started) -> list[contract.Effect]:
         if self._imported:
             return self._check_imported()
         if self.leads:
             return self._present(self.name, len(self.column.tokens))
-        return [Send(self.leader, Present(len(self.column.tokens)))]
+        return [contract.Send(self.leader, Present(len(self.column.tokens)))]
 
-    def _check_imported(self) -> list[Effect]:
+    def _check_imported(self) -> list[contract.Effect]:
         assert self.joined is not None
         own = set(self.column.tokens)
         strangers = sum(token not in own for token in self.joined)
@@ -208,22 +192,22 @@ class Aligner:
             raise BadData(f"the imported alignment of '{self.name}' lists {what}; make it anew from the same table.")
         return self._see()
 
-    def _on_present(self, sender: PartyName, body: Present) -> list[Effect]:
+    def _on_present(self, sender: contract.PartyName, body: Present) -> list[contract.Effect]:
         return self._present(sender, body.count)
 
-    def _present(self, who: PartyName, count: int) -> list[Effect]:
+    def _present(self, who: contract.PartyName, count: int) -> list[contract.Effect]:
         self._counts[who] = count
         if len(self._counts) < len(self.parties):
             return []
         # The smallest table first: then the least is learned about the others.
         self._order = sorted(self.members, key=lambda name: (self._counts[name], name))
         self._buckets = max(1, -(-max(self._counts.values()) // BUCKET_IDS))
-        return [Observe("sizes", dict(sorted(self._counts.items()))), *self._start_buckets()]
+        return [contract.Observe("sizes", dict(sorted(self._counts.items()))), *self._start_buckets()]
 
     # -- the leader -----------------------------------------------------------------------------------------------
 
-    def _start_buckets(self) -> list[Effect]:
-        effects: list[Effect] = []
+    def _start_buckets(self) -> list[contract.Effect]:
+        effects: list[contract.Effect] = []
         while self._next_bucket < self._buckets and len(self._left) < BUCKETS_IN_FLIGHT:
             bucket = self._next_bucket
             self._next_bucket += 1
@@ -237,26 +221,26 @@ class Aligner:
     def _own_bucket(self, bucket: int, buckets: int) -> list[bytes]:
         return [token for token in self.column.tokens if bucket_of(token, buckets) == bucket]
 
-    def _blind(self, bucket: int) -> list[Effect]:
+    def _blind(self, bucket: int) -> list[contract.Effect]:
         member = self._order[self._stage[bucket]]
         return [
             self._ask_for("blind", bucket, partial(psi_library.blind, self._key(member), tuple(self._left[bucket])))
         ]
 
-    def _blinded(self, bucket: int, request: bytes) -> list[Effect]:
-        return [Send(self._order[self._stage[bucket]], Blinded(bucket, self._buckets, request))]
+    def _blinded(self, bucket: int, request: bytes) -> list[contract.Effect]:
+        return [contract.Send(self._order[self._stage[bucket]], Blinded(bucket, self._buckets, request))]
 
-    def _on_answered(self, sender: PartyName, body: Answered) -> list[Effect]:
+    def _on_answered(self, sender: contract.PartyName, body: Answered) -> list[contract.Effect]:
         if self._stage.get(body.bucket) is None or self._order[self._stage[body.bucket]] != sender:
             raise UnexpectedEvent(f"'{sender}' answered bucket {body.bucket} of the alignment out of turn.")
         tokens = tuple(self._left[body.bucket])
         job = partial(psi_library.intersect, self._key(sender), tokens, body.own, body.response)
         return [self._ask_for("intersect", body.bucket, job)]
 
-    def _computed(self, kind: str, bucket: int, result: Any) -> list[Effect]:
+    def _computed(self, kind: str, bucket: int, result: Any) -> list[contract.Effect]:
         if kind == "answer":
             own, response = result
-            return [Send(self.leader, Answered(bucket, response, own))]
+            return [contract.Send(self.leader, Answered(bucket, response, own))]
         self._left[bucket] = list(result)
         self._stage[bucket] += 1
         if self._stage[bucket] < len(self._order) and self._left[bucket]:
@@ -265,22 +249,22 @@ class Aligner:
         del self._stage[bucket]
         return self._start_buckets()
 
-    def _join(self) -> list[Effect]:
+    def _join(self) -> list[contract.Effect]:
         self.joined = sorted(self._done)
         parts = max(1, -(-len(self.joined) // JOINED_TOKENS))
-        effects: list[Effect] = []
+        effects: list[contract.Effect] = []
         for part in range(parts):
             some = self.joined[part * JOINED_TOKENS : (part + 1) * JOINED_TOKENS]
-            effects.append(Broadcast(self.members, Joined(part, parts, b"".join(some))))
+            effects.append(contract.Broadcast(self.members, Joined(part, parts, b"".join(some))))
         return [*effects, *self._see()]
 
     # -- a member -------------------------------------------------------------------------------------------------
 
-    def _on_blinded(self, sender: PartyName, body: Blinded) -> list[Effect]:
+    def _on_blinded(self, sender: contract.PartyName, body: Blinded) -> list[contract.Effect]:
         own = tuple(self._own_bucket(body.bucket, body.buckets))
         return [self._ask_for("answer", body.bucket, partial(psi_library.answer, self._key(sender), own, body.request))]
 
-    def _on_joined(self, sender: PartyName, body: Joined) -> list[Effect]:
+    def _on_joined(self, sender: contract.PartyName, body: Joined) -> list[contract.Effect]:
         self._parts[body.part] = body.tokens
         if len(self._parts) < body.parts:
             return []
@@ -294,14 +278,14 @@ class Aligner:
 
     # -- agreeing -------------------------------------------------------------------------------------------------
 
-    def _see(self) -> list[Effect]:
+    def _see(self) -> list[contract.Effect]:
         assert self.joined is not None
         rows, digest = len(self.joined), digest_of(self.joined)
         if self.leads:
             return self._on_seen(self.name, Seen(rows, digest))
-        return [Send(self.leader, Seen(rows, digest))]
+        return [contract.Send(self.leader, Seen(rows, digest))]
 
-    def _on_seen(self, sender: PartyName, body: Seen) -> list[Effect]:
+    def _on_seen(self, sender: contract.PartyName, body: Seen) -> list[contract.Effect]:
         self._seen[sender] = (body.rows, body.digest)
         if len(self._seen) < len(self.parties):
             return []
@@ -310,40 +294,40 @@ class Aligner:
         if odd:
             listed = ", ".join(f"'{name}' has {self._seen[name][0]} rows" for name in odd)
             reason = f"the rows of {listed}, not the {rows} rows of '{self.name}' in its order (digest {digest[:16]})"
-            return [Broadcast(self.members, Disagreed(reason)), Finish("misaligned", reason)]
-        return [Broadcast(self.members, Agreed(digest)), *self._on_agreed(self.name, Agreed(digest))]
+            return [contract.Broadcast(self.members, Disagreed(reason)), contract.Finish("misaligned", reason)]
+        return [contract.Broadcast(self.members, Agreed(digest)), *self._on_agreed(self.name, Agreed(digest))]
 
-    def _on_agreed(self, sender: PartyName, body: Agreed) -> list[Effect]:
+    def _on_agreed(self, sender: contract.PartyName, body: Agreed) -> list[contract.Effect]:
         assert self.joined is not None and digest_of(self.joined) == body.digest
         self.agreed = body.digest
         reason = f"{len(self.joined)} rows are shared by all {len(self.parties)} parties"
-        return [Observe("rows", len(self.joined)), Finish("aligned", reason)]
+        return [contract.Observe("rows", len(self.joined)), contract.Finish("aligned", reason)]
 
-    def _on_disagreed(self, sender: PartyName, body: Disagreed) -> list[Effect]:
-        return [Finish("misaligned", body.reason)]
+    def _on_disagreed(self, sender: contract.PartyName, body: Disagreed) -> list[contract.Effect]:
+        return [contract.Finish("misaligned", body.reason)]
 
     # -- keys and work --------------------------------------------------------------------------------------------
 
-    def _key(self, peer: PartyName) -> bytes:
+    def _key(self, peer: contract.PartyName) -> bytes:
         """A blinding key for this pair, so that members cannot compare what they were sent."""
         return hashlib.blake2b(f"psi {self.name} {peer}".encode(), key=self._secret, digest_size=32).digest()
 
-    def _ask_for(self, kind: str, bucket: int, job: Callable[[], Any]) -> Compute:
+    def _ask_for(self, kind: str, bucket: int, job: Callable[[], Any]) -> contract.Compute:
         self._ticket += 1
         self._work[self._ticket] = (kind, bucket)
-        return Compute(self._ticket, job=job)
+        return contract.Compute(self._ticket, job=job)
 
     # -- going on later -------------------------------------------------------------------------------------------
 
     _PLAIN = ("agreed", "joined", "_counts", "_order", "_buckets", "_next_bucket", "_left", "_stage", "_done", "_parts")
 
-    def snapshot(self) -> State:
+    def snapshot(self) -> contract.State:
         state = {name: _copy(getattr(self, name)) for name in self._PLAIN}
         work = [[ticket, *entry] for ticket, entry in self._work.items()]
         seen = {name: list(entry) for name, entry in self._seen.items()}
         return {**state, "ticket": self._ticket, "work": work, "seen": seen}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: contract.State) -> None:
         for name in self._PLAIN:
             setattr(self, name, _copy(state[name]))
         self._ticket = state["ticket"]

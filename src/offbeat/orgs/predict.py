@@ -19,31 +19,13 @@ from numpy.typing import NDArray
 from offbeat.data.matrix import Floats
 from offbeat.errors import BadJob, OutOfRange, Refused, UnexpectedEvent
 from offbeat.orgs.tokens import TOKEN_BYTES
-from offbeat.party import masked_sum
-from offbeat.party.contract import (
-    Broadcast,
-    Computed,
-    Effect,
-    Event,
-    Finish,
-    Message,
-    Observe,
-    PartyName,
-    PeerBack,
-    PeerLost,
-    Received,
-    Send,
-    Started,
-    State,
-    Wake,
-    Woken,
-)
+from offbeat.party import contract, masked_sum
 from offbeat.party.masked_sum import CURRENT, KeyOffered, MaskedSum, ShareAsked, ShareGiven, SumOptions
 
 PATIENCE_S = 2.0
 
 
-class Wanted(Message, frozen=True):
+class Wanted(contract.Message, frozen=True):
     """The rows to be scored.
 
     Reveals: which of its rows the asker is interested in, to every party that has them (and their number, to all).
@@ -52,7 +34,7 @@ class Wanted(Message, frozen=True):
     tokens: bytes
 
 
-class Known(Message, frozen=True):
+class Known(contract.Message, frozen=True):
     """Which of the rows this party has, a bit each.
 
     Reveals: whether this party knows each of the asked ids, to the asker.
@@ -61,7 +43,7 @@ class Known(Message, frozen=True):
     bits: bytes
 
 
-class Declined(Message, frozen=True):
+class Declined(contract.Message, frozen=True):
     """This party does not take part in this prediction.
 
     Reveals: the reason, to the asker.
@@ -70,7 +52,7 @@ class Declined(Message, frozen=True):
     reason: str
 
 
-class Without(Message, frozen=True):
+class Without(contract.Message, frozen=True):
     """Go on with fewer parties.
 
     Reveals: who was lost, to every party.
@@ -80,7 +62,7 @@ class Without(Message, frozen=True):
     names: tuple[str, ...]
 
 
-class Enough(Message, frozen=True):
+class Enough(contract.Message, frozen=True):
     """The asker has its scores.
 
     Reveals: nothing.
@@ -128,9 +110,9 @@ class Predictor:
 
     def __init__(
         self,
-        name: PartyName,
-        parties: tuple[PartyName, ...],
-        asker: PartyName,
+        name: contract.PartyName,
+        parties: tuple[contract.PartyName, ...],
+        asker: contract.PartyName,
         scorer: Scorer,
         *,
         run: str,
@@ -143,12 +125,12 @@ class Predictor:
         self.tokens = list(tokens)
         self.result: Floats | None = None
         self.known: NDArray[np.bool_] = np.ones(len(self.tokens), np.bool_)
-        self.left_out: list[PartyName] = []
+        self.left_out: list[contract.PartyName] = []
         self._source = _Scores()
         self.sums = MaskedSum(me=name, roster=parties, run=run, secret=secret, options=sums, source=self._source)
-        self._waiting: set[PartyName] = set()
+        self._waiting: set[contract.PartyName] = set()
         self._wanted = False
-        self._handlers: dict[type[Message], Callable[[PartyName, Any], list[Effect]]] = {
+        self._handlers: dict[type[contract.Message], Callable[[contract.PartyName, Any], list[contract.Effect]]] = {
             KeyOffered: self._on_key,
             ShareAsked: self._on_asked,
             ShareGiven: self._on_given,
@@ -157,69 +139,69 @@ class Predictor:
             Known: self._on_known,
             Declined: lambda sender, body: self._end("refused", f"'{sender}' declined: {body.reason}"),
             Without: self._on_without,
-            Enough: lambda sender, body: [Finish("predicted", f"'{sender}' has its scores")],
+            Enough: lambda sender, body: [contract.Finish("predicted", f"'{sender}' has its scores")],
         }
 
-    def handle(self, event: Event) -> list[Effect]:
-        if isinstance(event, Received):
+    def handle(self, event: contract.Event) -> list[contract.Effect]:
+        if isinstance(event, contract.Received):
             handler = self._handlers.get(type(event.body))
             if handler is None:
                 raise UnexpectedEvent(f"'{self.name}' got a {type(event.body).__name__} from '{event.sender}'.")
             return handler(event.sender, event.body)
-        if isinstance(event, Started):
-            return [*self.sums.offer_key(), *self._want(), Wake(PATIENCE_S)]
-        if isinstance(event, Woken):
+        if isinstance(event, contract.Started):
+            return [*self.sums.offer_key(), *self._want(), contract.Wake(PATIENCE_S)]
+        if isinstance(event, contract.Woken):
             effects, given_up = self.sums.patrol()
             if given_up:
                 return self._end("peer-lost", "the sum of the scores was not complete in time")
-            return [*effects, Wake(PATIENCE_S)]
-        if isinstance(event, PeerLost):
+            return [*effects, contract.Wake(PATIENCE_S)]
+        if isinstance(event, contract.PeerLost):
             return self._on_lost(event.peer)
-        assert isinstance(event, (PeerBack, Computed)), event
+        assert isinstance(event, (contract.PeerBack, contract.Computed)), event
         return []
 
     # -- the asker ------------------------------------------------------------------------------------------------
 
-    def _want(self) -> list[Effect]:
+    def _want(self) -> list[contract.Effect]:
         if self.name != self.asker or self._wanted or not self.sums.ready:
             return []
         self._wanted = True
         self._waiting = set(self.sums.peers)
-        return [Broadcast(self.sums.peers, Wanted(b"".join(self.tokens)))]
+        return [contract.Broadcast(self.sums.peers, Wanted(b"".join(self.tokens)))]
 
-    def _on_known(self, sender: PartyName, body: Known) -> list[Effect]:
+    def _on_known(self, sender: contract.PartyName, body: Known) -> list[contract.Effect]:
         bits = np.unpackbits(np.frombuffer(body.bits, np.uint8), count=len(self.tokens)).astype(np.bool_)
         self.known &= bits
         self._waiting.discard(sender)
         return self._ask() if not self._waiting else []
 
-    def _ask(self) -> list[Effect]:
+    def _ask(self) -> list[contract.Effect]:
         return self.sums.ask(0, len(self.tokens), CURRENT, 0)
 
-    def _on_given(self, sender: PartyName, body: ShareGiven) -> list[Effect]:
+    def _on_given(self, sender: contract.PartyName, body: ShareGiven) -> list[contract.Effect]:
         done = self.sums.collect(sender, body)
         return self._summed(done) if done is not None else []
 
-    def _on_partial(self, sender: PartyName, body: masked_sum.PartialGiven) -> list[Effect]:
+    def _on_partial(self, sender: contract.PartyName, body: masked_sum.PartialGiven) -> list[contract.Effect]:
         effects, done = self.sums.collect_partial(sender, body)
         return [*effects, *self._summed(done)] if done is not None else effects
 
-    def _summed(self, done: masked_sum.Sum) -> list[Effect]:
+    def _summed(self, done: masked_sum.Sum) -> list[contract.Effect]:
         own, known = self.scorer.scores(self.tokens)
         self.known &= known
         self.result = own + done.words.view(np.int64) / self.sums.scale
         without = f", without {', '.join(self.left_out)}" if self.left_out else ""
         reason = f"{int(self.known.sum())} of {len(self.tokens)} rows scored{without}"
         return [
-            Broadcast(self.sums.peers, Enough()),
-            Observe("scored", int(self.known.sum())),
-            Finish("predicted", reason),
+            contract.Broadcast(self.sums.peers, Enough()),
+            contract.Observe("scored", int(self.known.sum())),
+            contract.Finish("predicted", reason),
         ]
 
-    def _on_lost(self, peer: PartyName) -> list[Effect]:
+    def _on_lost(self, peer: contract.PartyName) -> list[contract.Effect]:
         if self.name != self.asker:
             reason = f"'{peer}' was lost during a prediction"
-            return [Finish("peer-lost", reason)] if peer == self.asker else []
+            return [contract.Finish("peer-lost", reason)] if peer == self.asker else []
         if not self.without or peer not in self.sums.roster:
             return self._end("peer-lost", f"'{peer}' was lost, and a prediction without it is not allowed")
         self.left_out.append(peer)
@@ -231,43 +213,45 @@ class Predictor:
             return self._end("peer-lost", str(problem))
         self._wanted = False
         self.known = np.ones(len(self.tokens), np.bool_)
-        return [Broadcast(self.sums.peers, Without(epoch, roster)), *self._want()]
+        return [contract.Broadcast(self.sums.peers, Without(epoch, roster)), *self._want()]
 
-    def _end(self, verdict: str, reason: str) -> list[Effect]:
-        others: list[Effect] = [Broadcast(self.sums.peers, Enough())] if self.name == self.asker else []
-        return [*others, Finish(verdict, reason)]
+    def _end(self, verdict: str, reason: str) -> list[contract.Effect]:
+        others: list[contract.Effect] = (
+            [contract.Broadcast(self.sums.peers, Enough())] if self.name == self.asker else []
+        )
+        return [*others, contract.Finish(verdict, reason)]
 
     # -- everybody else -------------------------------------------------------------------------------------------
 
-    def _on_key(self, sender: PartyName, body: KeyOffered) -> list[Effect]:
+    def _on_key(self, sender: contract.PartyName, body: KeyOffered) -> list[contract.Effect]:
         return [*self.sums.take_key(sender, body), *self._want()]
 
-    def _on_wanted(self, sender: PartyName, body: Wanted) -> list[Effect]:
+    def _on_wanted(self, sender: contract.PartyName, body: Wanted) -> list[contract.Effect]:
         if sender != self.asker:
             raise UnexpectedEvent(f"'{sender}' wants scores in a prediction of '{self.asker}'.")
         tokens = [body.tokens[i : i + TOKEN_BYTES] for i in range(0, len(body.tokens), TOKEN_BYTES)]
         try:
             values, known = self.scorer.scores(tokens)
         except Refused as problem:
-            return [Send(sender, Declined(str(problem)))]
+            return [contract.Send(sender, Declined(str(problem)))]
         self._source.values = np.where(known, values, 0.0)
-        return [Send(sender, Known(np.packbits(known).tobytes()))]
+        return [contract.Send(sender, Known(np.packbits(known).tobytes()))]
 
-    def _on_asked(self, sender: PartyName, body: ShareAsked) -> list[Effect]:
+    def _on_asked(self, sender: contract.PartyName, body: ShareAsked) -> list[contract.Effect]:
         try:
             return self.sums.answer(sender, body)
         except OutOfRange as problem:
-            return [Send(sender, Declined(str(problem)))]
+            return [contract.Send(sender, Declined(str(problem)))]
 
-    def _on_without(self, sender: PartyName, body: Without) -> list[Effect]:
+    def _on_without(self, sender: contract.PartyName, body: Without) -> list[contract.Effect]:
         if not self.without:
-            return [Send(sender, Declined(f"'{self.name}' does not predict without a party"))]
+            return [contract.Send(sender, Declined(f"'{self.name}' does not predict without a party"))]
         self.sums.enter_epoch(body.epoch, body.names)
         return self.sums.offer_key()
 
     # -- going on later -------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> State:
+    def snapshot(self) -> contract.State:
         values = self._source.values
         return {
             "sums": self.sums.snapshot(),
@@ -278,7 +262,7 @@ class Predictor:
             "values": None if values is None else values.copy(),
         }
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: contract.State) -> None:
         self.sums.restore(state["sums"])
         self._wanted, self._waiting = state["wanted"], set(state["waiting"])
         self.known, self.left_out, self._source.values = state["known"], list(state["left_out"]), state["values"]

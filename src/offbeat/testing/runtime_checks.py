@@ -10,30 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from offbeat.party.contract import (
-    Broadcast,
-    Compute,
-    Computed,
-    Effect,
-    Event,
-    Finish,
-    Message,
-    Observe,
-    Party,
-    PartyName,
-    Received,
-    Send,
-    Started,
-    State,
-    Wake,
-    Woken,
-)
+from offbeat.party import contract
 from offbeat.runtime.contract import Outcome, Runtime
 
 LAPS = 5
 
 
-class Baton(Message, frozen=True):
+class Baton(contract.Message, frozen=True):
     """A number that goes round, and an array to be carried unchanged.
 
     Reveals: nothing; it is for tests.
@@ -43,7 +26,7 @@ class Baton(Message, frozen=True):
     numbers: np.ndarray
 
 
-class Over(Message, frozen=True):
+class Over(contract.Message, frozen=True):
     """The last lap is run.
 
     Reveals: nothing; it is for tests.
@@ -56,51 +39,55 @@ MESSAGES = (Baton, Over)
 class Runner:
     """Takes the baton, works on it, waits a moment, passes it on; the first one counts laps and ends the race."""
 
-    def __init__(self, name: PartyName, roster: tuple[PartyName, ...]) -> None:
+    def __init__(self, name: contract.PartyName, roster: tuple[contract.PartyName, ...]) -> None:
         self.name, self.roster = name, roster
         self.lap = self.events = 0
         self.numbers = np.zeros(3)
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: contract.Event) -> list[contract.Effect]:
         self.events += 1
         match event:
-            case Started():
+            case contract.Started():
                 return self._work(0, np.zeros(3)) if self.name == self.roster[0] else []
-            case Received(body=Baton(lap=lap, numbers=numbers)):
+            case contract.Received(body=Baton(lap=lap, numbers=numbers)):
                 return self._work(lap, numbers) if lap >= self.lap else []
-            case Computed(ticket=ticket, result=result):
+            case contract.Computed(ticket=ticket, result=result):
                 assert ticket == self.lap, f"{self.name} asked for ticket {self.lap} and was given {ticket}"
                 self.numbers = result
-                return [Wake(1e-3, token=self.lap)]
-            case Woken(token=token):
+                return [contract.Wake(1e-3, token=self.lap)]
+            case contract.Woken(token=token):
                 assert token == self.lap, f"{self.name} asked for token {self.lap} and was given {token}"
                 return self._pass_on()
-            case Received(body=Over()):
-                return [Finish("over", "the race is run")]
+            case contract.Received(body=Over()):
+                return [contract.Finish("over", "the race is run")]
             case _:
                 return []
 
-    def _work(self, lap: int, numbers: np.ndarray) -> list[Effect]:
+    def _work(self, lap: int, numbers: np.ndarray) -> list[contract.Effect]:
         self.lap = lap
-        return [Compute(lap, samples=1, nonzeros=3, job=lambda: numbers + 1.0)]
+        return [contract.Compute(lap, samples=1, nonzeros=3, job=lambda: numbers + 1.0)]
 
-    def _pass_on(self) -> list[Effect]:
+    def _pass_on(self) -> list[contract.Effect]:
         following = self.roster[(self.roster.index(self.name) + 1) % len(self.roster)]
         if following != self.roster[0]:
-            return [Observe("lap", self.lap), Send(following, Baton(self.lap, self.numbers))]
+            return [contract.Observe("lap", self.lap), contract.Send(following, Baton(self.lap, self.numbers))]
         if self.lap < LAPS:
-            return [Observe("lap", self.lap), Send(following, Baton(self.lap + 1, self.numbers))]
+            return [contract.Observe("lap", self.lap), contract.Send(following, Baton(self.lap + 1, self.numbers))]
         others = tuple(name for name in self.roster if name != self.name)
-        return [Observe("total", self.numbers.tolist()), Broadcast(others, Over()), Finish("over", "the race is run")]
+        return [
+            contract.Observe("total", self.numbers.tolist()),
+            contract.Broadcast(others, Over()),
+            contract.Finish("over", "the race is run"),
+        ]
 
-    def snapshot(self) -> State:
+    def snapshot(self) -> contract.State:
         return {"lap": self.lap, "events": self.events, "numbers": self.numbers.copy()}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: contract.State) -> None:
         self.lap, self.events, self.numbers = state["lap"], state["events"], state["numbers"].copy()
 
 
-def runners(count: int = 3) -> list[Party]:
+def runners(count: int = 3) -> list[contract.Party]:
     roster = tuple(f"runner{i}" for i in range(count))
     return [Runner(name, roster) for name in roster]
 
@@ -115,7 +102,7 @@ def check_runtime(make: Callable[[], Runtime], *, parties: int = 3) -> Outcome:
     return outcome
 
 
-def _check_end(outcome: Outcome, racing: Sequence[Party]) -> None:
+def _check_end(outcome: Outcome, racing: Sequence[contract.Party]) -> None:
     assert not outcome.stalled, f"the race did not end: {outcome.stalled}"
     assert outcome.clock in ("virtual", "wall"), outcome.clock
     assert outcome.time_s > 0, "no time has passed"
@@ -133,7 +120,7 @@ def _check_observations(outcome: Outcome, parties: int) -> None:
     assert all(0 <= time <= outcome.time_s + 1e-9 for time, *_ in outcome.observations), "an observation out of time"
 
 
-def _check_tallies(outcome: Outcome, racing: Sequence[Party]) -> None:
+def _check_tallies(outcome: Outcome, racing: Sequence[contract.Party]) -> None:
     assert set(outcome.tallies) == {party.name for party in racing}
     sent = sum(tally.sent.get("Baton", [0, 0])[0] for tally in outcome.tallies.values())
     assert sent == (LAPS + 1) * len(racing) - 1, f"{sent} batons were passed"
