@@ -1,7 +1,7 @@
 """How good a model is, when all the data is at hand: the pooled objective, the distance to its minimum, test metrics.
 
 None of this is part of a protocol. In the simulator and on threads one process holds every party's rows, so an
-onlooker may look at the parties' blocks as they are, at any time and at no cost to them.
+observer may look at the parties' blocks as they are, at any time and at no cost to them.
 """
 
 from collections.abc import Mapping, Sequence
