@@ -7,82 +7,50 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from offbeat.data.assemble import VerticalData
-    from offbeat.data.vertical import vertical_from_arrays, vertical_from_dataset, vertical_from_tables
-    from offbeat.errors import (
-        BadData,
-        BadInput,
-        BadJob,
-        BudgetSpent,
-        NotInstalled,
-        OffbeatError,
-        OutOfRange,
-        PeerFailed,
-        Refused,
-    )
-    from offbeat.estimators import PartyColumns, VerticalClassifier, VerticalRegressor
-    from offbeat.families.vertical_data import load_data
-    from offbeat.jobs.reading import read_job
-    from offbeat.jobs.vertical import Job
-    from offbeat.metrics.record import RunRecord
-    from offbeat.run.experiment import Result, run_experiment
-    from offbeat.runtime.simulator import Simulator
-    from offbeat.runtime.threads import Threads
+    from offbeat.data.assemble import VerticalData as VerticalData
+    from offbeat.data.vertical import vertical_from_arrays as vertical_from_arrays
+    from offbeat.data.vertical import vertical_from_dataset as vertical_from_dataset
+    from offbeat.data.vertical import vertical_from_tables as vertical_from_tables
+    from offbeat.errors import BadData as BadData
+    from offbeat.errors import BadInput as BadInput
+    from offbeat.errors import BadJob as BadJob
+    from offbeat.errors import BudgetSpent as BudgetSpent
+    from offbeat.errors import NotInstalled as NotInstalled
+    from offbeat.errors import OffbeatError as OffbeatError
+    from offbeat.errors import OutOfRange as OutOfRange
+    from offbeat.errors import PeerFailed as PeerFailed
+    from offbeat.errors import Refused as Refused
+    from offbeat.estimators import PartyColumns as PartyColumns
+    from offbeat.estimators import VerticalClassifier as VerticalClassifier
+    from offbeat.estimators import VerticalRegressor as VerticalRegressor
+    from offbeat.families.vertical_data import load_data as load_data
+    from offbeat.jobs.reading import read_job as read_job
+    from offbeat.jobs.vertical import Job as Job
+    from offbeat.metrics.record import RunRecord as RunRecord
+    from offbeat.run.experiment import Result as Result
+    from offbeat.run.experiment import run_experiment as run_experiment
+    from offbeat.runtime.simulator import Simulator as Simulator
+    from offbeat.runtime.threads import Threads as Threads
 
-WHERE = {
-    "BadData": "errors",
-    "BadInput": "errors",
-    "BadJob": "errors",
-    "BudgetSpent": "errors",
-    "Job": "jobs.vertical",
-    "NotInstalled": "errors",
-    "OffbeatError": "errors",
-    "OutOfRange": "errors",
-    "PartyColumns": "estimators",
-    "PeerFailed": "errors",
-    "Refused": "errors",
-    "Result": "run.experiment",
-    "RunRecord": "metrics.record",
-    "Simulator": "runtime.simulator",
-    "Threads": "runtime.threads",
-    "VerticalClassifier": "estimators",
-    "VerticalData": "data.assemble",
-    "VerticalRegressor": "estimators",
-    "load_data": "families.vertical_data",
-    "read_job": "jobs.reading",
-    "run_experiment": "run.experiment",
-    "vertical_from_arrays": "data.vertical",
-    "vertical_from_dataset": "data.vertical",
-    "vertical_from_tables": "data.vertical",
-}
-"""Which module has each public name."""
-
-__all__ = [
-    "BadData",
-    "BadInput",
-    "BadJob",
-    "BudgetSpent",
-    "Job",
-    "NotInstalled",
-    "OffbeatError",
-    "OutOfRange",
-    "PartyColumns",
-    "PeerFailed",
-    "Refused",
-    "Result",
-    "RunRecord",
-    "Simulator",
-    "Threads",
-    "VerticalClassifier",
-    "VerticalData",
-    "VerticalRegressor",
-    "load_data",
-    "read_job",
-    "run_experiment",
-    "vertical_from_arrays",
-    "vertical_from_dataset",
-    "vertical_from_tables",
-]
+PLACES = {
+    "data.assemble": ("VerticalData",),
+    "data.vertical": ("vertical_from_arrays", "vertical_from_dataset", "vertical_from_tables"),
+    "errors": (
+        "BadData", "BadInput", "BadJob", "BudgetSpent", "NotInstalled", "OffbeatError", "OutOfRange", "PeerFailed",
+        "Refused",
+    ),
+    "estimators": ("PartyColumns", "VerticalClassifier", "VerticalRegressor"),
+    "families.vertical_data": ("load_data",),
+    "jobs.reading": ("read_job",),
+    "jobs.vertical": ("Job",),
+    "metrics.record": ("RunRecord",),
+    "run.experiment": ("Result", "run_experiment"),
+    "runtime.simulator": ("Simulator",),
+    "runtime.threads": ("Threads",),
+}  # fmt: skip
+"""The public names, by the module that has them."""
+WHERE = {name: module for module, names in PLACES.items() for name in names}
+__all__ = sorted(WHERE)
 
 
 def __getattr__(name: str) -> Any:

@@ -91,7 +91,3 @@ def _rank(matrix: np.ndarray) -> int:
 
 def _heap(order: Sequence[PartyName], root: PartyName) -> Tree:
     return {name: (order[(i - 1) // 2] if i else root) for i, name in enumerate(order)}
-
-
-def _chain(order: Sequence[PartyName], root: PartyName) -> Tree:
-    return {name: (order[i + 1] if i + 1 < len(order) else root) for i, name in enumerate(order)}

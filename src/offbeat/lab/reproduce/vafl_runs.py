@@ -7,7 +7,6 @@ looked at at the same times, judged by the same crossing rule, and given the sam
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from offbeat.algorithms.vafl import Client, Server, Vafl
 from offbeat.lab.reproduce.vafl_problems import Problem
 from offbeat.metrics.curves import CurveRow, to_target
 from offbeat.metrics.machine import offbeat_version
+from offbeat.metrics.plain import encode_plain, replace_file
 from offbeat.runtime.simulator import CostModel, Jitter, Link, Simulator
 
 Told = Callable[[float], None]
@@ -86,7 +86,6 @@ class Run:
     uploads_max: int
     lag_mean: float
     lag_max: int
-    refreshed_share: float
     verdict: str
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -170,7 +169,6 @@ def _run_of(server: Server, clients: Sequence[Client], looks: list[tuple[float, 
         uploads_max=max(math.ceil(client.outbox.releases * client.order.batch / client.rows) for client in clients),
         lag_mean=float(np.mean([summary["lag_mean"] for summary in summaries])),
         lag_max=max(summary["lag_max"] for summary in summaries),
-        refreshed_share=server.refreshes.asked_rows / max(server.rows_done * max(len(clients) - 1, 1), 1),
         verdict=server.verdict,
         extra={"privacy": clients[0].privacy()} if clients[0].ledger is not None else {},
     )
@@ -188,10 +186,7 @@ def kept(folder: Path, name: str, what: Mapping[str, Any], compute: Callable[[],
         if stored.get("key") == key:
             return dict(stored["result"])
     result = compute()
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"key": key, "what": dict(what), "result": result}, default=str))
-    os.replace(partial, path)
+    replace_file(path, encode_plain({"key": key, "what": dict(what), "result": result}))
     return result
 
 

@@ -51,7 +51,7 @@ SETS = (
         (92.71, 89.98, 92.71),
         "generated in webspam's shape",
     ),
-)
+)  # fmt: skip
 QUICK_ROWS = 2000
 
 
