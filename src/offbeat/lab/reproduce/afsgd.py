@@ -47,35 +47,14 @@ TABLE_2 = (
     TableRow("GiveMeSomeCredit", "give_me_some_credit", "give_me_some_credit", 4, (1.89, 2.15, 2.11), seeds=3),
     TableRow("news20", "news20_ngrams", _47K, 8, (3.37, 2.84, 2.89), "mod", note="20 Newsgroups n-grams"),
     TableRow("rcv1", _47K, _47K, 8, (3.70, 2.64, 2.28), "mod", note="20 Newsgroups n-grams, first 47,236 columns"),
-    TableRow(
-        "url", "url-shaped@0.005", "url-shaped@0.001", 16, (2.74, 2.51, 2.38), "mod", note="generated in url's shape"
-    ),
-    TableRow(
-        "webspam",
-        "webspam-shaped@0.02",
-        "webspam-shaped@0.005",
-        16,
-        (1.96, 1.97, 1.99),
-        "mod",
-        note="generated in webspam's shape",
-    ),
-    TableRow(
-        "E2006-tfidf",
-        "e2006-shaped@0.5",
-        "e2006-shaped@0.1",
-        4,
-        (3.32, 2.89, 2.51),
-        "mod",
-        note="generated in E2006-tfidf's shape",
-    ),
-    TableRow(
-        "YearPredictionMSD",
-        "sgemm_gpu",
-        "sgemm_gpu",
-        4,
-        (2.03, 2.24, 2.26),
-        note="UCI SGEMM instead, a tall regression",
-    ),
+    TableRow("url", "url-shaped@0.005", "url-shaped@0.001", 16, (2.74, 2.51, 2.38), "mod",
+             note="generated in url's shape"),
+    TableRow("webspam", "webspam-shaped@0.02", "webspam-shaped@0.005", 16, (1.96, 1.97, 1.99), "mod",
+             note="generated in webspam's shape"),
+    TableRow("E2006-tfidf", "e2006-shaped@0.5", "e2006-shaped@0.1", 4, (3.32, 2.89, 2.51), "mod",
+             note="generated in E2006-tfidf's shape"),
+    TableRow("YearPredictionMSD", "sgemm_gpu", "sgemm_gpu", 4, (2.03, 2.24, 2.26),
+             note="UCI SGEMM instead, a tall regression"),
 )  # fmt: skip
 STRAGGLERS = (1.0, 1.4, 4.0)
 QUICK_ROWS = 2000

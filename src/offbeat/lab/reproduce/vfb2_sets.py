@@ -22,35 +22,14 @@ class PrintedSet:
 
 
 SETS = (
-    PrintedSet(
-        "D1 UCICreditCard", "uci_credit_card", "uci_credit_card", "equal", (81.96, 79.35, 81.96), (82.03, 79.36, 82.03)
-    ),
-    PrintedSet(
-        "D2 GiveMeSomeCredit",
-        "give_me_some_credit",
-        "give_me_some_credit",
-        "equal",
-        (93.56, 93.35, 93.56),
-        (93.56, 93.35, 93.56),
-    ),
-    PrintedSet(
-        "D3 news20",
-        "news20_ngrams",
-        "news20_ngrams_47k",
-        "mod",
-        (98.29, 97.24, 98.29),
-        (98.45, 97.59, 98.45),
-        "20 Newsgroups n-grams",
-    ),
-    PrintedSet(
-        "D4 webspam",
-        "webspam-shaped@0.01",
-        "webspam-shaped@0.001",
-        "mod",
-        (92.17, 89.17, 92.17),
-        (92.71, 89.98, 92.71),
-        "generated in webspam's shape",
-    ),
+    PrintedSet("D1 UCICreditCard", "uci_credit_card", "uci_credit_card", "equal",
+               (81.96, 79.35, 81.96), (82.03, 79.36, 82.03)),
+    PrintedSet("D2 GiveMeSomeCredit", "give_me_some_credit", "give_me_some_credit", "equal",
+               (93.56, 93.35, 93.56), (93.56, 93.35, 93.56)),
+    PrintedSet("D3 news20", "news20_ngrams", "news20_ngrams_47k", "mod",
+               (98.29, 97.24, 98.29), (98.45, 97.59, 98.45), "20 Newsgroups n-grams"),
+    PrintedSet("D4 webspam", "webspam-shaped@0.01", "webspam-shaped@0.001", "mod",
+               (92.17, 89.17, 92.17), (92.71, 89.98, 92.71), "generated in webspam's shape"),
 )  # fmt: skip
 QUICK_ROWS = 2000
 
