@@ -46,7 +46,7 @@ from offbeat.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 
 CLOUD = "cloud"
 AVERAGE_DECAY = 8.0
-CLIP_MOST = 1e100  # beyond it noise and gradient would leave the range of floats
+CLIP_LEAST, CLIP_MOST = 1e-100, 1e100  # beyond them noise and gradient would leave the range of floats
 
 # -- messages -------------------------------------------------------------------------------------------------------
 
@@ -54,7 +54,8 @@ CLIP_MOST = 1e100  # beyond it noise and gradient would leave the range of float
 class Hello(Message, frozen=True):
     """An edge joins, or is back, and asks for the model.
 
-    Reveals: to the cloud, that the edge takes part and how much noise it adds for a clip of one (its privacy level).
+    Reveals: to the cloud, that the edge takes part and how much noise it adds for a clip of one: its privacy level and,
+    as the noise is fitted to it, its number of rows.
     """
 
     noise_per_clip: float
@@ -79,13 +80,14 @@ class Upload(Message, frozen=True):
     """One released gradient.
 
     Reveals: to the cloud, the gradient of secret rows at `version`, clipped and noisy as the edge's mechanism says: in
-    sound mode what its ledger accounts for, in paper mode or without noise possibly the rows themselves.
+    sound mode whole numbers times a public scale, and what its ledger accounts for; in paper mode or without noise
+    possibly the rows themselves.
     """
 
     gradient: np.ndarray
     version: int
     number: int
-    fraction_within: float  # noisy fraction of rows within the clip, or -1
+    fraction_within: float  # of rows within the clip, from a noisy whole number; or -1
 
 
 class Leaving(Message, frozen=True):
@@ -471,9 +473,10 @@ class Edge:
                 f"{self.name}: the cloud's model has {body.parameters.size} parameters, this edge's "
                 f"{self.model.dimension}; cloud and edges must be given the same model."
             )
-        if self.mechanism.cost() is not None and not 0 < body.clip < CLIP_MOST:
+        if self.mechanism.cost() is not None and not CLIP_LEAST < body.clip < CLIP_MOST:
             raise UnexpectedEvent(
-                f"{self.name}: the cloud asks for a clip of {body.clip}; a private upload needs a finite one above 0."
+                f"{self.name}: the cloud asks for a clip of {body.clip}; a private upload needs one between "
+                f"{CLIP_LEAST:g} and {CLIP_MOST:g}."
             )
 
     def _remember(self, answers: int) -> None:

@@ -52,7 +52,7 @@ class LocalSteps:
         local = np.array(parameters)
         for _ in range(self.steps):
             rows = fixed_size_sample(stream, data.rows, self.rows_each)
-            total, _ = model.clipped_sum(local, data, rows, np.inf)
+            total = model.gradient_sum(local, data, rows)
             local -= self.rate * (total / rows.size + self.strength * local)
         return parameters - local, NOT_COUNTED
 

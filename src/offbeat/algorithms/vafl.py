@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from offbeat.algorithms.vafl_answers import Answers
 from offbeat.algorithms.vafl_asking import Asking
-from offbeat.algorithms.vafl_checks import check_test_rows, checked_targets
+from offbeat.algorithms.vafl_checks import check_test_rows, checked_targets, named_rows
 from offbeat.algorithms.vafl_disturbance import Disturber, noisy_gradient
 from offbeat.algorithms.vafl_farewell import Farewell
 from offbeat.algorithms.vafl_measures import joint_embeddings, joint_scores, last_words, objective, one_hot, score
@@ -357,6 +357,7 @@ class Client:
         disturbance = self.disturber.of(release, len(rows))
         forward = self.embedding.forward(self.weights, self.features, rows, disturbance)
         self.weights = Weights(self.weights.trained, forward.kept)
+        disturbance = disturbance._replace(noise=forward.noise, draw=None)
         if wanted:
             self.passes[release] = forward
         oldest = min([release, *self.outbox.pending])
@@ -369,6 +370,11 @@ class Client:
         pending = self.outbox.unanswered(body.release)
         if pending is None or self.phase == "done":
             return []
+        if body.derivative.shape != (len(pending.rows), self.embedding.width):
+            raise UnexpectedEvent(
+                f"{self.name} got derivatives of shape {body.derivative.shape} for release {body.release}; expected "
+                f"{(len(pending.rows), self.embedding.width)}."
+            )
         pending.derivative = np.array(body.derivative)
         if self.options.variant == "vafl-tsync":
             for release in self.outbox.open_uploads(before=body.release):
@@ -398,14 +404,14 @@ class Client:
         private = self.options.private
         if private is None:
             return self.embedding.gradient(forward, derivative)
-        return noisy_gradient(private, self.embedding, forward, derivative, self.gradient_noise_source.stream(release))
+        return noisy_gradient(private, self.embedding, forward, derivative, self.gradient_noise_source, release)
 
     # answering the server
 
     def _on_ask(self, body: Ask) -> list[Effect]:
         if body.request <= self.last_ask or self.phase == "done":
             return []
-        self.last_ask, self.asked = body.request, (body.request, np.array(body.rows))
+        self.last_ask, self.asked = body.request, (body.request, named_rows(self.name, body.rows, self.rows))
         if body.anew:
             self.outbox.pending, self.passes = {}, {}
         return self._answer_ask()
@@ -426,8 +432,8 @@ class Client:
         before = self.outbox.answered_before(body.request)
         if before or self.phase == "done" or body.request in self.under_way or self.resuming:
             return before
+        rows = named_rows(self.name, body.rows, self.rows)
         self.under_way.add(body.request)
-        rows = np.array(body.rows)
         rows = rows if self.ledger is None else self.ledger.open_rows(rows)
         self._spend(rows, step=False)
         return self._compute(lambda: self._refreshed(body.request, rows), len(rows), 1)
@@ -444,11 +450,12 @@ class Client:
             return before
         if self.resuming:
             return []
+        rows = named_rows(self.name, np.arange(body.start, body.stop), self.test_features.shape[0])
         self.under_way.add(body.request)
-        return self._compute(lambda: self._predicted(body), body.stop - body.start, 1)
+        return self._compute(lambda: self._predicted(body.request, rows), len(rows), 1)
 
-    def _predicted(self, body: PredictAsked) -> list[Effect]:
-        rows, release = np.arange(body.start, body.stop), self.outbox.next_number()
+    def _predicted(self, request: int, rows: Array) -> list[Effect]:
+        release = self.outbox.next_number()
         if self.test_ledger is None:
             embedding = self.embedding.infer(self.weights, self.test_features, rows)
         else:
@@ -457,8 +464,8 @@ class Client:
             self.test_ledger.spend(rows, step=False)
             disturbance = self.disturber.of(release, len(rows))
             embedding = self.embedding.forward(self.weights, self.test_features, rows, disturbance).embedding
-        self.under_way.discard(body.request)
-        return self.outbox.answer(body.request, PredictGiven(body.request, release, embedding))
+        self.under_way.discard(request)
+        return self.outbox.answer(request, PredictGiven(request, release, embedding))
 
     def _on_halt(self, body: Halt) -> list[Effect]:
         """The last answers are still applied; what is unanswered is dropped."""

@@ -8,9 +8,11 @@ import numpy as np
 
 from offbeat.algorithms.vafl_options import Vafl
 from offbeat.data.names import did_you_mean
-from offbeat.errors import BadData, BadJob
+from offbeat.errors import BadData, BadJob, UnexpectedEvent
 from offbeat.learning.embeddings import Array, Embedding, Head, LinearEmbedding
 from offbeat.party.contract import PartyName
+from offbeat.privacy.embedding import PrivateEmbedding
+from offbeat.privacy.mechanism import refuse_coarse
 
 
 def checked_targets(
@@ -30,7 +32,7 @@ def checked_targets(
                 raise BadJob(f"{key} names {name!r}, and there is no such client. {did_you_mean(name, features)}")
     if options.private is not None:
         for name in features:
-            embeddings[name].check_row_gradients()
+            _check_private(options.private, embeddings[name])
     for name, rows in features.items():
         if rows.shape[0] != len(targets):
             raise BadData(
@@ -65,6 +67,26 @@ def _check_embeddings(features: Mapping[PartyName, Any], embeddings: Mapping[Par
                 f"{other} and {name} were given the same embedding object, which holds the noise of the pass under "
                 "way. Make one for each client; they may be made from the same module."
             )
+
+
+def _check_private(private: PrivateEmbedding, embedding: Embedding) -> None:
+    embedding.check_row_gradients()
+    trained = embedding.to_arrays(embedding.initial(np.random.default_rng(0)).trained)
+    refuse_coarse(private.grid.bound, embedding.width)
+    refuse_coarse(private.gradient_grid.bound, sum(value.size for value in trained.values()))
+
+
+def named_rows(client: PartyName, rows: Array, count: int) -> Array:
+    """Rows that a server asks a client for. Each may be named once: every naming gives an embedding with noise of its
+    own, and the ledger counts it once; and by its number, not from the end."""
+    rows = np.array(rows)
+    whole = rows.ndim == 1 and rows.dtype.kind == "i"
+    if not whole or (len(rows) and (rows.min() < 0 or rows.max() >= count or len(np.unique(rows)) < len(rows))):
+        raise UnexpectedEvent(
+            f"{client} was asked for {rows.size} rows that are not {count} or fewer different numbers below {count}; "
+            "a row may be asked for once in a request."
+        )
+    return rows
 
 
 def check_test_rows(

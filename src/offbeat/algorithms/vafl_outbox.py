@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from offbeat.algorithms.vafl_messages import PredictGiven, Refreshed, Resting, Upload
 from offbeat.learning.embeddings import Disturbance
+from offbeat.learning.grid import Grid
 from offbeat.party.contract import Effect, Message, PartyName, Send, Wake
 
 Array = NDArray[Any]
@@ -42,8 +43,9 @@ class Pending:
     derivative: Array | None = None
 
     def plain(self) -> list[Any]:
-        clip, noise, seed = self.disturbance
-        return [*_plain(self.body), self.rows.copy(), clip, noise, seed, self.tries, self.derivative]
+        grid, noise, seed, _ = self.disturbance
+        on_grid = None if grid is None else [grid.step, grid.bound]
+        return [*_plain(self.body), self.rows.copy(), on_grid, noise, seed, self.tries, self.derivative]
 
 
 class Outbox:
@@ -119,5 +121,6 @@ def _plain(body: Message) -> list[Any]:
 
 
 def _pending(plain: Sequence[Any]) -> Pending:
-    kind, fields, rows, clip, noise, seed, tries, derivative = plain
-    return Pending(_TYPES[kind](*fields), np.array(rows), Disturbance(clip, noise, seed), tries, derivative)
+    kind, fields, rows, on_grid, noise, seed, tries, derivative = plain
+    grid = None if on_grid is None else Grid(*on_grid)
+    return Pending(_TYPES[kind](*fields), np.array(rows), Disturbance(grid, noise, seed), tries, derivative)

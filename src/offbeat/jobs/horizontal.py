@@ -177,7 +177,7 @@ def _check_values(job: EdgeJob, where: str) -> None:
         "model.kind": (job.model.kind, MODELS),
         "model.rows": (job.model.rows, ("unit", "plain")),
         "privacy.mode": (job.privacy.mode, MODES),
-        "privacy.noise": (job.privacy.noise, ("gaussian", "k-norm")),
+        "privacy.noise": (job.privacy.noise, ("gaussian", "laplace")),
         "data.split": (job.data.split, ("iid", "shards", "dirichlet")),
         "runtime.kind": (job.runtime.kind, EDGE_RUNTIMES),
         **{key: (value_of(job, key), PLAIN_CHOICES[key]) for key in SAME_CHOICES},

@@ -323,10 +323,13 @@ def test_private_step_is_the_noisy_clipped_sum():
     ana, upload = clients["ana"], firsts["ana"][0]
     derivative = np.ones((4, 3))
     forward = ana.passes[upload.release]
-    exact = ana.embedding.clipped_sum(forward, derivative, 0.1)["weight"]
-    draws = ana.gradient_noise_source.stream(upload.release).normal(6).reshape(3, 2)
+    exact = ana.embedding.grid_sum(forward, derivative, private.gradient_grid)["weight"]
+    draws = private.gradient_grid_noise.draw(ana.gradient_noise_source.stream(upload.release), 6).reshape(3, 2)
     run_jobs(ana, ana.handle(Received("server", Gradient(upload.release, 0, 0.0, 0, derivative))))
-    np.testing.assert_allclose(ana.weights.trained["weight"], -0.5 * (exact + 0.2 * draws) / 4)
+    np.testing.assert_allclose(
+        ana.weights.trained["weight"], -0.5 * (exact + draws) * private.gradient_grid.step / 4, rtol=1e-12
+    )
+    assert np.linalg.norm(exact) <= 4 * private.gradient_grid.bound
 
 
 def test_an_old_snapshot_repeats_no_number_and_charges_what_it_forgot():
