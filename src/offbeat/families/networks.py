@@ -114,7 +114,7 @@ def _deep_head(job: Job, simple: Any, width: int, clients: int) -> Head:
 
 
 def vafl_options(job: Job, data: VerticalData, head: Head) -> Vafl:
-    """The job as VAFL's options; automatic numbers are chosen from the rows."""
+    """The job as VAFL's options; automatic numbers are chosen from the rows, in private mode from their sizes alone."""
     entry = job.embedding
     optimiser = _optimiser(job, data, head)
     head_optimiser = optimiser if entry.head_step is None else replace(optimiser, step=entry.head_step)
@@ -180,11 +180,12 @@ def _private(job: Job) -> PrivateEmbedding | None:
 
 
 def options_of(job: Job, data: VerticalData, head: Head) -> Vafl:
-    """The job's keys that VAFL knows; automatic ones are chosen from the rows."""
+    """The job's keys that VAFL knows; automatic ones are chosen from the rows, in private mode from their sizes."""
     if job.penalty_kind not in ("l2", "none"):
         raise BadJob(f"VAFL takes penalty_kind 'l2' or 'none' from a job; got {job.penalty_kind!r}.")
     batch = job.batch if isinstance(job.batch, int) else max(min(job.batch_least, data.rows), data.rows // 100)
-    step = float(job.step) if isinstance(job.step, int | float) else automatic_step(data, head)
+    public = job.embedding.epsilon is not None
+    step = float(job.step) if isinstance(job.step, int | float) else automatic_step(data, head, public=public)
     penalty = Penalty("l2", job.penalty) if job.penalty_kind == "l2" and job.penalty > 0 else Penalty()
     return Vafl(
         variant=job.algorithm,
@@ -198,9 +199,13 @@ def options_of(job: Job, data: VerticalData, head: Head) -> Vafl:
     )
 
 
-def automatic_step(data: VerticalData, head: Head) -> float:
-    """1 / (curvature of the loss * mean squared norm of a row): one number from each client, summed."""
-    squares = sum(_mean_square(data.train[name]) for name in data.names)
+def automatic_step(data: VerticalData, head: Head, *, public: bool) -> float:
+    """1 / (curvature of the loss * mean squared norm of a row): one number from each client, summed.
+
+    `public`: the number of columns takes the place of the norm, which standardised columns have. No row is looked at,
+    as private mode needs it: a step that was computed from the rows would tell about them.
+    """
+    squares = sum(data.widths[name] if public else _mean_square(data.train[name]) for name in data.names)
     return float(1.0 / (CURVATURE[head.loss_name] * (squares + 1.0)))
 
 

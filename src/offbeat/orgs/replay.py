@@ -88,7 +88,9 @@ class _Replay:
 
     def test(self) -> Repeated:
         model = read_model(self.private, "model")
-        scorer = FixedScores(self.own.tokens_test, part_scores(self.job, self.home, model, self.own.test))
+        secret = run_secret(self.home.identity(), self.private, "scores")
+        scores = part_scores(self.job, self.home, model, self.own.test, self.own.tokens_test, secret)
+        scorer = FixedScores(self.own.tokens_test, scores)
         asker = self.job.labels_at[0]
         party = Predictor(
             self.home.name,

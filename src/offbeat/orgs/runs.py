@@ -285,7 +285,8 @@ class Run:
             return {}
         refuse_rows_over_cap(self.home.config.policy.row_cap, self.ledger.counts(ids), 1, self.home.name)
         model = read_model(self.private, "model")
-        scorer = FixedScores(own.tokens_test, part_scores(self.job, self.home, model, own.test))
+        scores = part_scores(self.job, self.home, model, own.test, own.tokens_test, self.secret("scores"))
+        scorer = FixedScores(own.tokens_test, scores)
         party = self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test, without=False)
         outcome = self.session("test", party, predict.MESSAGES, self.folder / "test", self._training_digest(own))
         finish = outcome.finished[self.home.name]

@@ -25,7 +25,7 @@ from offbeat.orgs.row_ledger import Counts
 from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept
 from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Message
-from offbeat.privacy.embedding import calibrate
+from offbeat.privacy.embedding import PrivateEmbedding, calibrate
 from offbeat.randomness import stream
 
 MESSAGES = (*vafl.MESSAGES, *embedding_guard.MESSAGES)
@@ -104,12 +104,6 @@ def _server(job: Job, rows: OwnRows, options: Vafl) -> Server:
 
 def _options(job: Job, rows: OwnRows) -> Vafl:
     method, count = job.method, len(rows.tokens_train)
-    private, entry = None, job.embedding
-    if entry.epsilon is not None:
-        assert entry.uploads_max is not None
-        private = calibrate(
-            entry.epsilon, entry.delta, entry.uploads_max, clip=entry.clip, gradient_clip=entry.gradient_clip
-        )
     step = method.step or 1.0 / (CURVATURE[job.model.loss] * (len(job.parties) + 1))
     return Vafl(
         variant=method.algorithm,
@@ -118,21 +112,41 @@ def _options(job: Job, rows: OwnRows) -> Vafl:
         in_flight=method.in_flight,
         head_optimiser=Sgd(step),
         penalty=Penalty("l2", job.model.strength) if job.model.strength > 0 else Penalty(),
-        private=private,
+        private=private_mode(job),
+    )
+
+
+def private_mode(job: Job) -> PrivateEmbedding | None:
+    """The mechanism of a job with embedding.epsilon. One embedding of each record is kept back for its score."""
+    entry = job.embedding
+    if not job.embeds or entry.epsilon is None:
+        return None
+    assert entry.uploads_max is not None
+    return calibrate(
+        entry.epsilon,
+        entry.delta,
+        entry.uploads_max,
+        clip=entry.clip,
+        gradient_clip=entry.gradient_clip,
+        predictions_max=1,
     )
 
 
 def _optimiser(job: Job, features: Any) -> Optimiser:
     """Where the user left the step open: for a linear part, the share of the curvature bound that is its own. The
-    parts' bounds need not be added up for that: each is taken as often as there are parts."""
+    parts' bounds need not be added up for that: each is taken as often as there are parts. In private mode the number
+    of columns, which is public, takes the place of the rows' mean squared norm."""
     entry, step = job.embedding, job.method.step
     adam = entry.optimiser == "adam" or (entry.optimiser == "auto" and entry.kind != "linear")
     if adam:
         return Adam(step or ADAM_STEP)
     if step is None and entry.kind != "linear":
         raise BadJob('a network needs a number as method.step with embedding.optimiser = "sgd"; "adam" needs none.')
-    squares = features.multiply(features).sum() if hasattr(features, "multiply") else np.square(features).sum()
-    bound = CURVATURE[job.model.loss] * (len(job.parties) + 1) * max(float(squares) / features.shape[0], 1e-12)
+    squared = float(features.shape[1])
+    if entry.epsilon is None:
+        squares = features.multiply(features).sum() if hasattr(features, "multiply") else np.square(features).sum()
+        squared = float(squares) / features.shape[0]
+    bound = CURVATURE[job.model.loss] * (len(job.parties) + 1) * max(squared, 1e-12)
     return Sgd(step or 1.0 / bound)
 
 

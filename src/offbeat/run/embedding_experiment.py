@@ -306,6 +306,11 @@ def _warnings(
     if outcome.stalled and not outcome.out_of_time:
         found.append(f"The run did not end by itself: {outcome.stalled}.")
     found.append(vafl.noise_warning(secret_noise, options))
+    if options.private is not None:
+        found.append(
+            "The curves and metrics here were computed without noise, from all columns in one place. They are no part "
+            "of what the server learned, and are not private."
+        )
     if "generated" in data.source:
         found.append("The data is generated, not real.")
     return tuple(sentence for sentence in found if sentence)

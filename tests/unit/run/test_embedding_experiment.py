@@ -122,7 +122,9 @@ def test_linear_runs_need_no_torch():
 def test_the_automatic_step_is_the_inverse_of_the_mean_smoothness():
     data = problem()
     mean = sum(float(np.sum(np.square(data.train[name]))) for name in data.names) / data.rows
-    assert automatic_step(data, AdditiveHead(1, "logistic")) == pytest.approx(4 / (mean + 1))
+    assert automatic_step(data, AdditiveHead(1, "logistic"), public=False) == pytest.approx(4 / (mean + 1))
+    columns = sum(data.widths.values())
+    assert automatic_step(data, AdditiveHead(1, "logistic"), public=True) == pytest.approx(4 / (columns + 1))
 
 
 def test_a_penalty_it_does_not_know_is_refused():
