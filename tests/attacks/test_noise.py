@@ -255,6 +255,19 @@ def test_no_model_and_no_clip_make_one_row_count_for_more(poison, clip):
     assert change <= (2 * mechanism.bound) ** 2
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.int64])
+def test_no_number_format_of_the_cloud_makes_sums_inexact(kind):
+    """Singles hold whole numbers up to 2^24 only: sums in them would round, and one row would decide how."""
+    rng = np.random.default_rng(3)
+    table, labels = rng.standard_normal((200, 4)), rng.integers(0, 3, 200)
+    model, data = LinearModel("softmax", 4, 3), edge_data(table, labels)
+    parameters, grid = (3 * rng.standard_normal(model.dimension)).astype(kind), Grid(1.0 / 2**20, 2**20)
+    alone = [model.grid_sum(parameters, data, np.array([row]), grid)[0] for row in range(200)]
+    together, _ = model.grid_sum(parameters, data, np.arange(200), grid)
+    assert np.abs(together).max() > 2**24
+    assert np.array_equal(together, np.sum(alone, axis=0))
+
+
 def test_a_clip_beyond_the_range_is_refused():
     edge = an_edge(SystemNoise())
     edge.handle(Started())

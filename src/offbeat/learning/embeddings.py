@@ -205,7 +205,7 @@ class LinearEmbedding:
     def place(self, features: Any) -> Any:
         if not hasattr(features, "tocsr"):
             return np.asarray(features, dtype=np.float64)
-        rows = features.tocsr(copy=True)
+        rows = features.tocsr().astype(np.float64)
         rows.sum_duplicates()  # an entry that came in two parts would be rounded in two parts
         return rows
 

@@ -186,8 +186,8 @@ class LinearModel:
 
     def _places(self, parameters: Vector, data: EdgeData) -> tuple[Vector, Vector]:
         self.check(data)  # the kernels look at no bounds: wrong rows would let other memory into the sum
-        weights = parameters.reshape(self.outputs, self.features + 1)
-        return weights, np.zeros_like(weights)
+        weights = np.asarray(parameters, dtype=np.float64).reshape(self.outputs, self.features + 1)
+        return weights, np.zeros(weights.shape)  # in doubles, whatever the cloud sent: they hold whole numbers exactly
 
     def scores(self, parameters: Vector, data: EdgeData) -> Vector:
         weights = parameters.reshape(self.outputs, self.features + 1)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from offbeat.learning.embeddings import Disturbance, LinearEmbedding, Weights
 from offbeat.learning.grid import Grid, round_rows, sum_outer, sum_rounded
 
 ANY = st.floats(allow_nan=True, allow_infinity=True, width=64)
@@ -51,6 +52,19 @@ def test_an_outer_product_is_the_clipped_one_to_half_a_step(ones):
     found = sum_outer(left, right, ones, grid)
     assert np.abs(found * grid.step - expected).max() <= 3 * grid.step * 1.001
     assert np.array_equal(found, sum_outer(left, sp.csr_matrix(right), ones, grid))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+def test_no_row_is_lost_at_the_clip(dtype):
+    """Long rows are clipped to just within the bound: an inexact norm must not make the test drop them."""
+    rng, grid = np.random.default_rng(1), Grid(1.0 / 2**20, 2**20)
+    embedding = LinearEmbedding(5000, 1)
+    rows = embedding.place(sp.csr_matrix((100 * rng.standard_normal((20, 5000))).astype(dtype)))
+    weights = Weights({"weight": np.zeros((1, 5000))}, {})
+    for row in range(20):
+        forward = embedding.forward(weights, rows, np.array([row]), Disturbance())
+        total = embedding.grid_sum(forward, np.ones((1, 1)), grid)["weight"]
+        assert 0.999 * 2**20 < np.linalg.norm(total) <= 2**20
 
 
 def test_entries_that_come_in_two_parts_are_refused():
