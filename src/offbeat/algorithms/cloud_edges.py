@@ -4,7 +4,8 @@ The order of play, with Ede at an edge:
 1. Ede says Hello: how noisy its uploads are. The cloud answers with its Model, its version and the clip in force.
 2. Ede draws rows in secret, clips every row's gradient, adds noise, notes the cost in its ledger, and Uploads.
 3. The cloud takes uploads first in, first out, lets its rule move the model, and sends the new Model to Ede alone.
-4. An edge whose budget is spent says Leaving and stops; the others go on. After the last update the cloud says Halt.
+4. An edge whose budget is spent, or whose owner stops it, says Leaving and stops; the others go on. After the last
+   update, or when the cloud's owner stops it, the cloud says Halt.
 
 Uploads are numbered by their edge. A repeated one is not applied again, a lost one was paid for all the same, and an
 edge that has forgotten some (the cloud tells it the last number it saw) adds them to its ledger first. An upload more
@@ -23,6 +24,7 @@ from offbeat.algorithms.edge_privacy import EdgePrivacy
 from offbeat.errors import BadJob, UnexpectedEvent
 from offbeat.learning.horizontal import EdgeData, HorizontalModel
 from offbeat.party.contract import (
+    END,
     Broadcast,
     Compute,
     Computed,
@@ -91,12 +93,13 @@ class Upload(Message, frozen=True):
 
 
 class Leaving(Message, frozen=True):
-    """The edge's budget is spent.
+    """The edge's budget is spent, or its owner has stopped it.
 
-    Reveals: to the cloud, that the edge will send no more; the number of uploads it could pay for is not secret.
+    Reveals: to the cloud, that the edge will send no more, and why; the number of its uploads is not secret.
     """
 
     uploads: int
+    stopped: bool = False  # by its owner
 
 
 class Halt(Message, frozen=True):
@@ -201,7 +204,7 @@ class Cloud:
                 )
             return handler(event.sender, event.body)
         if isinstance(event, Woken):
-            return self._woken()
+            return self._woken(event.token)
         if isinstance(event, PeerLost):
             return self._peer_lost(event.peer)
         if isinstance(event, PeerBack):
@@ -279,16 +282,30 @@ class Cloud:
         return [*effects, self._model(edge, lag)]
 
     def _leaving(self, edge: PartyName, body: Leaving) -> list[Effect]:
-        self.waiting_for.discard(edge)
         self.seen[edge] = max(self.seen.get(edge, 0), body.uploads)
-        answer = self.ending or Halt("budget", "the edge's privacy budget is spent")
-        effects: list[Effect] = [Send(edge, answer)]
-        if not self.waiting_for and self.ending is None:
-            effects += self._end("budget", f"every edge's budget is spent after {self.version} updates.")
-        return effects
+        if body.stopped:
+            answer = Halt("stopped", f"stopped by the owner of '{edge}'")
+            last = Halt("stopped", f"the owner of '{edge}', the last edge, stopped it after {self.version} updates.")
+        else:
+            answer = Halt("budget", "the edge's privacy budget is spent")
+            last = Halt("budget", f"every edge's budget is spent after {self.version} updates.")
+        return [Send(edge, self.ending or answer), *self._without(edge, last)]
+
+    def _without(self, edge: PartyName, last: Halt) -> list[Effect]:
+        """An edge has left. If it was the last one, the run ends."""
+        if edge not in self.waiting_for:
+            return []
+        self.waiting_for.discard(edge)
+        if self.ending is not None:
+            return []
+        return self._wait_for_lost() if self.waiting_for else self._end(last.verdict, last.reason)
 
     def _peer_lost(self, edge: PartyName) -> list[Effect]:
         self.lost.add(edge)
+        return self._wait_for_lost()
+
+    def _wait_for_lost(self) -> list[Effect]:
+        """When all edges that have not left are lost, one of them may still come back for a while."""
         if self.ending is not None or not self.waiting_for or not self.waiting_for <= self.lost:
             return []
         return [Wake(self.linger_s * self.linger_rounds)]
@@ -311,12 +328,16 @@ class Cloud:
         return [Broadcast(edges, self.ending), Wake(self.linger_s)]
 
     def _goodbye(self, edge: PartyName, body: Goodbye) -> list[Effect]:
+        if self.ending is None:
+            return self._without(
+                edge, Halt("peer-lost", f"every edge has ended its part after {self.version} updates.")
+            )
         self.waiting_for.discard(edge)
-        if self.ending is not None and not self.waiting_for - self.lost:
-            return [Finish(self.ending.verdict, self.ending.reason)]
-        return []
+        return [] if self.waiting_for - self.lost else [Finish(self.ending.verdict, self.ending.reason)]
 
-    def _woken(self) -> list[Effect]:
+    def _woken(self, token: int) -> list[Effect]:
+        if token == END:
+            return [] if self.ending is not None else self._end("stopped", f"stopped by the owner of '{self.name}'")
         if self.ending is not None:
             return self._say_halt()
         if self.waiting_for and self.waiting_for <= self.lost:
@@ -415,7 +436,7 @@ class Edge:
                 )
             return handler(event.body)
         if isinstance(event, Computed):
-            return self._computed(*event.result)
+            return self._computed(event)
         if isinstance(event, Woken):
             return self._woken(event.token)
         if isinstance(event, Started):
@@ -444,6 +465,8 @@ class Edge:
         return [Send(self.cloud, body), Wake(self.retry_s, self.timer)]
 
     def _woken(self, token: int) -> list[Effect]:
+        if token == END:
+            return self._leave(stopped=True)
         if token == 0:
             return self._ask(self._hello()) if self.pending is None else []
         if token != self.timer or self.pending is None:
@@ -462,10 +485,15 @@ class Edge:
         self._remember(body.answers)
         self.pending = None
         if not self._affordable():
-            self.leaving = True
-            return effects + self._ask(Leaving(self.uploads))
+            return effects + self._leave()
         self.computing, self.pulled = True, body.version
         return [*effects, self._compute(body)]
+
+    def _leave(self, stopped: bool = False) -> list[Effect]:
+        if self.leaving:
+            return []
+        self.leaving = True
+        return self._ask(Leaving(self.uploads, stopped))
 
     def _check(self, body: Model) -> None:
         if body.parameters.size != self.model.dimension:
@@ -496,11 +524,17 @@ class Edge:
         rows = int(self.mechanism.batch)
         return Compute(self.uploads + 1, samples=rows, nonzeros=rows * self.model.dimension, job=job)
 
-    def _computed(self, gradient: np.ndarray, fraction_within: float) -> list[Effect]:
+    def _computed(self, event: Computed) -> list[Effect]:
+        """A ticket that is not known is one of before a restart; what an edge that leaves has computed, it keeps."""
+        if not self.computing or event.ticket != self.uploads + 1:
+            return []
+        self.computing = False
+        if self.leaving:
+            return []
+        gradient, fraction_within = event.result
         cost = self.mechanism.cost()
         if cost is not None:
             self.ledger.spend(cost)  # before it leaves
-        self.computing = False
         self.uploads += 1
         return self._ask(Upload(gradient, self.pulled, self.uploads, fraction_within))
 

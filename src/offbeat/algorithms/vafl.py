@@ -62,6 +62,7 @@ from offbeat.algorithms.vafl_messages import (
     Resting,
     Resume,
     Resumed,
+    StopWanted,
     Upload,
 )
 from offbeat.algorithms.vafl_options import (
@@ -86,6 +87,7 @@ from offbeat.learning.embeddings import (
 )
 from offbeat.learning.row_order import RowOrder
 from offbeat.party.contract import (
+    END,
     Compute,
     Computed,
     Effect,
@@ -127,8 +129,8 @@ __all__ = [
 
 Array = NDArray[Any]
 
-_ACTIVATE, _RESUME = -1, -2  # tokens of a client's timers; others are release numbers
-_TIME_UP, _HALT, _WATCH = -1, -2, -3  # tokens of the server's timers; others are request numbers
+_RESUME, _ACTIVATE, _STOP = -2, -3, -4  # tokens of a client's timers; others are release numbers
+_HALT, _WATCH, _TIME_UP = -2, -3, -4  # tokens of the server's timers; others are request numbers
 _DIVERGED = 1e6  # a batch loss so many times the first one ends the run
 _ROUNDS_MAX = 3  # refreshes of one update, before it goes on with what it has
 
@@ -167,6 +169,7 @@ class Client:
         self.filled = self.filling_to = 0
         self.asked: tuple[int, Array] | None = None
         self.resuming, self.resume_tries = False, 0
+        self.stopping, self.stop_tries = False, 0
         self.halt: Halt | None = None
         self.under_way: set[int] = set()  # requests that are being answered
         self.outbox = Outbox(server, options.retry_s)
@@ -205,8 +208,8 @@ class Client:
     def _on_started(self, event: Started) -> list[Effect]:
         if event.resumed and self.phase != "new":
             self.jobs, self.passes, self.forward_jobs, self.under_way = {}, {}, 0, set()
-            self.resuming, self.resume_tries = True, 0
-            return self._ask_to_resume()
+            self.resuming, self.resume_tries, self.stop_tries = True, 0, 0
+            return self._ask_to_resume() + self._ask_to_stop()
         if self.options.variant == "vafl-sync":
             self.phase = "training"
             return []
@@ -223,6 +226,16 @@ class Client:
             return [Finish("peer-lost", f"{self.server} did not answer after a restart")]
         pause = pause_s(self.options.retry_s, self.resume_tries)
         return [Send(self.server, Resume(self.outbox.releases)), Wake(pause, _RESUME)]
+
+    def _ask_to_stop(self) -> list[Effect]:
+        """The owner wants the run to end. The server answers with `Halt`; until then the client goes on."""
+        if not self.stopping or self.halt is not None or self.phase == "done":
+            return []
+        self.stop_tries += 1
+        if self.stop_tries > self.options.retries_max:
+            self.phase = "done"
+            return [Finish("peer-lost", f"{self.server} did not answer the owner's wish to stop")]
+        return [Send(self.server, StopWanted()), Wake(pause_s(self.options.retry_s, self.stop_tries), _STOP)]
 
     def _on_resumed(self, body: Resumed) -> list[Effect]:
         if not self.resuming:
@@ -499,11 +512,18 @@ class Client:
         return [Compute(self.tickets, samples=rows, nonzeros=forwards * rows * self.embedding.work)]
 
     def _on_computed(self, event: Computed) -> list[Effect]:
-        return self.jobs.pop(event.ticket)()
+        """A ticket that is not known is one of before a restart."""
+        job = self.jobs.pop(event.ticket, None)
+        return [] if job is None else job()
 
     def _on_woken(self, event: Woken) -> list[Effect]:
         if self.phase == "done":
             return []
+        if event.token == END:
+            asked, self.stopping = self.stopping, True
+            return [] if asked else self._ask_to_stop()
+        if event.token == _STOP:
+            return self._ask_to_stop()
         if event.token == _ACTIVATE:
             return self._set_clock() + self._activate(at_most=1)
         if event.token == _RESUME:
@@ -585,6 +605,7 @@ class Server:
             Resting: self._on_resting,
             PredictGiven: self._on_predicted,
             Resume: self._on_resume,
+            StopWanted: self._on_stop_wanted,
             Goodbye: self._on_goodbye,
         }
         self.other_events: dict[type, Callable[[Any], list[Effect]]] = {
@@ -644,6 +665,11 @@ class Server:
         if self.phase == "halting":
             return [self._to(client, self.farewell.body)]
         return [self._to(client, self.answers.new_life(client, body.release, self.phase != "filling"))]
+
+    def _on_stop_wanted(self, client: int, body: StopWanted) -> list[Effect]:
+        if self.phase == "halting":
+            return [self._to(client, self.farewell.body)]
+        return self._end("stopped", f"stopped by the owner of '{self.clients[client]}'")
 
     # lines 8 to 10 and 11 to 13: one pass gives the head's gradient and the answer
 
@@ -752,8 +778,8 @@ class Server:
         return [Compute(self.tickets, samples=rows, nonzeros=3 * rows * self.head.work)]
 
     def _on_computed(self, event: Computed) -> list[Effect]:
-        contributions = self.batches.pop(event.ticket)
-        return self._update(contributions) if self.phase == "training" else []
+        contributions = self.batches.pop(event.ticket, None)
+        return self._update(contributions) if contributions is not None and self.phase == "training" else []
 
     def _update(self, contributions: list[Contribution]) -> list[Effect]:
         union, places = united(contributions)
@@ -912,6 +938,8 @@ class Server:
     # time, checks, sending
 
     def _on_woken(self, event: Woken) -> list[Effect]:
+        if event.token == END:
+            return self._end("stopped", f"stopped by the owner of '{self.name}'")
         if event.token == _TIME_UP:
             return self._end("time", f"the {self.options.seconds:g} seconds are over")
         if event.token == _WATCH:

@@ -19,6 +19,7 @@ def client_state(client: "Client") -> State:
     embedding = client.embedding
     return {
         "phase": client.phase,
+        "stopping": client.stopping,
         "counts": [client.version, client.tickets, client.last_ask],
         "filled": [client.filled, client.filling_to],
         "asked": None if client.asked is None else [client.asked[0], client.asked[1].copy()],
@@ -35,7 +36,7 @@ def client_state(client: "Client") -> State:
 
 def restore_client(client: "Client", state: State) -> None:
     embedding = client.embedding
-    client.phase = state["phase"]
+    client.phase, client.stopping = state["phase"], state["stopping"]
     client.version, client.tickets, client.last_ask = state["counts"]
     client.filled, client.filling_to = state["filled"]
     client.asked = None if state["asked"] is None else (state["asked"][0], np.array(state["asked"][1]))

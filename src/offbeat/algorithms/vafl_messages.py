@@ -137,6 +137,13 @@ class Resumed(Message, frozen=True, gc=False):
     begun: bool
 
 
+class StopWanted(Message, frozen=True, gc=False):
+    """A client's owner wants the run to end. The server ends it and answers with `Halt`.
+
+    Reveals: to the server, that this owner wants the run to end.
+    """
+
+
 class Halt(Message, frozen=True, gc=False):
     """Training is over.
 
@@ -167,6 +174,7 @@ MESSAGES = (
     PredictGiven,
     Resume,
     Resumed,
+    StopWanted,
     Halt,
     Goodbye,
 )

@@ -26,6 +26,7 @@ from offbeat.errors import BadData, BadJob, UnexpectedEvent
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.contract import (
+    END,
     Broadcast,
     Compute,
     Computed,
@@ -288,6 +289,25 @@ def test_a_crash_in_the_middle_of_a_job_costs_nothing_and_begins_anew():
     again.restore(decode_state(encode_state(party.snapshot())))
     (hello,) = sends(again.handle(Started(resumed=True)), Hello)
     assert hello.body.uploads == 0 and again.ledger.releases == 0 and not again.computing
+
+
+def test_a_ticket_of_before_a_restart_releases_and_costs_nothing():
+    party = edge()
+    party.handle(Started())
+    assert party.handle(Computed(1)) == [] and party.ledger.releases == 0
+    done = run_job(party.handle(model()))
+    assert party.handle(Computed(7, done.result)) == [] and party.ledger.releases == 0
+    assert sends(party.handle(done), Upload) and party.ledger.releases == 1
+    assert party.handle(done) == [] and party.ledger.releases == 1
+
+
+def test_an_edge_that_was_stopped_keeps_what_it_had_computed():
+    party = edge()
+    party.handle(Started())
+    done = run_job(party.handle(model()))
+    (leaving,) = sends(party.handle(Woken(END)))
+    assert leaving.body == Leaving(0, True)
+    assert party.handle(done) == [] and party.handle(Woken(END)) == [] and party.ledger.releases == 0
 
 
 def test_cloud_survives_its_snapshot():

@@ -23,6 +23,7 @@ from offbeat.algorithms.vafl_messages import (
     Resting,
     Resume,
     Resumed,
+    StopWanted,
     Upload,
 )
 from offbeat.errors import BadData, BadJob, UnexpectedEvent
@@ -456,6 +457,7 @@ def test_every_message_travels():
         PredictGiven(5, 7, h),
         Resume(3),
         Resumed(LIFE, 4, True),
+        StopWanted(),
         Halt("passes", "done", 9),
         Goodbye(),
     ]
@@ -475,6 +477,16 @@ def test_what_has_no_place_is_refused():
         clients[0].handle(Received("server", Goodbye()))
     with pytest.raises(UnexpectedEvent, match="one vector of 3 numbers"):
         server.handle(Received("ana", Upload(1, 0, -1, True, np.array([0, 99]), np.zeros((2, 3)))))
+
+
+def test_a_ticket_of_before_a_restart_is_passed_over():
+    server, clients, firsts = started()
+    for party in (server, *clients.values()):
+        before = encode_state(party.snapshot())
+        assert party.handle(Computed(99)) == [] and encode_state(party.snapshot()) == before
+    (work,) = server.handle(Received("ana", firsts["ana"][0]))
+    assert bodies(server.handle(Computed(work.ticket)), Gradient)
+    assert server.handle(Computed(work.ticket)) == []
 
 
 def test_wrong_options_are_named():
