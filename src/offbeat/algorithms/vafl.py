@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from offbeat.algorithms.vafl_answers import Answers
 from offbeat.algorithms.vafl_asking import Asking
-from offbeat.algorithms.vafl_checks import check_test_rows, checked_targets, named_rows
+from offbeat.algorithms.vafl_checks import check_test_rows, checked_targets
 from offbeat.algorithms.vafl_disturbance import Disturber, noisy_gradient
 from offbeat.algorithms.vafl_farewell import Farewell
 from offbeat.algorithms.vafl_measures import joint_embeddings, joint_scores, last_words, objective, one_hot, score
@@ -75,6 +75,16 @@ from offbeat.algorithms.vafl_options import (
 )
 from offbeat.algorithms.vafl_outbox import BACKOFF_MAX, Outbox, Pending, pause_s
 from offbeat.algorithms.vafl_prediction import JointPrediction
+from offbeat.algorithms.vafl_received import (
+    expect_derivative,
+    expect_life,
+    expect_number,
+    expect_refreshed,
+    expect_rows,
+    expect_slice,
+    expect_upload,
+    expect_vectors,
+)
 from offbeat.algorithms.vafl_refresh import Contribution, Refreshes, united
 from offbeat.errors import UnexpectedEvent
 from offbeat.learning.embedding_table import EmbeddingTable
@@ -105,6 +115,7 @@ from offbeat.party.contract import (
     Wake,
     Woken,
 )
+from offbeat.party.expected import expect
 from offbeat.privacy.embedding import RecordLedger
 from offbeat.privacy.label_response import private_targets
 from offbeat.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -238,7 +249,8 @@ class Client:
         return [Send(self.server, StopWanted()), Wake(pause_s(self.options.retry_s, self.stop_tries), _STOP)]
 
     def _on_resumed(self, body: Resumed) -> list[Effect]:
-        if not self.resuming:
+        expect_life(self.server, body)
+        if not self.resuming or body.first <= self.outbox.releases:  # the answer to an earlier restart, which is over
             return []
         self.resuming = False
         if body.forgotten:
@@ -383,11 +395,9 @@ class Client:
         pending = self.outbox.unanswered(body.release)
         if pending is None or self.phase == "done":
             return []
-        if body.derivative.shape != (len(pending.rows), self.embedding.width):
-            raise UnexpectedEvent(
-                f"{self.name} got derivatives of shape {body.derivative.shape} for release {body.release}; expected "
-                f"{(len(pending.rows), self.embedding.width)}."
-            )
+        wanted = type(pending.body) is Upload and pending.body.wanted
+        expect(wanted, self.server, f"a derivative for release {body.release}, which asks for none")
+        expect_derivative(self.server, body.derivative, len(pending.rows), self.embedding.width)
         pending.derivative = np.array(body.derivative)
         if self.options.variant == "vafl-tsync":
             for release in self.outbox.open_uploads(before=body.release):
@@ -422,9 +432,13 @@ class Client:
     # answering the server
 
     def _on_ask(self, body: Ask) -> list[Effect]:
+        expect(self.options.variant == "vafl-sync", self.server, f"the request {body.request} of a synchronous round")
         if body.request <= self.last_ask or self.phase == "done":
             return []
-        self.last_ask, self.asked = body.request, (body.request, named_rows(self.name, body.rows, self.rows))
+        expect_number(self.server, "request", body.request)
+        expect_rows(self.server, body.rows, self.rows)
+        expect(len(body.rows) > 0, self.server, f"the request {body.request} for no rows")
+        self.last_ask, self.asked = body.request, (body.request, np.array(body.rows))
         if body.anew:
             self.outbox.pending, self.passes = {}, {}
         return self._answer_ask()
@@ -445,8 +459,9 @@ class Client:
         before = self.outbox.answered_before(body.request)
         if before or self.phase == "done" or body.request in self.under_way or self.resuming:
             return before
-        rows = named_rows(self.name, body.rows, self.rows)
+        expect_rows(self.server, body.rows, self.rows)
         self.under_way.add(body.request)
+        rows = np.array(body.rows)
         rows = rows if self.ledger is None else self.ledger.open_rows(rows)
         self._spend(rows, step=False)
         return self._compute(lambda: self._refreshed(body.request, rows), len(rows), 1)
@@ -463,12 +478,12 @@ class Client:
             return before
         if self.resuming:
             return []
-        rows = named_rows(self.name, np.arange(body.start, body.stop), self.test_features.shape[0])
+        expect_slice(self.server, body, self.test_features.shape[0])
         self.under_way.add(body.request)
-        return self._compute(lambda: self._predicted(body.request, rows), len(rows), 1)
+        return self._compute(lambda: self._predicted(body), body.stop - body.start, 1)
 
-    def _predicted(self, request: int, rows: Array) -> list[Effect]:
-        release = self.outbox.next_number()
+    def _predicted(self, body: PredictAsked) -> list[Effect]:
+        rows, release = np.arange(body.start, body.stop), self.outbox.next_number()
         if self.test_ledger is None:
             embedding = self.embedding.infer(self.weights, self.test_features, rows)
         else:
@@ -477,8 +492,8 @@ class Client:
             self.test_ledger.spend(rows, step=False)
             disturbance = self.disturber.of(release, len(rows))
             embedding = self.embedding.forward(self.weights, self.test_features, rows, disturbance).embedding
-        self.under_way.discard(request)
-        return self.outbox.answer(request, PredictGiven(request, release, embedding))
+        self.under_way.discard(body.request)
+        return self.outbox.answer(body.request, PredictGiven(body.request, release, embedding))
 
     def _on_halt(self, body: Halt) -> list[Effect]:
         """The last answers are still applied; what is unanswered is dropped."""
@@ -524,7 +539,7 @@ class Client:
             return [] if asked else self._ask_to_stop()
         if event.token == _STOP:
             return self._ask_to_stop()
-        if event.token == _ACTIVATE:
+        if event.token == _ACTIVATE and self.name in self.options.rates:
             return self._set_clock() + self._activate(at_most=1)
         if event.token == _RESUME:
             return self._ask_to_resume()
@@ -618,11 +633,12 @@ class Server:
 
     def handle(self, event: Event) -> list[Effect]:
         if type(event) is Received:
-            self.heard += 1
             handler = self.handlers.get(type(event.body))
             if handler is None or event.sender not in self.index:
                 raise UnexpectedEvent(f"{self.name} (server) got {type(event.body).__name__} from {event.sender}.")
-            return handler(self.index[event.sender], event.body)
+            effects = handler(self.index[event.sender], event.body)
+            self.heard += 1
+            return effects
         return self.other_events[type(event)](event)
 
     # starting, and coming back
@@ -661,6 +677,7 @@ class Server:
         return effects
 
     def _on_resume(self, client: int, body: Resume) -> list[Effect]:
+        expect_number(self.clients[client], "release", body.release, least=0)
         self.away.discard(client)
         if self.phase == "halting":
             return [self._to(client, self.farewell.body)]
@@ -676,7 +693,10 @@ class Server:
     def _on_upload(self, client: int, body: Upload) -> list[Effect]:
         if self.phase in ("predicting", "halting"):
             return [] if self.phase == "predicting" else [self._to(client, self.farewell.body)]
-        self._check(client, body.rows, body.embedding)
+        expect_upload(self.clients[client], body, self.rows, self.table.widths[client])
+        if not np.isfinite(body.embedding).all():
+            return self._diverged(client)
+        self._expect_asked_rows(client, body)
         self.answers.saw(client, body.release)
         if not body.wanted:
             return self._fill(client, body)
@@ -693,6 +713,12 @@ class Server:
         self.table.write(client, body.rows, body.embedding, self.iteration)
         contribution = Contribution(client, body.release, np.array(body.rows))
         return self._require_fresh(contribution)
+
+    def _expect_asked_rows(self, client: int, body: Upload) -> None:
+        """Synchronous: the answer to the open request has the rows that were asked for."""
+        if self.asking.request is not None and body.asked == self.asking.request:
+            same = np.array_equal(body.rows, self.asking.rows)
+            expect(same, self.clients[client], f"other rows than request {body.asked} asked for")
 
     def _under_way(self, client: int, release: int) -> bool:
         under_way = [
@@ -741,11 +767,16 @@ class Server:
         return effects + self._contribute(contribution)
 
     def _on_refreshed(self, client: int, body: Refreshed) -> list[Effect]:
+        sender, wanted = self.clients[client], self.refreshes.wanted.get(body.request)
+        expect_number(sender, "release", body.release)
+        if wanted is not None:
+            expect(wanted.client == client, sender, f"an answer to request {body.request} of another client")
+            expect_refreshed(sender, body, wanted.rows, self.rows, self.table.widths[client])
         self.answers.saw(client, body.release)
-        wanted = self.refreshes.wanted.get(body.request)
         if wanted is None:
             return []
-        self._check(client, body.rows, body.embedding)
+        if not np.isfinite(body.embedding).all():
+            return self._diverged(client)
         self.table.write(client, body.rows, body.embedding, self.iteration)
         self.refreshes.refused_rows += len(wanted.rows) - len(body.rows)
         return self._go_on(self.refreshes.settle(body.request))
@@ -836,6 +867,7 @@ class Server:
     # clients that leave
 
     def _on_resting(self, client: int, body: Resting) -> list[Effect]:
+        expect_number(self.clients[client], "release", body.release)
         self.resting.add(client)
         self.answers.saw(client, body.release)
         return [self._to(client, Noted(body.release, self.phase != "filling"))] + self._without(client)
@@ -885,6 +917,14 @@ class Server:
             return self._predict(0)
         return self._say_halt()
 
+    def _diverged(self, client: int) -> list[Effect]:
+        """A client's embeddings are no longer finite: none of them is used, not even to predict."""
+        if self.phase == "halting":
+            return []
+        self.phase = "training"
+        self.prediction.asked = None
+        return self._end("diverged", f"the embeddings of {self.clients[client]} are no longer finite numbers")
+
     def _predict(self, start: int) -> list[Effect]:
         if start >= self.prediction.rows:
             return self._tell_predictions() + self._say_halt()
@@ -895,9 +935,15 @@ class Server:
         return self.prediction.ask_again() or self._judge_batch()
 
     def _on_predicted(self, client: int, body: PredictGiven) -> list[Effect]:
-        self.answers.saw(client, body.release)
-        if self.prediction.asked is None or body.request != self.prediction.asked[0]:
+        sender, asked = self.clients[client], self.prediction.asked
+        expect_number(sender, "release", body.release)
+        if asked is None or body.request != asked[0]:
+            self.answers.saw(client, body.release)
             return []
+        expect_vectors(sender, body.embedding, asked[2] - asked[1], self.table.widths[client])
+        self.answers.saw(client, body.release)
+        if not np.isfinite(body.embedding).all():
+            return self._diverged(client)
         self.prediction.given[client] = np.array(body.embedding)
         return self._predict_if_complete()
 
@@ -933,14 +979,15 @@ class Server:
         return last_words(self) + self.farewell.say(self.iteration)
 
     def _on_goodbye(self, client: int, body: Goodbye) -> list[Effect]:
-        return self.farewell.goodbye(client)
+        """One that comes before the end is a late one, of before this server came back from an older snapshot."""
+        return self.farewell.goodbye(client) if self.phase == "halting" else []
 
     # time, checks, sending
 
     def _on_woken(self, event: Woken) -> list[Effect]:
         if event.token == END:
             return self._end("stopped", f"stopped by the owner of '{self.name}'")
-        if event.token == _TIME_UP:
+        if event.token == _TIME_UP and self.options.seconds is not None:
             return self._end("time", f"the {self.options.seconds:g} seconds are over")
         if event.token == _WATCH:
             if self.heard > self.heard_before or self.phase == "halting":
@@ -958,15 +1005,6 @@ class Server:
         if wanted.tries >= self.options.retries_max:
             return self._go_on(self.refreshes.give_up(event.token))
         return self.refreshes.want_again(event.token)
-
-    def _check(self, client: int, rows: Array, embedding: Array) -> None:
-        width = self.table.widths[client]
-        fits = rows.ndim == 1 and embedding.shape == (len(rows), width) and rows.dtype.kind == "i"
-        if not fits or (len(rows) and (rows.min() < 0 or rows.max() >= self.rows)):
-            raise UnexpectedEvent(
-                f"{self.clients[client]} sent embeddings of shape {embedding.shape} for {rows.shape} rows; expected "
-                f"one vector of {width} numbers for each row number below {self.rows}."
-            )
 
     def _to(self, client: int, body: Message) -> Send:
         return Send(self.clients[client], body)

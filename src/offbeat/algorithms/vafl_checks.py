@@ -8,7 +8,7 @@ import numpy as np
 
 from offbeat.algorithms.vafl_options import Vafl
 from offbeat.data.names import did_you_mean
-from offbeat.errors import BadData, BadJob, UnexpectedEvent
+from offbeat.errors import BadData, BadJob
 from offbeat.learning.embeddings import Array, Embedding, Head, LinearEmbedding
 from offbeat.party.contract import PartyName
 from offbeat.privacy.embedding import PrivateEmbedding
@@ -74,19 +74,6 @@ def _check_private(private: PrivateEmbedding, embedding: Embedding) -> None:
     trained = embedding.to_arrays(embedding.initial(np.random.default_rng(0)).trained)
     refuse_coarse(private.grid.bound, embedding.width)
     refuse_coarse(private.gradient_grid.bound, sum(value.size for value in trained.values()))
-
-
-def named_rows(client: PartyName, rows: Array, count: int) -> Array:
-    """Rows that a server asks a client for. Each may be named once: every naming gives an embedding with noise of its
-    own, and the ledger counts it once; and by its number, not from the end."""
-    rows = np.array(rows)
-    whole = rows.ndim == 1 and rows.dtype.kind == "i"
-    if not whole or (len(rows) and (rows.min() < 0 or rows.max() >= count or len(np.unique(rows)) < len(rows))):
-        raise UnexpectedEvent(
-            f"{client} was asked for {rows.size} rows that are not {count} or fewer different numbers below {count}; "
-            "a row may be asked for once in a request."
-        )
-    return rows
 
 
 def check_test_rows(
