@@ -9,8 +9,8 @@ The order of play, with Ede at an edge:
 
 Uploads are numbered by their edge. A repeated one is not applied again, a lost one was paid for all the same, and an
 edge that has forgotten some (the cloud tells it the last number it saw) adds them to its ledger first. An upload more
-than `lag_max` versions late is refused, and its edge pulls anew. Both sides are semi-honest; a malformed or non-finite
-upload is dropped.
+than `lag_max` versions late is refused, and its edge pulls anew. Both sides are semi-honest. A malformed or non-finite
+upload is dropped and counted; other messages that no honest peer sends are refused before anything of them is used.
 """
 
 import math
@@ -44,11 +44,15 @@ from offbeat.party.contract import (
     Wake,
     Woken,
 )
+from offbeat.party.expected import expect
 from offbeat.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 
 CLOUD = "cloud"
 AVERAGE_DECAY = 8.0
 CLIP_LEAST, CLIP_MOST = 1e-100, 1e100  # beyond them noise and gradient would leave the range of floats
+NOISE_MOST = 1e30  # the same of an edge's noise for a clip of one
+NUMBERS_END = 2**62  # numbers of uploads and versions are below: they and their successors fit the wire
+FORGOTTEN_MOST = 100_000  # uploads to be accounted for at once; more would take an edge minutes and gigabytes
 
 # -- messages -------------------------------------------------------------------------------------------------------
 
@@ -219,11 +223,13 @@ class Cloud:
         return [] if self.ending is None else self._say_halt()
 
     def _hello(self, edge: PartyName, body: Hello) -> list[Effect]:
+        expect(0 <= body.noise_per_clip <= NOISE_MOST, edge, f"{body.noise_per_clip} as its noise for a clip of one")
+        _expect_number(edge, "upload", body.uploads)
         if self.ending is not None:
             return [Send(edge, self.ending)]
         self.waiting_for.add(edge)
         self.lost.discard(edge)
-        if math.isfinite(body.noise_per_clip) and self.noises.get(edge) != body.noise_per_clip:
+        if self.noises.get(edge) != body.noise_per_clip:
             self.noises[edge] = body.noise_per_clip
             self.rule.noise(max(self.noises.values()))
         self.seen[edge] = max(self.seen.get(edge, 0), body.uploads)
@@ -236,6 +242,7 @@ class Cloud:
         )
 
     def _upload(self, edge: PartyName, body: Upload) -> list[Effect]:
+        _expect_number(edge, "upload", body.number)
         if self.ending is not None:
             return [Send(edge, self.ending)]
         if body.number <= self.seen.get(edge, 0):
@@ -258,6 +265,7 @@ class Cloud:
             and body.gradient.dtype.kind == "f"
             and bool(np.isfinite(body.gradient).all())
             and 0 <= body.version <= self.version
+            and math.isfinite(body.fraction_within)
         )
 
     def _apply(self, edge: PartyName, body: Upload, lag: int) -> list[Effect]:
@@ -282,6 +290,7 @@ class Cloud:
         return [*effects, self._model(edge, lag)]
 
     def _leaving(self, edge: PartyName, body: Leaving) -> list[Effect]:
+        _expect_number(edge, "upload", body.uploads)
         self.seen[edge] = max(self.seen.get(edge, 0), body.uploads)
         if body.stopped:
             answer = Halt("stopped", f"stopped by the owner of '{edge}'")
@@ -430,7 +439,7 @@ class Edge:
     def handle(self, event: Event) -> list[Effect]:
         if isinstance(event, Received):
             handler = self._handlers.get(type(event.body))
-            if handler is None:
+            if handler is None or event.sender != self.cloud:
                 raise UnexpectedEvent(
                     f"{self.name}: {type(event.body).__name__} from {event.sender} has no place here."
                 )
@@ -496,16 +505,19 @@ class Edge:
         return self._ask(Leaving(self.uploads, stopped))
 
     def _check(self, body: Model) -> None:
-        if body.parameters.size != self.model.dimension:
+        """Before any of it is used. A clip scales the noise, so that a noisy edge needs one within bounds."""
+        if body.parameters.shape != (self.model.dimension,) or body.parameters.dtype.kind != "f":
             raise UnexpectedEvent(
-                f"{self.name}: the cloud's model has {body.parameters.size} parameters, this edge's "
-                f"{self.model.dimension}; cloud and edges must be given the same model."
+                f"{self.cloud} sent a model of shape {body.parameters.shape} and {body.parameters.dtype}; this edge's "
+                f"has {self.model.dimension} parameters. Cloud and edges must be given the same model."
             )
-        if self.mechanism.cost() is not None and not CLIP_LEAST < body.clip < CLIP_MOST:
-            raise UnexpectedEvent(
-                f"{self.name}: the cloud asks for a clip of {body.clip}; a private upload needs one between "
-                f"{CLIP_LEAST:g} and {CLIP_MOST:g}."
-            )
+        expect(bool(np.isfinite(body.parameters).all()), self.cloud, "a model that is not finite")
+        least, most = (CLIP_LEAST, CLIP_MOST) if self._noise_per_clip() > 0 else (0.0, math.inf)
+        expect(least < body.clip <= most, self.cloud, f"a clip of {body.clip}")
+        for what, number in (("version", body.version), ("upload", body.answers), ("lag", body.lag)):
+            _expect_number(self.cloud, what, number)
+        known = self.mechanism.cost() is None or body.answers - self.uploads <= FORGOTTEN_MOST
+        expect(known, self.cloud, f"{body.answers} as the number of uploads, of which this edge knows {self.uploads}")
 
     def _remember(self, answers: int) -> None:
         """The cloud has seen uploads that this edge does not know of: it was restored from too old a state."""
@@ -569,6 +581,10 @@ class Edge:
         self.computing, self.pulled = bool(state["computing"]), int(state["pulled"])
         self.pending = None if state["pending"] is None else ASKED[state["pending"][0]](*state["pending"][1:])
         self.retried, self.unanswered, self.timer = state["counts"]
+
+
+def _expect_number(sender: PartyName, what: str, number: int) -> None:
+    expect(0 <= number < NUMBERS_END, sender, f"the {what} number {number}")
 
 
 ASKED: dict[str, type[Message]] = {kind.__name__: kind for kind in (Hello, Upload, Leaving)}
