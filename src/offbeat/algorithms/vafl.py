@@ -25,10 +25,11 @@ Order of play, asynchronous, with one client Ana:
 `vafl-sync`: the server chooses the rows (`Ask`), waits for all, and answers all: the baseline, and with one pass the
 same trajectory as the pooled model.
 
-Loss, duplication and crashes: what a client releases has a number that is never used twice. It is kept and re-sent
-byte for byte until answered; the server answers each number once and re-sends its answer. A client that returns
-from an old snapshot asks which numbers the server has seen, charges its ledger for those it forgot, and goes on with
-higher numbers than any it can have used.
+Loss, duplication and crashes: what a client releases has a number that is never used twice. It is kept until it is
+answered. When the answer is late, the client asks for it, and sends the release again, byte for byte, where the server
+does not have it; the server answers each number once and re-sends its answer. A client that returns from an old
+snapshot asks which numbers the server has seen, charges its ledger for those it forgot, and goes on with higher numbers
+than any it can have used.
 Parties are honest but curious. The server learns every embedding; a client learns derivatives, and from those of an
 additive head every label (`what_clients_learn`).
 """
@@ -50,6 +51,7 @@ from offbeat.algorithms.vafl_measures import joint_embeddings, joint_scores, las
 from offbeat.algorithms.vafl_memory import client_state, restore_client, restore_server, server_state
 from offbeat.algorithms.vafl_messages import (
     MESSAGES,
+    AnswerWanted,
     Ask,
     Goodbye,
     Gradient,
@@ -59,10 +61,12 @@ from offbeat.algorithms.vafl_messages import (
     PredictGiven,
     Refresh,
     Refreshed,
+    ReleaseWanted,
     Resting,
     Resume,
     Resumed,
     StopWanted,
+    UnderWay,
     Upload,
 )
 from offbeat.algorithms.vafl_options import (
@@ -73,7 +77,8 @@ from offbeat.algorithms.vafl_options import (
     privacy_label,
     what_clients_learn,
 )
-from offbeat.algorithms.vafl_outbox import BACKOFF_MAX, Outbox, Pending, pause_s
+from offbeat.algorithms.vafl_outbox import Outbox, Pending
+from offbeat.algorithms.vafl_patience import BACKOFF_MAX, Patience
 from offbeat.algorithms.vafl_prediction import JointPrediction
 from offbeat.algorithms.vafl_received import (
     expect_derivative,
@@ -192,6 +197,8 @@ class Client:
         self.handlers: dict[type, Callable[[Any], list[Effect]]] = {
             Gradient: self._on_gradient,
             Noted: self._on_noted,
+            UnderWay: self._on_under_way,
+            ReleaseWanted: lambda body: self.outbox.send_again(body.release),
             Refresh: self._on_refresh,
             Ask: self._on_ask,
             PredictAsked: self._on_predict,
@@ -203,7 +210,7 @@ class Client:
             Computed: self._on_computed,
             Woken: self._on_woken,
             PeerLost: lambda event: [],
-            PeerBack: lambda event: [e for e in self.outbox.send_again() if type(e) is Send],
+            PeerBack: lambda event: [e for e in self.outbox.ask_after_all() if type(e) is Send],
         }
 
     def handle(self, event: Event) -> list[Effect]:
@@ -235,7 +242,7 @@ class Client:
         if self.resume_tries > self.options.retries_max:
             self.phase = "done"
             return [Finish("peer-lost", f"{self.server} did not answer after a restart")]
-        pause = pause_s(self.options.retry_s, self.resume_tries)
+        pause = self.outbox.patience.pause_s(self.resume_tries)
         return [Send(self.server, Resume(self.outbox.releases)), Wake(pause, _RESUME)]
 
     def _ask_to_stop(self) -> list[Effect]:
@@ -246,7 +253,7 @@ class Client:
         if self.stop_tries > self.options.retries_max:
             self.phase = "done"
             return [Finish("peer-lost", f"{self.server} did not answer the owner's wish to stop")]
-        return [Send(self.server, StopWanted()), Wake(pause_s(self.options.retry_s, self.stop_tries), _STOP)]
+        return [Send(self.server, StopWanted()), Wake(self.outbox.patience.pause_s(self.stop_tries), _STOP)]
 
     def _on_resumed(self, body: Resumed) -> list[Effect]:
         expect_life(self.server, body)
@@ -257,8 +264,8 @@ class Client:
             self._forget(body.forgotten)
         self.outbox.releases = max(self.outbox.releases, body.first)
         if self.phase == "filling":
-            return self.outbox.send_again() or self._fill()
-        effects = self.outbox.send_again() + self._steps_again()
+            return self.outbox.ask_after_all() or self._fill()
+        effects = self.outbox.ask_after_all() + self._steps_again()
         if self.phase == "resting":
             return effects
         return effects + (self._begin() if self.options.variant != "vafl-sync" else self._answer_ask())
@@ -306,11 +313,15 @@ class Client:
         self.filled = self.filling_to
         if self.filled == self.rows and not body.begin:
             pending.tries = 0
-            return []  # kept: sending it again is how a lost `begin` is asked for
+            return []  # kept: asking after it is how a lost `begin` is found
         del self.outbox.pending[body.release]
         if self.filled < self.rows:
             return self._fill()
         return self._begin() if self.phase == "filling" else []
+
+    def _on_under_way(self, body: UnderWay) -> list[Effect]:
+        self.outbox.under_way(body.number)
+        return []
 
     def _give_up(self, release: int) -> list[Effect]:
         """The server needs this upload no more: it was made again after a restart, or overtaken."""
@@ -394,11 +405,14 @@ class Client:
     def _on_gradient(self, body: Gradient) -> list[Effect]:
         pending = self.outbox.unanswered(body.release)
         if pending is None or self.phase == "done":
+            self.outbox.patience.too_short()  # it has come before: the question after it came too early
             return []
         wanted = type(pending.body) is Upload and pending.body.wanted
         expect(wanted, self.server, f"a derivative for release {body.release}, which asks for none")
         expect_derivative(self.server, body.derivative, len(pending.rows), self.embedding.width)
         pending.derivative = np.array(body.derivative)
+        if not pending.tries:
+            self.outbox.patience.long_enough()
         if self.options.variant == "vafl-tsync":
             for release in self.outbox.open_uploads(before=body.release):
                 del self.outbox.pending[release]  # replaced by the newer upload before the server's update
@@ -434,7 +448,7 @@ class Client:
     def _on_ask(self, body: Ask) -> list[Effect]:
         expect(self.options.variant == "vafl-sync", self.server, f"the request {body.request} of a synchronous round")
         if body.request <= self.last_ask or self.phase == "done":
-            return []
+            return self._still_at_it(body.request) if body.request == self.last_ask else []
         expect_number(self.server, "request", body.request)
         expect_rows(self.server, body.rows, self.rows)
         expect(len(body.rows) > 0, self.server, f"the request {body.request} for no rows")
@@ -457,8 +471,10 @@ class Client:
 
     def _on_refresh(self, body: Refresh) -> list[Effect]:
         before = self.outbox.answered_before(body.request)
-        if before or self.phase == "done" or body.request in self.under_way or self.resuming:
+        if before or self.phase == "done" or self.resuming:
             return before
+        if body.request in self.under_way:
+            return self._still_at_it(body.request)
         expect_rows(self.server, body.rows, self.rows)
         self.under_way.add(body.request)
         rows = np.array(body.rows)
@@ -474,25 +490,29 @@ class Client:
 
     def _on_predict(self, body: PredictAsked) -> list[Effect]:
         before = self.outbox.answered_before(body.request)
-        if before or self.phase == "done" or self.test_features is None or body.request in self.under_way:
+        if before or self.phase == "done" or self.test_features is None or self.resuming:
             return before
-        if self.resuming:
-            return []
+        if body.request in self.under_way:
+            return self._still_at_it(body.request)
         expect_slice(self.server, body, self.test_features.shape[0])
         self.under_way.add(body.request)
         return self._compute(lambda: self._predicted(body), body.stop - body.start, 1)
 
+    def _still_at_it(self, request: int) -> list[Effect]:
+        return [] if self.phase == "done" or self.resuming else [Send(self.server, UnderWay(request))]
+
     def _predicted(self, body: PredictAsked) -> list[Effect]:
-        rows, release = np.arange(body.start, body.stop), self.outbox.next_number()
+        rows, ledger = np.arange(body.start, body.stop), self.test_ledger
+        self.under_way.discard(body.request)
+        if ledger is not None and len(ledger.open_rows(rows)) < len(rows):
+            return []  # the server goes on without this client
+        release = self.outbox.next_number()
         if self.test_ledger is None:
             embedding = self.embedding.infer(self.weights, self.test_features, rows)
         else:
-            if len(self.test_ledger.open_rows(rows)) < len(rows):
-                return []  # the server goes on without this client
             self.test_ledger.spend(rows, step=False)
             disturbance = self.disturber.of(release, len(rows))
             embedding = self.embedding.forward(self.weights, self.test_features, rows, disturbance).embedding
-        self.under_way.discard(body.request)
         return self.outbox.answer(body.request, PredictGiven(body.request, release, embedding))
 
     def _on_halt(self, body: Halt) -> list[Effect]:
@@ -552,7 +572,7 @@ class Client:
         if pending.tries >= self.options.retries_max:
             self.phase = "done"
             return [Finish("peer-lost", f"{self.server} did not answer release {release} after {pending.tries} tries")]
-        return self.outbox.retry(pending, release)
+        return self.outbox.ask_after(pending, release)
 
     def _new_ledger(self, records: int) -> RecordLedger | None:
         return None if self.options.private is None else RecordLedger(self.options.private, records)
@@ -608,14 +628,17 @@ class Server:
         self.away: set[int] = set()
         self.resting: set[int] = set()
         self.answers = Answers(len(self.clients))
-        self.refreshes = Refreshes(self.clients, options.retry_s)
+        self.patience = Patience(options.retry_s)
+        self.refreshes = Refreshes(self.clients, self.patience)
         self.buffer: dict[int, Contribution] = {}
         self.batches: dict[int, list[Contribution]] = {}
-        self.asking = Asking(self.clients, options.retry_s)
+        self.asking = Asking(self.clients, self.patience)
         self.farewell = Farewell(self.clients, options.retry_s, _HALT)
-        self.prediction = JointPrediction(self.clients, test_rows, options.chunk, options.retry_s)
+        self.prediction = JointPrediction(self.clients, test_rows, options.chunk, self.patience)
         self.handlers: dict[type, Callable[[int, Any], list[Effect]]] = {
             Upload: self._on_upload,
+            AnswerWanted: self._on_answer_wanted,
+            UnderWay: self._on_under_way,
             Refreshed: self._on_refreshed,
             Resting: self._on_resting,
             PredictGiven: self._on_predicted,
@@ -705,7 +728,7 @@ class Server:
             return [self._to(client, self.answers.given[client][body.release])]
         if self._under_way(client, body.release):
             self.duplicates += 1
-            return []
+            return [self._to(client, UnderWay(body.release))]
         if self._is_void(client, body):
             self.duplicates += 1
             return [self._to(client, Noted(body.release, True))]
@@ -732,9 +755,34 @@ class Server:
         """Nobody needs it any more: a newer one has overtaken it, or it answers an ask that is over."""
         if self.asking.request is not None and body.asked != self.asking.request:
             return True
-        if self.options.variant == "vafl-tsync" and body.release < self.answers.newest_given(client):
+        return self._is_over(client, body.release)
+
+    def _is_over(self, client: int, release: int) -> bool:
+        if self.options.variant == "vafl-tsync" and release < self.answers.newest_given(client):
             return True
-        return self.answers.too_late(client, body.release)
+        return self.answers.too_late(client, release)
+
+    def _on_answer_wanted(self, client: int, body: AnswerWanted) -> list[Effect]:
+        expect_number(self.clients[client], "release", body.release)
+        return [self._to(client, self._answer_so_far(client, body.release))]
+
+    def _answer_so_far(self, client: int, release: int) -> Message:
+        if self.phase == "halting":
+            return self.farewell.body
+        if self.phase == "predicting" or self._under_way(client, release):
+            return UnderWay(release)
+        if release in self.answers.given[client]:
+            return self.answers.given[client][release]
+        if release == self.fills[client]:
+            return Noted(release, self.phase != "filling")
+        return Noted(release, True) if self._is_over(client, release) else ReleaseWanted(release)
+
+    def _on_under_way(self, client: int, body: UnderWay) -> list[Effect]:
+        """The client is at what was asked of it: it is neither lost nor late."""
+        parts = (self.asking, self.refreshes, self.prediction)
+        if any(part.under_way(client, body.number) for part in parts):
+            self.patience.too_short()
+        return []
 
     def _fill(self, client: int, body: Upload) -> list[Effect]:
         """The initial upload. An old copy must not overwrite newer rows."""
@@ -779,7 +827,7 @@ class Server:
             return self._diverged(client)
         self.table.write(client, body.rows, body.embedding, self.iteration)
         self.refreshes.refused_rows += len(wanted.rows) - len(body.rows)
-        return self._go_on(self.refreshes.settle(body.request))
+        return self._go_on(self.refreshes.came(body.request))
 
     def _go_on(self, free: Sequence[Contribution]) -> list[Effect]:
         return [effect for contribution in free for effect in self._require_fresh(contribution)]
@@ -800,6 +848,7 @@ class Server:
             return []
         contributions = [self.buffer[client] for client in sorted(self.buffer)]
         self.buffer = {}
+        self.asking.complete()
         return self._charge(contributions)
 
     def _charge(self, contributions: list[Contribution]) -> list[Effect]:
@@ -996,7 +1045,7 @@ class Server:
         if event.token == _HALT:
             return self.farewell.say_again() if self.phase == "halting" else []
         if event.token == self.asking.request:
-            return self._ask_again()
+            return self._ask_again() if self.asking.waiting else []
         if self.prediction.asked is not None and event.token == self.prediction.asked[0]:
             return self._predict_again()
         wanted = self.refreshes.wanted.get(event.token)

@@ -54,6 +54,7 @@ def server_state(server: "Server") -> State:
     return {
         "phase": server.phase,
         "counts": [getattr(server, name) for name in _SERVER_COUNTS],
+        "patience": server.patience.factor,
         "loss": [server.loss_sum, server.loss_count, server.first_loss],
         "trained": server.head.to_arrays(server.weights.trained),
         "kept": server.head.to_arrays(server.weights.kept),
@@ -76,6 +77,7 @@ def restore_server(server: "Server", state: State) -> None:
     server.phase = state["phase"]
     for name, value in zip(_SERVER_COUNTS, state["counts"], strict=True):
         setattr(server, name, value)
+    server.patience.factor = state["patience"]
     server.loss_sum, server.loss_count, server.first_loss = state["loss"]
     server.weights = Weights(server.head.from_arrays(state["trained"]), server.head.from_arrays(state["kept"]))
     server.memory = server.head.from_arrays(state["memory"])

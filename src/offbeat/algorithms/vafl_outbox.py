@@ -1,4 +1,8 @@
-"""What a client has released: numbered, kept byte for byte until answered, repeated as it is, never made twice."""
+"""What a client has released: numbered, kept byte for byte until answered, repeated as it is, never made twice.
+
+A release whose answer is late is not sent again at once: the client asks for the answer, and only where the server says
+that it has not got the release does it leave a second time.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,14 +12,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.algorithms.vafl_messages import PredictGiven, Refreshed, Resting, Upload
+from offbeat.algorithms.vafl_messages import AnswerWanted, PredictGiven, Refreshed, Resting, Upload
+from offbeat.algorithms.vafl_patience import Patience
 from offbeat.learning.embeddings import Disturbance
 from offbeat.learning.grid import Grid
 from offbeat.party.contract import Effect, Message, PartyName, Send, Wake
 
 Array = NDArray[Any]
 ANSWERS_KEPT = 32  # answers that can be given again
-BACKOFF_MAX = 8  # a retry waits at most this many times `retry_s`
 QUIET = Disturbance()
 NO_ROWS: Array = np.zeros(0, dtype=np.int64)
 
@@ -25,11 +29,6 @@ _TYPES: dict[str, Callable[..., Any]] = {
     "Refreshed": Refreshed,
     "PredictGiven": PredictGiven,
 }
-
-
-def pause_s(retry_s: float, tries: int) -> float:
-    """How long to wait after so many tries."""
-    return retry_s * float(min(2**tries, BACKOFF_MAX))
 
 
 @dataclass
@@ -52,7 +51,7 @@ class Outbox:
     """Release numbers, open releases, and the latest answers to the server's requests."""
 
     def __init__(self, server: PartyName, retry_s: float) -> None:
-        self.server, self.retry_s = server, retry_s
+        self.server, self.patience = server, Patience(retry_s)
         self.releases = self.retried = 0
         self.pending: dict[int, Pending] = {}
         self.answers: dict[int, Message] = {}
@@ -64,7 +63,7 @@ class Outbox:
     def keep(self, body: Message, rows: Array = NO_ROWS, disturbance: Disturbance = QUIET) -> list[Effect]:
         """Send, and hold until it is answered."""
         self.pending[self.releases] = Pending(body, rows, disturbance)
-        return [Send(self.server, body), Wake(self.retry_s, self.releases)]
+        return [Send(self.server, body), Wake(self.patience.pause_s(), self.releases)]
 
     def unanswered(self, release: int) -> Pending | None:
         pending = self.pending.get(release)
@@ -75,19 +74,32 @@ class Outbox:
         older = (n for n, p in self.pending.items() if n < before and isinstance(p.body, Upload) and p.body.wanted)
         return [n for n in older if self.unanswered(n) is not None]
 
-    def retry(self, pending: Pending, release: int) -> list[Effect]:
+    def ask_after(self, pending: Pending, release: int) -> list[Effect]:
         pending.tries += 1
-        self.retried += 1
-        return [Send(self.server, pending.body), Wake(pause_s(self.retry_s, pending.tries), release)]
+        return [Send(self.server, AnswerWanted(release)), Wake(self.patience.pause_s(pending.tries), release)]
 
-    def send_again(self) -> list[Effect]:
+    def ask_after_all(self) -> list[Effect]:
         """Everything unanswered, with fresh timers: after a restart."""
         effects: list[Effect] = []
         for release in self.pending:
-            pending = self.unanswered(release)
-            if pending is not None:
-                effects += [Send(self.server, pending.body), Wake(self.retry_s, release)]
+            if self.unanswered(release) is not None:
+                effects += [Send(self.server, AnswerWanted(release)), Wake(self.patience.pause_s(), release)]
         return effects
+
+    def under_way(self, release: int) -> None:
+        """The server is at it."""
+        pending = self.unanswered(release)
+        if pending is not None:
+            pending.tries = 0
+            self.patience.too_short()
+
+    def send_again(self, release: int) -> list[Effect]:
+        """The server does not have it."""
+        pending = self.unanswered(release)
+        if pending is None:
+            return []
+        self.retried += 1
+        return [Send(self.server, pending.body)]
 
     def answer(self, request: int, body: Message) -> list[Effect]:
         self.answers[request] = body
@@ -105,13 +117,13 @@ class Outbox:
 
     def snapshot(self) -> dict[str, Any]:
         return {
-            "counts": [self.releases, self.retried],
+            "counts": [self.releases, self.retried, self.patience.factor],
             "pending": [[release, *pending.plain()] for release, pending in self.pending.items()],
             "answers": [_plain(body) for body in self.answers.values()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.releases, self.retried = state["counts"]
+        self.releases, self.retried, self.patience.factor = state["counts"]
         self.pending = {release: _pending(rest) for release, *rest in state["pending"]}
         self.answers = {body.request: body for body in (_TYPES[kind](*fields) for kind, fields in state["answers"])}
 

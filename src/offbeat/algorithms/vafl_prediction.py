@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.algorithms.vafl_messages import PredictAsked
-from offbeat.algorithms.vafl_outbox import pause_s
+from offbeat.algorithms.vafl_patience import Patience
 from offbeat.party.contract import Broadcast, Effect, PartyName, Wake
 
 Array = NDArray[Any]
@@ -17,8 +17,8 @@ TRIES_MAX = 5
 class JointPrediction:
     """One batch at a time. `without` holds, by client, the rows that were predicted without it."""
 
-    def __init__(self, clients: Sequence[PartyName], rows: int, chunk: int, retry_s: float) -> None:
-        self.clients, self.rows, self.chunk, self.retry_s = tuple(clients), rows, chunk, retry_s
+    def __init__(self, clients: Sequence[PartyName], rows: int, chunk: int, patience: Patience) -> None:
+        self.clients, self.rows, self.chunk, self.patience = tuple(clients), rows, chunk, patience
         self.asked: tuple[int, int, int] | None = None  # request, start, stop
         self.tries = 0
         self.given: dict[int, Array] = {}
@@ -28,7 +28,7 @@ class JointPrediction:
     def ask(self, request: int, start: int) -> list[Effect]:
         stop = min(start + self.chunk, self.rows)
         self.asked, self.tries, self.given = (request, start, stop), 0, {}
-        return [Broadcast(self.clients, PredictAsked(request, start, stop)), Wake(self.retry_s, request)]
+        return [Broadcast(self.clients, PredictAsked(request, start, stop)), Wake(self.patience.pause_s(), request)]
 
     def ask_again(self) -> list[Effect]:
         """Once more to those who have not answered; nothing when all tries are used."""
@@ -37,7 +37,14 @@ class JointPrediction:
         if self.tries > TRIES_MAX:
             return []
         missing = tuple(name for i, name in enumerate(self.clients) if i not in self.given)
-        return [Broadcast(missing, PredictAsked(*self.asked)), Wake(pause_s(self.retry_s, self.tries), self.asked[0])]
+        return [Broadcast(missing, PredictAsked(*self.asked)), Wake(self.patience.pause_s(self.tries), self.asked[0])]
+
+    def under_way(self, client: int, request: int) -> bool:
+        """Whether this is the open batch; then nobody has been asked in vain."""
+        if self.asked is None or request != self.asked[0]:
+            return False
+        self.tries = 0
+        return True
 
     def complete(self, away: Collection[int]) -> bool:
         """Whether everyone has answered who is there to answer."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.algorithms.vafl_messages import Refresh
-from offbeat.algorithms.vafl_outbox import pause_s
+from offbeat.algorithms.vafl_patience import Patience
 from offbeat.party.contract import Effect, PartyName, Send, Wake
 
 Array = NDArray[Any]
@@ -53,8 +53,8 @@ class Wanted:
 class Refreshes:
     """Open requests, and the contributions blocked by them."""
 
-    def __init__(self, clients: Sequence[PartyName], retry_s: float) -> None:
-        self.clients, self.retry_s = clients, retry_s
+    def __init__(self, clients: Sequence[PartyName], patience: Patience) -> None:
+        self.clients, self.patience = clients, patience
         self.wanted: dict[int, Wanted] = {}
         self.blocked: list[Contribution] = []
         self.asked_rows = self.refused_rows = self.abandoned = 0
@@ -63,13 +63,26 @@ class Refreshes:
         self.wanted[request] = Wanted(client, rows)
         contribution.waiting.add(request)
         self.asked_rows += len(rows)
-        return [Send(self.clients[client], Refresh(request, rows)), Wake(self.retry_s, request)]
+        return [Send(self.clients[client], Refresh(request, rows)), Wake(self.patience.pause_s(), request)]
 
     def want_again(self, request: int) -> list[Effect]:
         wanted = self.wanted[request]
         wanted.tries += 1
         again = Send(self.clients[wanted.client], Refresh(request, wanted.rows))
-        return [again, Wake(pause_s(self.retry_s, wanted.tries), request)]
+        return [again, Wake(self.patience.pause_s(wanted.tries), request)]
+
+    def under_way(self, client: int, request: int) -> bool:
+        """Whether this client was asked for this; then it has not been asked in vain."""
+        wanted = self.wanted.get(request)
+        if wanted is None or wanted.client != client:
+            return False
+        wanted.tries = 0
+        return True
+
+    def came(self, request: int) -> list[Contribution]:
+        if not self.wanted[request].tries:
+            self.patience.long_enough()
+        return self.settle(request)
 
     def settle(self, request: int) -> list[Contribution]:
         """A refresh has come, or is given up; returns the contributions that waited for nothing else."""
