@@ -16,9 +16,9 @@ from offbeat.algorithms import vafl
 from offbeat.algorithms.cloud_edges import Edge, Hello, Model, Upload, noise_source
 from offbeat.algorithms.edge_privacy import EdgePrivacy, Sound, privacy_of_edges
 from offbeat.algorithms.vafl import Client, Vafl
-from offbeat.algorithms.vafl_answers import LIFE
-from offbeat.algorithms.vafl_messages import Ask, Gradient, PredictAsked, Refresh, Resume, Resumed
-from offbeat.algorithms.vafl_messages import Upload as Embedded
+from offbeat.algorithms.vafl.messages import Ask, Gradient, PredictAsked, Refresh, Resume, Resumed
+from offbeat.algorithms.vafl.messages import Upload as Embedded
+from offbeat.algorithms.vafl.releases import LIFE
 from offbeat.errors import UnexpectedEvent
 from offbeat.families.networks import automatic_step
 from offbeat.lab.bench.edge_audit import CLIP, Doubles, clipped

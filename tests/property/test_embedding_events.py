@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import VARIANTS, Vafl
-from offbeat.algorithms.vafl_messages import MESSAGES, Refreshed, Upload
+from offbeat.algorithms.vafl.messages import MESSAGES, Refreshed, Upload
 from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Sgd
 from offbeat.party.contract import Send
 from offbeat.privacy.embedding import PrivateEmbedding

@@ -5,8 +5,8 @@ import pytest
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import VARIANTS, Vafl, one_hot
-from offbeat.algorithms.vafl_answers import LIFE
-from offbeat.algorithms.vafl_messages import Upload
+from offbeat.algorithms.vafl.messages import Upload
+from offbeat.algorithms.vafl.releases import LIFE
 from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Sgd
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Send

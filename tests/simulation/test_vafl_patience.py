@@ -7,7 +7,7 @@ import pytest
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import VARIANTS, Vafl, one_hot
-from offbeat.algorithms.vafl_messages import Ask, Gradient, PredictAsked, Refresh, Upload
+from offbeat.algorithms.vafl.messages import Ask, Gradient, PredictAsked, Refresh, Upload
 from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Sgd
 from offbeat.party.contract import Broadcast, Send
 from offbeat.privacy.embedding import PrivateEmbedding

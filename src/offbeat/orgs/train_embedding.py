@@ -11,7 +11,7 @@ import numpy as np
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Client, Server, Vafl
-from offbeat.algorithms.vafl_options import known_start
+from offbeat.algorithms.vafl.options import known_start
 from offbeat.data.matrix import Floats, Matrix
 from offbeat.errors import BadJob
 from offbeat.jobs.organisations import Job

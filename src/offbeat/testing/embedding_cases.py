@@ -13,7 +13,7 @@ import numpy as np
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Client, Server, Vafl
-from offbeat.algorithms.vafl_messages import MESSAGES, PredictGiven, Refreshed, Upload
+from offbeat.algorithms.vafl.messages import MESSAGES, PredictGiven, Refreshed, Upload
 from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, Head, LinearEmbedding, Optimiser, Penalty, Sgd
 from offbeat.message.codec import Codec
 from offbeat.party.contract import Effect, Event, Party, PartyName, Send

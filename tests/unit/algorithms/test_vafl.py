@@ -8,9 +8,8 @@ from scipy.sparse import csr_matrix
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Vafl, one_hot
-from offbeat.algorithms.vafl_answers import LIFE, Answers
-from offbeat.algorithms.vafl_measures import area_under_curve
-from offbeat.algorithms.vafl_messages import (
+from offbeat.algorithms.vafl.measures import area_under_curve
+from offbeat.algorithms.vafl.messages import (
     AnswerWanted,
     Ask,
     Goodbye,
@@ -29,6 +28,7 @@ from offbeat.algorithms.vafl_messages import (
     UnderWay,
     Upload,
 )
+from offbeat.algorithms.vafl.releases import LIFE, Answers
 from offbeat.errors import BadData, BadJob, UnexpectedEvent
 from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Penalty, Sgd
 from offbeat.message.codec import Codec, decode_state, encode_state

@@ -5,7 +5,7 @@ import pytest
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Vafl, one_hot
-from offbeat.algorithms.vafl_messages import (
+from offbeat.algorithms.vafl.messages import (
     AnswerWanted,
     Ask,
     Gradient,
@@ -18,7 +18,7 @@ from offbeat.algorithms.vafl_messages import (
     UnderWay,
     Upload,
 )
-from offbeat.algorithms.vafl_patience import Patience
+from offbeat.algorithms.vafl.patience import Patience
 from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Sgd
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.contract import Broadcast, Compute, Computed, PeerBack, Received, Send, Started, Wake, Woken

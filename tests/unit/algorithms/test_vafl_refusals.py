@@ -7,8 +7,7 @@ import pytest
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Vafl, one_hot
-from offbeat.algorithms.vafl_answers import LIFE
-from offbeat.algorithms.vafl_messages import (
+from offbeat.algorithms.vafl.messages import (
     Ask,
     Goodbye,
     Gradient,
@@ -23,6 +22,7 @@ from offbeat.algorithms.vafl_messages import (
     Resumed,
     Upload,
 )
+from offbeat.algorithms.vafl.releases import LIFE
 from offbeat.errors import UnexpectedEvent
 from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Sgd
 from offbeat.message.codec import decode_state, encode_state

@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offbeat.algorithms.vafl_refresh import Contribution
+from offbeat.algorithms.vafl.requests import Contribution
 from offbeat.learning.embeddings import Weights
 from offbeat.learning.sampling import generator_state, restore_generator
 from offbeat.party.contract import State
 
 if TYPE_CHECKING:
-    from offbeat.algorithms.vafl import Client, Server
+    from offbeat.algorithms.vafl.client import Client
+    from offbeat.algorithms.vafl.server import Server
 
 _SERVER_COUNTS = ("iteration", "rows_done", "tickets", "requests", "passes_told", "duplicates")
 

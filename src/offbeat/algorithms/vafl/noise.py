@@ -2,7 +2,7 @@
 
 import hashlib
 
-from offbeat.algorithms.vafl_options import Vafl
+from offbeat.algorithms.vafl.options import Vafl
 from offbeat.learning.embeddings import Array, Disturbance, Embedding, Forward, Tensors
 from offbeat.learning.grid import Integers
 from offbeat.party.contract import PartyName

@@ -3,7 +3,7 @@ budget or lose count by naming a large, a negative or a repeated number. What is
 
 import numpy as np
 
-from offbeat.algorithms.vafl_messages import PredictAsked, Refreshed, Resumed, Upload
+from offbeat.algorithms.vafl.messages import PredictAsked, Refreshed, Resumed, Upload
 from offbeat.errors import UnexpectedEvent
 from offbeat.learning.embeddings import Array
 from offbeat.party.contract import PartyName

@@ -5,16 +5,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from offbeat.errors import BadData
-from offbeat.learning.embeddings import Head
+from offbeat.learning.embeddings import Array, Head
 from offbeat.party.contract import Effect, Observe
 
 if TYPE_CHECKING:
-    from offbeat.algorithms.vafl import Client, Server
-
-Array = NDArray[Any]
+    from offbeat.algorithms.vafl.client import Client
+    from offbeat.algorithms.vafl.server import Server
 
 
 def one_hot(labels: Array, classes: int) -> Array:

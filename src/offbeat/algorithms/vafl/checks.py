@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.vafl_options import Vafl
+from offbeat.algorithms.vafl.options import Vafl
 from offbeat.data.names import did_you_mean
 from offbeat.errors import BadData, BadJob
 from offbeat.learning.embeddings import Array, Embedding, Head, LinearEmbedding
