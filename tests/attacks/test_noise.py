@@ -450,7 +450,7 @@ def test_an_embedding_does_not_tell_two_records_apart():
     for trial in range(200):
         truth = trial % 2
         doubles = values[truth] + gaussian_noise(SOURCE.stream(trial), 2, deviation)
-        disturbance = client.disturber.of(trial, 1)
+        disturbance = client.upload_noise.of(trial, 1)
         on_grid = client.embedding.forward(client.weights, client.features, np.array([truth]), disturbance).embedding[0]
         for name, released in (("doubles", doubles), ("grid", on_grid)):
             fits = [int(reachable_as_doubles(released, value, deviation, 1.0).sum()) for value in values]
@@ -472,7 +472,7 @@ def test_a_sparse_row_in_two_parts_counts_for_one_clip():
 
 def vafl_disturbance():
     client, _ = a_client(SystemNoise())
-    return client.disturber.of(1, 1)
+    return client.upload_noise.of(1, 1)
 
 
 # -- seeds -----------------------------------------------------------------------------------------------------------

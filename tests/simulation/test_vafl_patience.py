@@ -76,7 +76,7 @@ def test_there_are_as_many_uploads_as_gradients(variant, in_flight, world):
     unanswered = wanted - sent.gradients.keys()  # under way when the last pass was over, or replaced
     overtaken = {(CLIENTS[client], release) for client, release in server.answers.replaced}
     assert sent.gradients.keys() <= wanted and len(unanswered - overtaken) <= len(CLIENTS) * in_flight
-    assert server.verdict == "passes" and all(client.outbox.retried == 0 for client in clients)
+    assert server.verdict == "passes" and all(client.releases.retried == 0 for client in clients)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

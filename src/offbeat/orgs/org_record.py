@@ -124,7 +124,7 @@ def _counters(party: AnyGuarded, tally: Tally, total_s: float) -> PartyRecord:
     return PartyRecord(
         updates=client.version,
         dropped=server.duplicates if server is not None else 0,
-        retried=client.outbox.retried,
+        retried=client.releases.retried,
         abandoned=server.refreshes.abandoned if server is not None else 0,
         **traffic(tally, total_s),
     )

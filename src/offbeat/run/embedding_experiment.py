@@ -283,7 +283,7 @@ def _parties(server: Server, clients: Sequence[Client], outcome: Outcome, lanes:
             lag_max=lags.get("lag_max", 0),
             lag_histogram=tuple(lags.get("lag_histogram", ())),
             dropped=server.duplicates if isinstance(party, Server) else 0,
-            retried=0 if isinstance(party, Server) else party.outbox.retried,
+            retried=0 if isinstance(party, Server) else party.releases.retried,
             abandoned=server.refreshes.abandoned if isinstance(party, Server) else 0,
             **traffic(outcome.tallies[party.name], outcome.time_s, lanes),
         )

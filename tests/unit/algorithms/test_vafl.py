@@ -96,7 +96,7 @@ def test_initial_upload_begins_training_for_all():
         (upload,) = uploads
         assert upload.wanted and upload.release == 2 and len(upload.rows) == 4
         np.testing.assert_array_equal(upload.embedding, np.zeros((4, 3)))
-        assert clients[name].outbox.pending.keys() == {2}
+        assert clients[name].releases.pending.keys() == {2}
 
 
 def test_upload_is_answered_at_the_head_before_its_step():

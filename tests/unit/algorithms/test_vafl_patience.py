@@ -108,7 +108,7 @@ def test_what_did_not_arrive_is_sent_again_byte_for_byte_and_costs_nothing():
         (again,) = sent(ana.handle(Received("server", answer)))
         assert codec.encode(again) == codec.encode(upload)
     np.testing.assert_array_equal(ana.ledger.released, spent)
-    assert ana.outbox.retried == 3 and ana.outbox.patience.factor == 1.0
+    assert ana.releases.retried == 3 and ana.releases.patience.factor == 1.0
 
 
 def test_a_client_is_patient_with_a_server_that_is_at_it():
@@ -119,7 +119,7 @@ def test_a_client_is_patient_with_a_server_that_is_at_it():
         (question,) = sent(ana.handle(Woken(release)))
         (answer,) = sent(server.handle(Received("ana", question)))
         assert answer == UnderWay(release) and ana.handle(Received("server", answer)) == []
-        assert ana.outbox.patience.factor == factor
+        assert ana.releases.patience.factor == factor
     (gradient,) = sent(done(server, work))
     effects = done(ana, ana.handle(Received("server", gradient)))
     assert [type(body) for body in sent(effects)] == [Upload] and pauses(effects) == [8.0 * 0.98]
@@ -133,7 +133,7 @@ def test_an_answer_that_comes_twice_was_asked_after_too_early():
     assert again is gradient
     ana.handle(Received("server", gradient))
     ana.handle(Received("server", again))
-    assert ana.outbox.patience.factor == 2.0
+    assert ana.releases.patience.factor == 2.0
 
 
 def test_a_server_that_came_back_is_asked_and_not_flooded():
@@ -173,14 +173,14 @@ def test_what_the_server_says_of_a_release():
     assert told(1) == Noted(1, True)  # the first rows, long there
     server._end("passes", "")
     assert told(9) == UnderWay(9)  # the test rows come first
-    server._say_halt()
+    server._shut_down()
     assert isinstance(told(9), Halt)
 
 
 def test_a_client_that_rests_is_heard_in_the_end():
     private = PrivateEmbedding(noise=1.0, gradient_noise=1.0, uploads_max=2)
     server, clients, _ = training(private=private)
-    resting = clients["ana"].outbox.keep(Resting(clients["ana"].outbox.next_number(), "spent"))[0].body
+    resting = clients["ana"].releases.keep(Resting(clients["ana"].releases.next_number(), "spent"))[0].body
     (question,) = sent(clients["ana"].handle(Woken(resting.release)))
     (answer,) = sent(server.handle(Received("ana", question)))
     assert sent(clients["ana"].handle(Received("server", answer))) == [resting]
@@ -199,7 +199,7 @@ def test_a_client_that_is_at_it_says_so():
 def test_a_slow_round_is_not_given_up_and_the_next_ones_are_given_time():
     server, clients = build(variant="vafl-sync", retries_max=2)
     clients["ana"].handle(Started())
-    ask = Ask(server.asking.request, False, server.asking.rows)
+    ask = Ask(server.rounds.request, False, server.rounds.rows)
     clients["ana"].handle(Received("server", ask))
     for factor in (2.0, 4.0, 8.0, 8.0):
         (again,) = sent(server.handle(Woken(ask.request)))
@@ -211,7 +211,7 @@ def test_a_slow_round_is_not_given_up_and_the_next_ones_are_given_time():
 
 def test_nobody_is_asked_again_while_the_server_is_at_work():
     server, clients = build(variant="vafl-sync")
-    ask = Ask(server.asking.request, False, server.asking.rows)
+    ask = Ask(server.rounds.request, False, server.rounds.rows)
     for client in clients.values():
         client.handle(Started())
         (upload,) = sent(done(client, client.handle(Received("server", ask))))
@@ -239,7 +239,7 @@ def test_patience_has_bounds_and_is_remembered():
         patience.long_enough()
     assert patience.pause_s() == 2.0
     server, clients, _ = training()
-    for party, patience in ((server, server.patience), (clients["ana"], clients["ana"].outbox.patience)):
+    for party, patience in ((server, server.patience), (clients["ana"], clients["ana"].releases.patience)):
         patience.too_short()
         state = decode_state(encode_state(party.snapshot()))
         patience.too_short()

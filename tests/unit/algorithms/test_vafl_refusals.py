@@ -286,13 +286,13 @@ def test_the_answer_to_an_earlier_restart_gives_no_number_twice():
     ana, server = parties["ana"], parties["server"]
     (first,) = restart(server, ana, ana.snapshot())
     run(ana, ana.handle(Received("server", first)))
-    ana.outbox.releases += 1  # something was released
+    ana.releases.newest += 1  # something was released
     old = decode_state(encode_state(ana.snapshot()))
-    ana.outbox.releases += 3  # and more, which the snapshot does not know
+    ana.releases.newest += 3  # and more, which the snapshot does not know
     (second,) = restart(server, ana, old)
     assert ana.handle(Received("server", first)) == [] and ana.resuming
     ana.handle(Received("server", second))
-    assert not ana.resuming and ana.outbox.releases >= second.first > first.first
+    assert not ana.resuming and ana.releases.newest >= second.first > first.first
 
 
 def restart(server, client, state):

@@ -26,10 +26,10 @@ from offbeat.algorithms.vafl.messages import (
     UnderWay,
     Upload,
 )
-from offbeat.algorithms.vafl.noise import Disturber, noisy_gradient
+from offbeat.algorithms.vafl.noise import UploadNoise, noisy_gradient
 from offbeat.algorithms.vafl.options import Vafl
 from offbeat.algorithms.vafl.received import expect_derivative, expect_life, expect_number, expect_rows, expect_slice
-from offbeat.algorithms.vafl.releases import Outbox, Pending
+from offbeat.algorithms.vafl.releases import Pending, Releases
 from offbeat.errors import UnexpectedEvent
 from offbeat.learning.embeddings import Array, Embedding, Forward, Tensors, Weights
 from offbeat.learning.row_order import RowOrder
@@ -80,7 +80,7 @@ class Client:
         self.embedding, self.weights = embedding, weights
         self.rule, self.penalty = options.optimiser_of(name), options.penalty_of(name)
         self.memory: Tensors = self.rule.initial(weights.trained)
-        self.disturber = Disturber(name, options, seed, embedding.width, noise_source)
+        self.upload_noise = UploadNoise(name, options, seed, embedding.width, noise_source)
         self.gradient_noise_source = gradient_noise_source
         self.rows = features.shape[0]
         self.order = RowOrder(self.rows, options.batch, options.sampling, stream(seed, name, "rows"))
@@ -93,29 +93,34 @@ class Client:
         self.stopping, self.stop_tries = False, 0
         self.halt: Halt | None = None
         self.under_way: set[int] = set()  # requests that are being answered
-        self.outbox = Outbox(server, options.retry_s)
+        self.releases = Releases(server, options.retry_s)
         self.passes: dict[int, Forward] = {}
         self.jobs: dict[int, Callable[[], list[Effect]]] = {}
         self.forward_jobs = 0
         self.ledger = self._new_ledger(self.rows)
         self.test_ledger = self._new_ledger(0 if test_features is None else test_features.shape[0])
-        self.handlers: dict[type, Callable[[Any], list[Effect]]] = {
+        self.handlers, self.other_events = self._handlers(), self._other_events()
+
+    def _handlers(self) -> dict[type, Callable[[Any], list[Effect]]]:
+        return {
             Gradient: self._on_gradient,
             Noted: self._on_noted,
             UnderWay: self._on_under_way,
-            ReleaseWanted: lambda body: self.outbox.send_again(body.release),
+            ReleaseWanted: lambda body: self.releases.send_again(body.release),
             Refresh: self._on_refresh,
             Ask: self._on_ask,
             PredictAsked: self._on_predict,
             Resumed: self._on_resumed,
             Halt: self._on_halt,
         }
-        self.other_events: dict[type, Callable[[Any], list[Effect]]] = {
+
+    def _other_events(self) -> dict[type, Callable[[Any], list[Effect]]]:
+        return {
             Started: self._on_started,
             Computed: self._on_computed,
             Woken: self._on_woken,
             PeerLost: lambda event: [],
-            PeerBack: lambda event: [e for e in self.outbox.ask_after_all() if type(e) is Send],
+            PeerBack: lambda event: [e for e in self.releases.ask_after_all() if type(e) is Send],
         }
 
     def handle(self, event: Event) -> list[Effect]:
@@ -147,8 +152,8 @@ class Client:
         if self.resume_tries > self.options.retries_max:
             self.phase = "done"
             return [Finish("peer-lost", f"{self.server} did not answer after a restart")]
-        pause = self.outbox.patience.pause_s(self.resume_tries)
-        return [Send(self.server, Resume(self.outbox.releases)), Wake(pause, _RESUME)]
+        pause = self.releases.patience.pause_s(self.resume_tries)
+        return [Send(self.server, Resume(self.releases.newest)), Wake(pause, _RESUME)]
 
     def _ask_to_stop(self) -> list[Effect]:
         """The owner wants the run to end. The server answers with `Halt`; until then the client goes on."""
@@ -158,19 +163,19 @@ class Client:
         if self.stop_tries > self.options.retries_max:
             self.phase = "done"
             return [Finish("peer-lost", f"{self.server} did not answer the owner's wish to stop")]
-        return [Send(self.server, StopWanted()), Wake(self.outbox.patience.pause_s(self.stop_tries), _STOP)]
+        return [Send(self.server, StopWanted()), Wake(self.releases.patience.pause_s(self.stop_tries), _STOP)]
 
     def _on_resumed(self, body: Resumed) -> list[Effect]:
         expect_life(self.server, body)
-        if not self.resuming or body.first <= self.outbox.releases:  # the answer to an earlier restart, which is over
+        if not self.resuming or body.first <= self.releases.newest:  # the answer to an earlier restart, which is over
             return []
         self.resuming = False
         if body.forgotten:
             self._forget(body.forgotten)
-        self.outbox.releases = max(self.outbox.releases, body.first)
+        self.releases.newest = max(self.releases.newest, body.first)
         if self.phase == "filling":
-            return self.outbox.ask_after_all() or self._fill()
-        effects = self.outbox.ask_after_all() + self._steps_again()
+            return self.releases.ask_after_all() or self._fill()
+        effects = self.releases.ask_after_all() + self._steps_again()
         if self.phase == "resting":
             return effects
         return effects + (self._begin() if self.options.variant != "vafl-sync" else self._answer_ask())
@@ -178,14 +183,14 @@ class Client:
     def _steps_again(self) -> list[Effect]:
         """The answers that had come and whose steps were lost with the restart."""
         effects: list[Effect] = []
-        for release, pending in self.outbox.pending.items():
+        for release, pending in self.releases.pending.items():
             if pending.derivative is not None:
                 effects += self._compute(partial(self._step, release), len(pending.rows), 2)
         return effects
 
     def _forget(self, uploads: int) -> None:
         """The snapshot was older than what was sent: those numbers are used, and so are their rows' budgets."""
-        self.outbox.forget()
+        self.releases.forget()
         for ledger in (self.ledger, self.test_ledger):
             if ledger is not None:
                 ledger.charge_all(uploads)
@@ -207,11 +212,11 @@ class Client:
         return [Wake(self.clock.exponential(1.0 / self.options.rates[self.name]), _ACTIVATE)]
 
     def _on_noted(self, body: Noted) -> list[Effect]:
-        pending = self.outbox.pending.get(body.release)
+        pending = self.releases.pending.get(body.release)
         if pending is None or self.phase == "done":
             return []
         if type(pending.body) is Resting:
-            del self.outbox.pending[body.release]
+            del self.releases.pending[body.release]
             return []
         if type(pending.body) is Upload and pending.body.wanted:
             return self._give_up(body.release)
@@ -219,20 +224,20 @@ class Client:
         if self.filled == self.rows and not body.begin:
             pending.tries = 0
             return []  # kept: asking after it is how a lost `begin` is found
-        del self.outbox.pending[body.release]
+        del self.releases.pending[body.release]
         if self.filled < self.rows:
             return self._fill()
         return self._begin() if self.phase == "filling" else []
 
     def _on_under_way(self, body: UnderWay) -> list[Effect]:
-        self.outbox.under_way(body.number)
+        self.releases.under_way(body.number)
         return []
 
     def _give_up(self, release: int) -> list[Effect]:
         """The server needs this upload no more: it was made again after a restart, or overtaken."""
-        if self.outbox.unanswered(release) is None:
+        if self.releases.unanswered(release) is None:
             return []
-        del self.outbox.pending[release]
+        del self.releases.pending[release]
         self.passes.pop(release, None)
         return self._next()
 
@@ -248,7 +253,7 @@ class Client:
         effects: list[Effect] = []
         if self.phase != "training" or self.halt is not None or self.resuming:
             return effects
-        free = self.options.in_flight - len(self.outbox.pending) - self.forward_jobs
+        free = self.options.in_flight - len(self.releases.pending) - self.forward_jobs
         for _ in range(free if at_most is None else min(free, at_most)):
             rows = self._choose_rows()
             if not len(rows):
@@ -279,7 +284,7 @@ class Client:
         if self.phase == "resting":
             return []
         self.phase = "resting"
-        return self.outbox.keep(Resting(self.outbox.next_number(), "every record's cap on uploads is reached"))
+        return self.releases.keep(Resting(self.releases.next_number(), "every record's cap on uploads is reached"))
 
     def _upload(self, rows: Array, *, wanted: bool, asked: int, job: bool = False) -> list[Effect]:
         """The rows of an activation were counted when they were chosen, others are now; the bytes do not change."""
@@ -294,38 +299,38 @@ class Client:
         if asked >= 0 or not wanted:
             rows = rows if self.ledger is None else self.ledger.open_rows(rows)
             self._spend(rows, step=wanted)
-        release = self.outbox.next_number()
-        disturbance = self.disturber.of(release, len(rows))
+        release = self.releases.next_number()
+        disturbance = self.upload_noise.of(release, len(rows))
         forward = self.embedding.forward(self.weights, self.features, rows, disturbance)
         self.weights = Weights(self.weights.trained, forward.kept)
         disturbance = disturbance._replace(noise=forward.noise, draw=None)
         if wanted:
             self.passes[release] = forward
-        oldest = min([release, *self.outbox.pending])
+        oldest = min([release, *self.releases.pending])
         body = Upload(release, self.version, asked, wanted, rows, forward.embedding, oldest)
-        return self.outbox.keep(body, rows, disturbance)
+        return self.releases.keep(body, rows, disturbance)
 
     # line 7: update the local model
 
     def _on_gradient(self, body: Gradient) -> list[Effect]:
-        pending = self.outbox.unanswered(body.release)
+        pending = self.releases.unanswered(body.release)
         if pending is None or self.phase == "done":
-            self.outbox.patience.too_short()  # it has come before: the question after it came too early
+            self.releases.patience.too_short()  # it has come before: the question after it came too early
             return []
         wanted = type(pending.body) is Upload and pending.body.wanted
         expect(wanted, self.server, f"a derivative for release {body.release}, which asks for none")
         expect_derivative(self.server, body.derivative, len(pending.rows), self.embedding.width)
         pending.derivative = np.array(body.derivative)
         if not pending.tries:
-            self.outbox.patience.long_enough()
+            self.releases.patience.long_enough()
         if self.options.variant == "vafl-tsync":
-            for release in self.outbox.open_uploads(before=body.release):
-                del self.outbox.pending[release]  # replaced by the newer upload before the server's update
+            for release in self.releases.open_uploads(before=body.release):
+                del self.releases.pending[release]  # replaced by the newer upload before the server's update
                 self.passes.pop(release, None)
         return self._compute(lambda: self._step(body.release), len(pending.rows), 2)
 
     def _step(self, release: int) -> list[Effect]:
-        pending = self.outbox.pending.pop(release, None)
+        pending = self.releases.pending.pop(release, None)
         if pending is None or self.phase == "done":
             return []
         assert pending.derivative is not None
@@ -335,7 +340,7 @@ class Client:
         self.weights = Weights(self.penalty.proximal(trained, self.rule.step), self.weights.kept)
         self.version += 1
         if self.halt is not None:
-            return self._close() if not self.outbox.pending else []
+            return self._close() if not self.releases.pending else []
         return self._next()
 
     def _same_pass(self, pending: Pending) -> Forward:
@@ -359,12 +364,12 @@ class Client:
         expect(len(body.rows) > 0, self.server, f"the request {body.request} for no rows")
         self.last_ask, self.asked = body.request, (body.request, np.array(body.rows))
         if body.anew:
-            self.outbox.pending, self.passes = {}, {}
+            self.releases.pending, self.passes = {}, {}
         return self._answer_ask()
 
     def _answer_ask(self) -> list[Effect]:
         """Synchronous: embed only after the last gradient has been applied."""
-        if self.asked is None or self.asked[0] in self.under_way or self.outbox.pending or self.phase != "training":
+        if self.asked is None or self.asked[0] in self.under_way or self.releases.pending or self.phase != "training":
             return []
         if self.resuming:
             return []
@@ -375,7 +380,7 @@ class Client:
         return self._compute(lambda: self._upload(rows, wanted=True, asked=request), len(rows), 1)
 
     def _on_refresh(self, body: Refresh) -> list[Effect]:
-        before = self.outbox.answered_before(body.request)
+        before = self.releases.answered_before(body.request)
         if before or self.phase == "done" or self.resuming:
             return before
         if body.request in self.under_way:
@@ -388,13 +393,13 @@ class Client:
         return self._compute(lambda: self._refreshed(body.request, rows), len(rows), 1)
 
     def _refreshed(self, request: int, rows: Array) -> list[Effect]:
-        release = self.outbox.next_number()
-        forward = self.embedding.forward(self.weights, self.features, rows, self.disturber.of(release, len(rows)))
+        release = self.releases.next_number()
+        forward = self.embedding.forward(self.weights, self.features, rows, self.upload_noise.of(release, len(rows)))
         self.under_way.discard(request)
-        return self.outbox.answer(request, Refreshed(request, release, self.version, rows, forward.embedding))
+        return self.releases.answer(request, Refreshed(request, release, self.version, rows, forward.embedding))
 
     def _on_predict(self, body: PredictAsked) -> list[Effect]:
-        before = self.outbox.answered_before(body.request)
+        before = self.releases.answered_before(body.request)
         if before or self.phase == "done" or self.test_features is None or self.resuming:
             return before
         if body.request in self.under_way:
@@ -411,20 +416,20 @@ class Client:
         self.under_way.discard(body.request)
         if ledger is not None and len(ledger.open_rows(rows)) < len(rows):
             return []  # the server goes on without this client
-        release = self.outbox.next_number()
+        release = self.releases.next_number()
         if self.test_ledger is None:
             embedding = self.embedding.infer(self.weights, self.test_features, rows)
         else:
             self.test_ledger.spend(rows, step=False)
-            disturbance = self.disturber.of(release, len(rows))
+            disturbance = self.upload_noise.of(release, len(rows))
             embedding = self.embedding.forward(self.weights, self.test_features, rows, disturbance).embedding
-        return self.outbox.answer(body.request, PredictGiven(body.request, release, embedding))
+        return self.releases.answer(body.request, PredictGiven(body.request, release, embedding))
 
     def _on_halt(self, body: Halt) -> list[Effect]:
         """The last answers are still applied; what is unanswered is dropped."""
         self.halt = body
-        answered = {n: p for n, p in self.outbox.pending.items() if p.derivative is not None}
-        self.outbox.pending = answered
+        answered = {n: p for n, p in self.releases.pending.items() if p.derivative is not None}
+        self.releases.pending = answered
         if not answered:
             return self._close()
         resumed, self.resuming = self.resuming, False
@@ -433,7 +438,7 @@ class Client:
     def _close(self) -> list[Effect]:
         assert self.halt is not None
         self.phase = "done"
-        effects: list[Effect] = [Observe("updates", self.version), Observe("retried", self.outbox.retried)]
+        effects: list[Effect] = [Observe("updates", self.version), Observe("retried", self.releases.retried)]
         if self.ledger is not None:
             effects.append(Observe("privacy", self.privacy()))
         return effects + [Send(self.server, Goodbye()), Finish(self.halt.verdict, self.halt.reason)]
@@ -441,7 +446,7 @@ class Client:
     def privacy(self) -> dict[str, Any]:
         """What its ledger says, for the record."""
         assert self.ledger is not None
-        return {**self.ledger.statement(), "seeded": self.disturber.source.seeded}
+        return {**self.ledger.statement(), "seeded": self.upload_noise.source.seeded}
 
     # time, work, and sending again
 
@@ -471,13 +476,13 @@ class Client:
         return self._retry(event.token)
 
     def _retry(self, release: int) -> list[Effect]:
-        pending = self.outbox.unanswered(release)
+        pending = self.releases.unanswered(release)
         if pending is None:
             return []
         if pending.tries >= self.options.retries_max:
             self.phase = "done"
             return [Finish("peer-lost", f"{self.server} did not answer release {release} after {pending.tries} tries")]
-        return self.outbox.ask_after(pending, release)
+        return self.releases.ask_after(pending, release)
 
     def _new_ledger(self, records: int) -> RecordLedger | None:
         return None if self.options.private is None else RecordLedger(self.options.private, records)

@@ -84,7 +84,7 @@ def area_under_curve(scores: Array, positive: Array) -> float:
     return float((ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
-def last_words(server: "Server") -> list[Effect]:
+def final_observations(server: "Server") -> list[Effect]:
     """What the server observed of the whole run: ages of embeddings, refreshes, repetitions."""
     return [
         Observe("lags", {name: server.table.lag_summary(i) for i, name in enumerate(server.clients)}),

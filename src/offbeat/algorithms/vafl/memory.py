@@ -1,4 +1,4 @@
-"""What VAFL's parties write down to come back from: plain values and arrays, no pickle."""
+"""What VAFL's parties write down to come back from: plain values and arrays, under the keys of older files."""
 
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ def client_state(client: "Client") -> State:
         "memory": embedding.to_arrays(client.memory),
         "order": client.order.snapshot(),
         "clock": generator_state(client.clock),
-        "outbox": client.outbox.snapshot(),
+        "outbox": client.releases.snapshot(),
         "ledger": None if client.ledger is None else client.ledger.snapshot(),
         "test_ledger": None if client.test_ledger is None else client.test_ledger.snapshot(),
     }
@@ -45,7 +45,7 @@ def restore_client(client: "Client", state: State) -> None:
     client.memory = embedding.from_arrays(state["memory"])
     client.order.restore(state["order"])
     restore_generator(client.clock, state["clock"])
-    client.outbox.restore(state["outbox"])
+    client.releases.restore(state["outbox"])
     for ledger, key in ((client.ledger, "ledger"), (client.test_ledger, "test_ledger")):
         if ledger is not None:
             ledger.restore(state[key])
@@ -68,9 +68,9 @@ def server_state(server: "Server") -> State:
         "refreshes": server.refreshes.snapshot(),
         "buffer": [c.plain() for c in server.buffer.values()],
         "batches": [[ticket, [c.plain() for c in batch]] for ticket, batch in server.batches.items()],
-        "asking": server.asking.snapshot(),
+        "asking": server.rounds.snapshot(),
         "prediction": server.prediction.snapshot(),
-        "farewell": server.farewell.snapshot(),
+        "farewell": server.shutdown.snapshot(),
     }
 
 
@@ -90,6 +90,6 @@ def restore_server(server: "Server", state: State) -> None:
     server.refreshes.restore(state["refreshes"])
     server.buffer = {plain[0]: Contribution.from_plain(plain) for plain in state["buffer"]}
     server.batches = {ticket: [Contribution.from_plain(plain) for plain in batch] for ticket, batch in state["batches"]}
-    server.asking.restore(state["asking"])
+    server.rounds.restore(state["asking"])
     server.prediction.restore(state["prediction"])
-    server.farewell.restore(state["farewell"])
+    server.shutdown.restore(state["farewell"])

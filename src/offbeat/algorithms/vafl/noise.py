@@ -11,7 +11,7 @@ from offbeat.privacy.noise import NoiseSource, gaussian_noise
 from offbeat.randomness import stream
 
 
-class Disturber:
+class UploadNoise:
     """Grid, last-layer noise and inner noise of one release: fresh for every row, from the release's own stream."""
 
     def __init__(self, name: PartyName, options: Vafl, seed: int, width: int, source: NoiseSource) -> None:

@@ -1,6 +1,7 @@
 """VAFL's parties, built from everybody's columns and the labels."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,7 @@ def build(
     check_test_rows(features, test_features, test_targets)
     options = known_start(options, [embeddings[name] for name in features])
     names = tuple(features)
-
-    def source(name: PartyName, purpose: str) -> NoiseSource:
-        return SystemNoise() if secret_noise else SeededNoise(seed, f"vafl/{name}/{purpose}")
-
+    source = partial(_noise_source, seed, secret_noise)
     if options.label_dp_epsilon is not None:
         targets = private_targets(targets, options.label_dp_epsilon, source(server, "labels").stream(0))
     clients = [
@@ -67,3 +65,7 @@ def build(
         Server(server, names, targets, head, weights, widths, options, seed, test_targets, test_rows, dtype),
         clients,
     )
+
+
+def _noise_source(seed: int, secret: bool, name: PartyName, purpose: str) -> NoiseSource:
+    return SystemNoise() if secret else SeededNoise(seed, f"vafl/{name}/{purpose}")

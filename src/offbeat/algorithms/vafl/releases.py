@@ -50,23 +50,23 @@ class Pending:
         return [*_plain(self.body), self.rows.copy(), on_grid, noise, seed, self.tries, self.derivative]
 
 
-class Outbox:
+class Releases:
     """Release numbers, open releases, and the latest answers to the server's requests."""
 
     def __init__(self, server: PartyName, retry_s: float) -> None:
         self.server, self.patience = server, Patience(retry_s)
-        self.releases = self.retried = 0
+        self.newest = self.retried = 0  # release number; how many releases were sent again
         self.pending: dict[int, Pending] = {}
         self.answers: dict[int, Message] = {}
 
     def next_number(self) -> int:
-        self.releases += 1
-        return self.releases
+        self.newest += 1
+        return self.newest
 
     def keep(self, body: Message, rows: Array = NO_ROWS, disturbance: Disturbance = QUIET) -> list[Effect]:
         """Send, and hold until it is answered."""
-        self.pending[self.releases] = Pending(body, rows, disturbance)
-        return [Send(self.server, body), Wake(self.patience.pause_s(), self.releases)]
+        self.pending[self.newest] = Pending(body, rows, disturbance)
+        return [Send(self.server, body), Wake(self.patience.pause_s(), self.newest)]
 
     def unanswered(self, release: int) -> Pending | None:
         pending = self.pending.get(release)
@@ -120,13 +120,13 @@ class Outbox:
 
     def snapshot(self) -> dict[str, Any]:
         return {
-            "counts": [self.releases, self.retried, self.patience.factor],
+            "counts": [self.newest, self.retried, self.patience.factor],
             "pending": [[release, *pending.plain()] for release, pending in self.pending.items()],
             "answers": [_plain(body) for body in self.answers.values()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.releases, self.retried, self.patience.factor = state["counts"]
+        self.newest, self.retried, self.patience.factor = state["counts"]
         self.pending = {release: _pending(rest) for release, *rest in state["pending"]}
         self.answers = {body.request: body for body in (_TYPES[kind](*fields) for kind, fields in state["answers"])}
 

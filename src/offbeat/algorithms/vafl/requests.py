@@ -1,7 +1,7 @@
 """What the server asks of its clients and says to them, again and again until they answer.
 
-`Refreshes` keep the bounded delay: an update waits for fresh rows, the others go on. `Asking` is a round of the
-synchronous variant, which waits for all. `JointPrediction` replaces a client that is missing, and flags it. `Farewell`
+`Refreshes` keep the bounded delay: an update waits for fresh rows, the others go on. `Rounds` is a round of the
+synchronous variant, which waits for all. `JointPrediction` replaces a client that is missing, and flags it. `Shutdown`
 ends the run: the server tells everyone why, until all have said goodbye or nobody answers.
 """
 
@@ -125,7 +125,7 @@ class Refreshes:
         }
 
 
-class Asking:
+class Rounds:
     """One open request at a time. `anew`: clients are to drop what earlier requests left open."""
 
     def __init__(self, clients: Sequence[PartyName], patience: Patience) -> None:
@@ -244,7 +244,9 @@ class JointPrediction:
         self.without = {client: set(rows) for client, rows in state["without"]}
 
 
-class Farewell:
+class Shutdown:
+    """Says `Halt` until every client has said `Goodbye`, or for as long as anybody may answer."""
+
     def __init__(self, clients: Sequence[PartyName], retry_s: float, token: int) -> None:
         self.clients, self.retry_s, self.token = tuple(clients), retry_s, token
         self.verdict = self.reason = ""
@@ -255,18 +257,18 @@ class Farewell:
     def body(self) -> Halt:
         return Halt(self.verdict, self.reason, self.iteration)
 
-    def say(self, iteration: int) -> list[Effect]:
+    def announce(self, iteration: int) -> list[Effect]:
         self.iteration = iteration
         return [Broadcast(self.clients, self.body), Wake(self.retry_s, self.token)]
 
-    def say_again(self) -> list[Effect]:
+    def announce_again(self) -> list[Effect]:
         self.tries += 1
         left = tuple(name for i, name in enumerate(self.clients) if i not in self.gone)
         if not left or self.tries > TRIES_MAX:
             return [Finish(self.verdict, self.reason)]
         return [Broadcast(left, self.body), Wake(self.retry_s, self.token)]
 
-    def goodbye(self, client: int) -> list[Effect]:
+    def left(self, client: int) -> list[Effect]:
         self.gone.add(client)
         return [Finish(self.verdict, self.reason)] if len(self.gone) == len(self.clients) else []
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.vafl.measures import last_words, score
+from offbeat.algorithms.vafl.measures import final_observations, score
 from offbeat.algorithms.vafl.memory import restore_server, server_state
 from offbeat.algorithms.vafl.messages import (
     AnswerWanted,
@@ -26,7 +26,7 @@ from offbeat.algorithms.vafl.options import Vafl
 from offbeat.algorithms.vafl.patience import BACKOFF_MAX, Patience
 from offbeat.algorithms.vafl.received import expect_number, expect_refreshed, expect_upload, expect_vectors
 from offbeat.algorithms.vafl.releases import Answers
-from offbeat.algorithms.vafl.requests import Asking, Contribution, Farewell, JointPrediction, Refreshes, united
+from offbeat.algorithms.vafl.requests import Contribution, JointPrediction, Refreshes, Rounds, Shutdown, united
 from offbeat.errors import UnexpectedEvent
 from offbeat.learning.embedding_table import EmbeddingTable
 from offbeat.learning.embeddings import Array, Head, Tensors, Weights
@@ -99,10 +99,13 @@ class Server:
         self.refreshes = Refreshes(self.clients, self.patience)
         self.buffer: dict[int, Contribution] = {}
         self.batches: dict[int, list[Contribution]] = {}
-        self.asking = Asking(self.clients, self.patience)
-        self.farewell = Farewell(self.clients, options.retry_s, _HALT)
+        self.rounds = Rounds(self.clients, self.patience)
+        self.shutdown = Shutdown(self.clients, options.retry_s, _HALT)
         self.prediction = JointPrediction(self.clients, test_rows, options.chunk, self.patience)
-        self.handlers: dict[type, Callable[[int, Any], list[Effect]]] = {
+        self.handlers, self.other_events = self._handlers(), self._other_events()
+
+    def _handlers(self) -> dict[type, Callable[[int, Any], list[Effect]]]:
+        return {
             Upload: self._on_upload,
             AnswerWanted: self._on_answer_wanted,
             UnderWay: self._on_under_way,
@@ -113,7 +116,9 @@ class Server:
             StopWanted: self._on_stop_wanted,
             Goodbye: self._on_goodbye,
         }
-        self.other_events: dict[type, Callable[[Any], list[Effect]]] = {
+
+    def _other_events(self) -> dict[type, Callable[[Any], list[Effect]]]:
+        return {
             Started: self._on_started,
             Computed: self._on_computed,
             Woken: self._on_woken,
@@ -159,30 +164,30 @@ class Server:
             effects += self.refreshes.want_again(request)
         if self.phase == "training" and self.options.variant == "vafl-sync":
             self.buffer = {}
-            effects += self._ask(anew=True, rows=None if self.asking.request is None else self.asking.rows)
+            effects += self._ask(anew=True, rows=None if self.rounds.request is None else self.rounds.rows)
         if self.phase == "predicting":
             effects += self._predict_again()
         if self.phase == "halting":
-            effects += self.farewell.say_again()
+            effects += self.shutdown.announce_again()
         return effects
 
     def _on_resume(self, client: int, body: Resume) -> list[Effect]:
         expect_number(self.clients[client], "release", body.release, least=0)
         self.away.discard(client)
         if self.phase == "halting":
-            return [self._to(client, self.farewell.body)]
+            return [self._to(client, self.shutdown.body)]
         return [self._to(client, self.answers.new_life(client, body.release, self.phase != "filling"))]
 
     def _on_stop_wanted(self, client: int, body: StopWanted) -> list[Effect]:
         if self.phase == "halting":
-            return [self._to(client, self.farewell.body)]
+            return [self._to(client, self.shutdown.body)]
         return self._end("stopped", f"stopped by the owner of '{self.clients[client]}'")
 
     # lines 8 to 10 and 11 to 13: one pass gives the head's gradient and the answer
 
     def _on_upload(self, client: int, body: Upload) -> list[Effect]:
         if self.phase in ("predicting", "halting"):
-            return [] if self.phase == "predicting" else [self._to(client, self.farewell.body)]
+            return [] if self.phase == "predicting" else [self._to(client, self.shutdown.body)]
         expect_upload(self.clients[client], body, self.rows, self.table.widths[client])
         if not np.isfinite(body.embedding).all():
             return self._diverged(client)
@@ -206,8 +211,8 @@ class Server:
 
     def _expect_asked_rows(self, client: int, body: Upload) -> None:
         """Synchronous: the answer to the open request has the rows that were asked for."""
-        if self.asking.request is not None and body.asked == self.asking.request:
-            same = np.array_equal(body.rows, self.asking.rows)
+        if self.rounds.request is not None and body.asked == self.rounds.request:
+            same = np.array_equal(body.rows, self.rounds.rows)
             expect(same, self.clients[client], f"other rows than request {body.asked} asked for")
 
     def _under_way(self, client: int, release: int) -> bool:
@@ -220,7 +225,7 @@ class Server:
 
     def _is_void(self, client: int, body: Upload) -> bool:
         """Nobody needs it any more: a newer one has overtaken it, or it answers an ask that is over."""
-        if self.asking.request is not None and body.asked != self.asking.request:
+        if self.rounds.request is not None and body.asked != self.rounds.request:
             return True
         return self._is_over(client, body.release)
 
@@ -235,7 +240,7 @@ class Server:
 
     def _answer_so_far(self, client: int, release: int) -> Message:
         if self.phase == "halting":
-            return self.farewell.body
+            return self.shutdown.body
         if self.phase == "predicting" or self._under_way(client, release):
             return UnderWay(release)
         if release in self.answers.given[client]:
@@ -246,7 +251,7 @@ class Server:
 
     def _on_under_way(self, client: int, body: UnderWay) -> list[Effect]:
         """The client is at what was asked of it: it is neither lost nor late."""
-        parts = (self.asking, self.refreshes, self.prediction)
+        parts = (self.rounds, self.refreshes, self.prediction)
         if any(part.under_way(client, body.number) for part in parts):
             self.patience.too_short()
         return []
@@ -315,7 +320,7 @@ class Server:
             return []
         contributions = [self.buffer[client] for client in sorted(self.buffer)]
         self.buffer = {}
-        self.asking.complete()
+        self.rounds.complete()
         return self._charge(contributions)
 
     def _charge(self, contributions: list[Contribution]) -> list[Effect]:
@@ -372,13 +377,13 @@ class Server:
 
     def _ask(self, anew: bool, rows: Array | None = None) -> list[Effect]:
         self.requests += 1
-        return self.asking.ask(self.requests, self.order.next() if rows is None else rows, anew)
+        return self.rounds.ask(self.requests, self.order.next() if rows is None else rows, anew)
 
     def _ask_again(self) -> list[Effect]:
-        if self.asking.tries >= self.options.retries_max:
-            missing = ", ".join(self.asking.missing(self.buffer))
-            return self._end("peer-lost", f"{missing} did not answer {self.asking.tries + 1} times")
-        return self.asking.again(self.buffer)
+        if self.rounds.tries >= self.options.retries_max:
+            missing = ", ".join(self.rounds.missing(self.buffer))
+            return self._end("peer-lost", f"{missing} did not answer {self.rounds.tries + 1} times")
+        return self.rounds.again(self.buffer)
 
     # clients that leave
 
@@ -424,14 +429,14 @@ class Server:
         """Training is over: predict if there is anything to predict, then say goodbye."""
         if self.phase in ("predicting", "halting"):
             return []
-        self.farewell.verdict, self.farewell.reason = verdict, reason
+        self.shutdown.verdict, self.shutdown.reason = verdict, reason
         self.refreshes.clear()
         self.buffer = {}
-        self.asking.close()
+        self.rounds.close()
         if self.prediction.rows and verdict != "diverged":
             self.phase = "predicting"
             return self._predict(0)
-        return self._say_halt()
+        return self._shut_down()
 
     def _diverged(self, client: int) -> list[Effect]:
         """A client's embeddings are no longer finite: none of them is used, not even to predict."""
@@ -443,7 +448,7 @@ class Server:
 
     def _predict(self, start: int) -> list[Effect]:
         if start >= self.prediction.rows:
-            return self._tell_predictions() + self._say_halt()
+            return self._tell_predictions() + self._shut_down()
         self.requests += 1
         return self.prediction.ask(self.requests, start)
 
@@ -484,19 +489,19 @@ class Server:
 
     @property
     def verdict(self) -> str:
-        return self.farewell.verdict
+        return self.shutdown.verdict
 
     @property
     def reason(self) -> str:
-        return self.farewell.reason
+        return self.shutdown.reason
 
-    def _say_halt(self) -> list[Effect]:
+    def _shut_down(self) -> list[Effect]:
         self.phase = "halting"
-        return last_words(self) + self.farewell.say(self.iteration)
+        return final_observations(self) + self.shutdown.announce(self.iteration)
 
     def _on_goodbye(self, client: int, body: Goodbye) -> list[Effect]:
         """One that comes before the end is a late one, of before this server came back from an older snapshot."""
-        return self.farewell.goodbye(client) if self.phase == "halting" else []
+        return self.shutdown.left(client) if self.phase == "halting" else []
 
     # time, checks, sending
 
@@ -510,9 +515,9 @@ class Server:
                 return self._watch()
             return self._end("peer-lost", "no client has been heard for as long as any of them keeps trying")
         if event.token == _HALT:
-            return self.farewell.say_again() if self.phase == "halting" else []
-        if event.token == self.asking.request:
-            return self._ask_again() if self.asking.waiting else []
+            return self.shutdown.announce_again() if self.phase == "halting" else []
+        if event.token == self.rounds.request:
+            return self._ask_again() if self.rounds.waiting else []
         if self.prediction.asked is not None and event.token == self.prediction.asked[0]:
             return self._predict_again()
         wanted = self.refreshes.wanted.get(event.token)
