@@ -13,8 +13,8 @@ import scipy.sparse as sp
 from scipy.stats import norm
 
 from offbeat.algorithms import vafl
-from offbeat.algorithms.cloud_edges import Edge, Hello, Model, Upload, noise_source
-from offbeat.algorithms.edge_privacy import EdgePrivacy, Sound, privacy_of_edges
+from offbeat.algorithms.mapa import Edge, Hello, Model, Upload, noise_source
+from offbeat.algorithms.mapa.privacy import EdgePrivacy, Sound, privacy_of_edges
 from offbeat.algorithms.vafl import Client, Vafl
 from offbeat.algorithms.vafl.messages import Ask, Gradient, PredictAsked, Refresh, Resume, Resumed
 from offbeat.algorithms.vafl.messages import Upload as Embedded

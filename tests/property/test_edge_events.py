@@ -9,10 +9,10 @@ from arbitrary import Letters, check_refusals
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from offbeat.algorithms.edge_privacy import EdgePrivacy
-from offbeat.algorithms.edge_rates import Constants, NoisyRate, StagedRate, SteadyRate
 from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
 from offbeat.algorithms.mapa import MESSAGES, Cloud, GradientStep, Upload, parties
+from offbeat.algorithms.mapa.privacy import EdgePrivacy
+from offbeat.algorithms.mapa.rates import Constants, NoisyRate, StagedRate, SteadyRate
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.party.contract import Send
 from offbeat.privacy.clipping import AdaptiveClip

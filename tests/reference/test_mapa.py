@@ -9,9 +9,9 @@ import math
 import numpy as np
 import pytest
 
-from offbeat.algorithms.edge_privacy import Paper, Sound, Unprotected, privacy_of_edges
-from offbeat.algorithms.edge_rates import AsyncRate, CentralRate, Constants, NoisyRate, StagedRate, SteadyRate
 from offbeat.algorithms.mapa import asgd, audp, csgd, mapa, steady
+from offbeat.algorithms.mapa.privacy import Paper, Sound, Unprotected, privacy_of_edges
+from offbeat.algorithms.mapa.rates import AsyncRate, CentralRate, Constants, NoisyRate, StagedRate, SteadyRate
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.privacy.noise import SeededNoise
 from offbeat.runtime.simulator import Simulator

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from offbeat.algorithms import vafl
-from offbeat.algorithms.edge_privacy import EdgePrivacy
-from offbeat.algorithms.edge_rates import SteadyRate
 from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps
 from offbeat.algorithms.mapa import GradientStep, parties
+from offbeat.algorithms.mapa.privacy import EdgePrivacy
+from offbeat.algorithms.mapa.rates import SteadyRate
 from offbeat.algorithms.vafl import VARIANTS, Vafl
 from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Sgd
 from offbeat.learning.horizontal import LinearModel, edge_data

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.cloud_edges import CLOUD
+from offbeat.algorithms.mapa import CLOUD
 from offbeat.audit.releases import ReleaseWatch, embedding_attacks, release_findings, release_text
 from offbeat.data.assemble import VerticalData
 from offbeat.errors import BadInput

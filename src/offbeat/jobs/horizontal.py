@@ -37,9 +37,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from offbeat.algorithms.cloud_edges import CLOUD
-from offbeat.algorithms.edge_privacy import EdgePrivacy, Paper, Privacy, Sound, Unprotected, privacy_of_edges
-from offbeat.algorithms.edge_rates import (
+from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
+from offbeat.algorithms.mapa import CLOUD, MESSAGES, Cloud, Edge, GradientStep, Rule, noise_source
+from offbeat.algorithms.mapa.privacy import EdgePrivacy, Paper, Privacy, Sound, Unprotected, privacy_of_edges
+from offbeat.algorithms.mapa.rates import (
     AsyncRate,
     CentralRate,
     Constants,
@@ -49,8 +50,6 @@ from offbeat.algorithms.edge_rates import (
     SteadyRate,
     first_clip,
 )
-from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
-from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge, GradientStep, Rule, noise_source
 from offbeat.data.names import check_party_names, did_you_mean
 from offbeat.errors import BadJob
 from offbeat.jobs.limits import JobPart, check_numbers, check_slow, value_of

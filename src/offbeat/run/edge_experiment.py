@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from offbeat.algorithms.edge_privacy import EdgePrivacy, privacy_of_edges
 from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge
+from offbeat.algorithms.mapa.privacy import EdgePrivacy, privacy_of_edges
 from offbeat.data.horizontal import HorizontalData, horizontal_from_dataset
 from offbeat.data.names import did_you_mean
 from offbeat.errors import BadJob

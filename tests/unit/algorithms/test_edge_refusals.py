@@ -6,9 +6,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from offbeat.algorithms.edge_privacy import EdgePrivacy
-from offbeat.algorithms.edge_rates import Constants, NoisyRate, StagedRate, SteadyRate
 from offbeat.algorithms.mapa import Cloud, Edge, Goodbye, GradientStep, Halt, Hello, Leaving, Model, Upload
+from offbeat.algorithms.mapa.privacy import EdgePrivacy
+from offbeat.algorithms.mapa.rates import Constants, NoisyRate, StagedRate, SteadyRate
 from offbeat.errors import UnexpectedEvent
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.message.codec import encode_state

@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from offbeat.algorithms.edge_privacy import EdgePrivacy
-from offbeat.algorithms.edge_rates import SteadyRate
 from offbeat.algorithms.mapa import (
     MESSAGES,
     PROTOCOL,
@@ -22,6 +20,8 @@ from offbeat.algorithms.mapa import (
     asgd,
     parties,
 )
+from offbeat.algorithms.mapa.privacy import EdgePrivacy
+from offbeat.algorithms.mapa.rates import SteadyRate
 from offbeat.errors import BadData, BadJob, UnexpectedEvent
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.message.codec import Codec, decode_state, encode_state
@@ -359,7 +359,7 @@ def test_a_private_edge_refuses_a_clip_that_would_void_its_noise(clip):
 
 
 def test_stage_changes_are_observed():
-    from offbeat.algorithms.edge_rates import Constants, StagedRate
+    from offbeat.algorithms.mapa.rates import Constants, StagedRate
 
     rate = StagedRate(Constants(1, 1, 1, 1e-9, 1, 1), 4.0)
     party = Cloud(np.zeros(3), GradientStep(rate, 0.0), updates=9, lag_max=9)
@@ -377,7 +377,7 @@ def test_an_upload_later_than_the_step_allows_for_moves_less():
 
 
 def test_builders_give_a_cloud_and_its_edges():
-    from offbeat.algorithms.edge_rates import Constants
+    from offbeat.algorithms.mapa.rates import Constants
 
     made = asgd(MODEL, {"a": DATA, "b": DATA}, constants=Constants(1, 1, 1, 1, 2, 5), updates=3, seed=None)
     assert [party.name for party in made] == ["cloud", "a", "b"]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from offbeat.algorithms.edge_privacy import Paper, Sound, Unprotected, privacy_of_edges, sampling_rate
+from offbeat.algorithms.mapa.privacy import Paper, Sound, Unprotected, privacy_of_edges, sampling_rate
 from offbeat.errors import BadJob
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.privacy.accountant import GaussianRelease, PureRelease, epsilon

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from offbeat.algorithms.edge_privacy import EdgePrivacy
-from offbeat.algorithms.edge_rates import SteadyRate
 from offbeat.algorithms.mapa import Cloud, Edge, GradientStep, Upload
+from offbeat.algorithms.mapa.privacy import EdgePrivacy
+from offbeat.algorithms.mapa.rates import SteadyRate
 from offbeat.lab.bench.catalogue import Benchmark, BenchOptions, BenchResult
 from offbeat.learning.grid import Grid, round_rows
 from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data, refuse_misfits

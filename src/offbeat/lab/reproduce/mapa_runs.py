@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.edge_privacy import Paper, Privacy, Sound, Unprotected
-from offbeat.algorithms.edge_rates import Constants, SteadyRate
 from offbeat.algorithms.fedbuff import LocalSteps, fedasync, fedbuff
 from offbeat.algorithms.mapa import MESSAGES, Cloud, asgd, audp, csgd, mapa, steady
+from offbeat.algorithms.mapa.privacy import Paper, Privacy, Sound, Unprotected
+from offbeat.algorithms.mapa.rates import Constants, SteadyRate
 from offbeat.data.images import Images
 from offbeat.data.load import load_images
 from offbeat.errors import BadInput
