@@ -1,11 +1,9 @@
 """Any message, at any moment, from anybody: a party takes it, leaves it, or raises one of our own errors."""
 
 from functools import lru_cache
-from typing import Any
 
-import msgspec
-import numpy as np
 import pytest
+from arbitrary import bodies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -29,38 +27,12 @@ from offbeat.testing.small_problem import build_parties, draw_problem, method_na
 
 PROBLEM = draw_problem(1, parties=4, rows=60)
 NAMES = (*PROBLEM.names, "nobody")
-SMALL = st.integers(-8, 70) | st.sampled_from([2**32, 2**40, -(2**40)])
-ARRAYS = st.builds(
-    lambda kind, length, fill: np.full(length, fill).astype(kind),
-    st.sampled_from(["<f8", "<u8", "<i8", "<f4"]),
-    st.sampled_from([0, 1, 4, 15, 16, 30, 60]) | st.tuples(st.integers(0, 3), st.integers(0, 3)),
-    st.integers(0, 5),
-)
-FIELDS: dict[Any, st.SearchStrategy[Any]] = {
-    int: SMALL,
-    float: st.floats(),
-    bool: st.booleans(),
-    str: st.sampled_from(NAMES),
-    bytes: st.sampled_from([b"", b"x", bytes(32), bytes(range(32))]),
-    np.ndarray: ARRAYS,
-    tuple[str, ...]: st.lists(st.sampled_from(NAMES), max_size=5).map(tuple),
-    tuple[int, ...]: st.lists(SMALL, max_size=3).map(tuple),
-}
-
-
-def bodies(method):
-    return st.one_of(
-        [
-            st.builds(kind, *[FIELDS[field.type] for field in msgspec.structs.fields(kind)])
-            for kind in method_named(method).messages
-        ]
-    )
 
 
 def events(method):
     peers = st.sampled_from(NAMES)
     return st.one_of(
-        st.builds(Received, peers, bodies(method)),
+        st.builds(Received, peers, bodies(method_named(method).messages, NAMES)),
         st.builds(Computed, st.integers(0, 50)),
         st.builds(Woken, st.integers(0, 3)),
         st.builds(PeerLost, peers),

@@ -5,6 +5,7 @@ import pytest
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Vafl, one_hot
+from offbeat.algorithms.vafl.messages import Gradient, Upload
 from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Penalty, Sgd
 from offbeat.learning.row_order import RowOrder
 from offbeat.party.contract import Received, Send
@@ -103,17 +104,17 @@ class _Turns:
         self.turns, self.rows, self.versions = turns, {}, {}
 
     def handled(self, now_s, party, event, effects):
-        if isinstance(event, Received) and isinstance(event.body, vafl.Upload) and event.body.wanted:
+        if isinstance(event, Received) and isinstance(event.body, Upload) and event.body.wanted:
             self.turns.append(("write", event.sender, event.body.rows))
         if party.name != "server" and party.version > self.versions.get(party.name, 0):
             self.versions[party.name] = party.version
             self.turns.append(("step", party.name, None))
         for effect in effects:
             body = effect.body if isinstance(effect, Send) else None
-            if isinstance(body, vafl.Upload) and body.wanted:
+            if isinstance(body, Upload) and body.wanted:
                 self.rows[party.name] = body.rows
                 self.turns.append(("embed", party.name, body.rows))
-            elif isinstance(body, vafl.Gradient):
+            elif isinstance(body, Gradient):
                 self.turns.append(("answer", effect.to, self.rows[effect.to]))
 
     def ended(self, outcome, parties):

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from offbeat.algorithms.edge_privacy import EdgePrivacy, Paper, Sound, Unprotected
-from offbeat.algorithms.edge_rates import Constants, NoisyRate, StagedRate, SteadyRate
 from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
 from offbeat.algorithms.mapa import MESSAGES, Edge, GradientStep, Upload, asgd, mapa, parties, steady
+from offbeat.algorithms.mapa.privacy import EdgePrivacy, Paper, Sound, Unprotected
+from offbeat.algorithms.mapa.rates import Constants, NoisyRate, StagedRate, SteadyRate
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.party.contract import Send
 from offbeat.privacy.clipping import AdaptiveClip

@@ -5,8 +5,8 @@ import pytest
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import VARIANTS, Vafl, one_hot
-from offbeat.algorithms.vafl_answers import LIFE
-from offbeat.algorithms.vafl_messages import Upload
+from offbeat.algorithms.vafl.messages import Upload
+from offbeat.algorithms.vafl.releases import LIFE
 from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Sgd
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Send
@@ -128,7 +128,7 @@ def test_a_client_that_returns_from_an_old_snapshot_repeats_no_release(variant, 
     simulator = Simulator(seed=seed, costs=COSTS, faults=faults, checkers=checkers, rebuild=rebuild, detect_s=0.01)
     outcome = simulator.run([Forgetful(party) if party.name == "bo" else party for party in everyone])
     assert outcome.finished["server"].verdict == "passes"
-    assert final["bo"].party.outbox.releases > LIFE
+    assert final["bo"].party.releases.newest > LIFE
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

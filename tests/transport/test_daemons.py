@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -34,6 +35,7 @@ from offbeat.orgs.replay import replay_folder, replay_own
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import load_table, own_rows, read_model
 from offbeat.orgs.runs import Run
+from offbeat.orgs.train_embedding import own_private_mode
 from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.grpc.dialer import open_channel
 from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
@@ -503,6 +505,11 @@ def test_a_private_embedding_is_held_to_the_budget_of_its_owner(town: Town) -> N
     record = json.loads((home.runs / run / "record.json").read_text())
     assert 0 < record["privacy"]["shop"]["epsilon"] <= 4.0 and not record["privacy"]["shop"].get("seeded")
     assert replayed(home, run) == town.ended("shop", run).verdict
+    pooled, asker = pooled_scores(town, run, wanted), connect(town.folder / "bank", run)
+    joint, some = asker.decision_function(list(pooled)), list(pooled)[5:9]
+    noise = own_private_mode(wanted).noise * math.sqrt(len(NAMES))
+    assert np.std(joint - list(pooled.values())) > 0.8 * noise, "each party's part of a score has noise"
+    assert np.array_equal(asker.decision_function(some), joint[5:9]), "and the same noise whenever it is asked for"
     with pytest.raises(Refused, match="with this job 8 would be spent"):
         town.submit(wanted)
 

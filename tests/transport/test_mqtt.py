@@ -11,9 +11,9 @@ pytest.importorskip("paho.mqtt.client", reason="the extra `mqtt` is not installe
 from mosquitto import Broker, need_mosquitto
 from paho.mqtt import client as paho
 
-from offbeat.algorithms.edge_privacy import EdgePrivacy
-from offbeat.algorithms.edge_rates import SteadyRate
 from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge, GradientStep, Hello, Upload
+from offbeat.algorithms.mapa.privacy import EdgePrivacy
+from offbeat.algorithms.mapa.rates import SteadyRate
 from offbeat.errors import BadInput, PeerFailed
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.message.codec import Codec

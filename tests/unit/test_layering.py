@@ -19,7 +19,7 @@ ORDER = (
     "privacy",  # what may leave a party, and what it costs
     "party",  # the contract and reusable pieces of party
     "message",  # bodies to bytes and back
-    "algorithms",  # one file per paper, both sides in it
+    "algorithms",  # one file or package per paper, both sides in it
     "runtime",  # interchangeable drivers of parties
     "metrics",  # observations to numbers
     "report",  # numbers to something a person reads

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from offbeat.algorithms.cloud_edges import MESSAGES, Upload, parties
-from offbeat.algorithms.edge_privacy import EdgePrivacy
+from offbeat.algorithms.mapa import MESSAGES, Upload, parties
+from offbeat.algorithms.mapa.privacy import EdgePrivacy
 from offbeat.learning.horizontal import EdgeData, HorizontalModel
 from offbeat.party.contract import Party, PartyName, State
 from offbeat.privacy.mechanism import NOT_COUNTED, NOT_PRIVATE
@@ -52,7 +52,7 @@ class LocalSteps:
         local = np.array(parameters)
         for _ in range(self.steps):
             rows = fixed_size_sample(stream, data.rows, self.rows_each)
-            total, _ = model.clipped_sum(local, data, rows, np.inf)
+            total = model.gradient_sum(local, data, rows)
             local -= self.rate * (total / rows.size + self.strength * local)
         return parameters - local, NOT_COUNTED
 

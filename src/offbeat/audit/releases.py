@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.cloud_edges import CLOUD
+from offbeat.algorithms.mapa import CLOUD
 from offbeat.data.assemble import VerticalData
 from offbeat.families.embedding import EmbeddingTraining
 from offbeat.learning.embeddings import AdditiveHead

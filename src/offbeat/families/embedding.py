@@ -103,7 +103,7 @@ class EmbeddingTraining:
             lags = server.table.lag_summary(server.index[client.name])
             number = sum(lags["lag_histogram"])
             known = Lags(number, lags["lag_mean"], lags["lag_max"], tuple(lags["lag_histogram"]))
-            told[client.name] = Counters(client.version, known, 0, client.outbox.retried)
+            told[client.name] = Counters(client.version, known, 0, client.releases.retried)
         return told
 
     # -- at its end
@@ -137,6 +137,11 @@ class EmbeddingTraining:
             told = ", ".join(f"{name} ({count} rows)" for name, count in missing.items())
             found.append(f"Predicted without {told}: the mean of its training embeddings stood in for each.")
         found += [*about_end(outcome), vafl.noise_warning(self.job.secret_noise, server.options)]
+        if server.options.private is not None:
+            found.append(
+                "The curves and metrics here were computed without noise, from all columns in one place. They are no "
+                "part of what the server learned, and are not private."
+            )
         return [sentence for sentence in (*found, *about_data(self.data.source)) if sentence]
 
     def _about_embeddings(self) -> str:

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.cloud_edges import CLOUD
-from offbeat.algorithms.edge_privacy import EdgePrivacy, Paper, Privacy, Sound, Unprotected, privacy_of_edges
 from offbeat.algorithms.fedbuff import LocalSteps
-from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge, noise_source
+from offbeat.algorithms.mapa import CLOUD, MESSAGES, Cloud, Edge, noise_source
+from offbeat.algorithms.mapa.privacy import EdgePrivacy, Paper, Privacy, Sound, Unprotected, privacy_of_edges
 from offbeat.data.horizontal import HorizontalData, horizontal_from_dataset
 from offbeat.errors import BadJob
 from offbeat.families.contract import Account, Counters, Part, Seen

@@ -113,7 +113,7 @@ def _deep_head(job: Job, simple: Any, width: int, clients: int) -> Head:
 
 
 def options_of(job: Job, data: VerticalData, head: Head) -> Vafl:
-    """The job as VAFL's options; automatic numbers are chosen from the rows."""
+    """The job as VAFL's options; automatic numbers are chosen from the rows, in private mode from their sizes alone."""
     entry = job.embedding
     optimiser = _optimiser(job, data, head)
     batch = max(min(job.batch_least, data.rows), data.rows // 100) if job.batch == "auto" else job.batch
@@ -149,12 +149,16 @@ def _optimiser(job: Job, data: VerticalData, head: Head) -> Any:
             "An automatic step is known for linear embeddings under an additive head, and for Adam. For these networks "
             'give `step` a number, or set embedding.optimiser = "adam".'
         )
-    return Sgd(automatic_step(data, head))
+    return Sgd(automatic_step(data, head, public=job.embedding.epsilon is not None))
 
 
-def automatic_step(data: VerticalData, head: Head) -> float:
-    """1 / (curvature of the loss * mean squared norm of a row): one number from each client, summed."""
-    squares = sum(mean_square(data.train[name]) for name in data.names)
+def automatic_step(data: VerticalData, head: Head, *, public: bool) -> float:
+    """1 / (curvature of the loss * mean squared norm of a row): one number from each client, summed.
+
+    `public`: the number of columns takes the place of the norm, which standardised columns have. No row is looked at,
+    as private mode needs it: a step that was computed from the rows would tell about them.
+    """
+    squares = sum(data.widths[name] if public else mean_square(data.train[name]) for name in data.names)
     return float(1.0 / (CURVATURE[head.loss_name] * (squares + 1.0)))
 
 
@@ -170,7 +174,8 @@ def _penalty(job: Job) -> Penalty:
     return Penalty() if none else Penalty(job.penalty_kind, job.penalty)
 
 
-def private_mode(entry: Any) -> PrivateEmbedding | None:
+def private_mode(entry: Any, *, predictions_max: int = 0) -> PrivateEmbedding | None:
+    """The mechanism of a table [embedding] with an epsilon."""
     if entry.epsilon is None:
         return None
     if entry.uploads_max is None:
@@ -178,4 +183,11 @@ def private_mode(entry: Any) -> PrivateEmbedding | None:
             "embedding.epsilon needs embedding.uploads_max: how often one record's embedding may leave at most. Every "
             "upload costs, so a small number (5 to 50) leaves less noise in each."
         )
-    return calibrate(entry.epsilon, entry.delta, entry.uploads_max, clip=entry.clip, gradient_clip=entry.gradient_clip)
+    return calibrate(
+        entry.epsilon,
+        entry.delta,
+        entry.uploads_max,
+        clip=entry.clip,
+        gradient_clip=entry.gradient_clip,
+        predictions_max=predictions_max,
+    )

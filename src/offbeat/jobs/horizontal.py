@@ -37,7 +37,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from offbeat.algorithms.cloud_edges import CLOUD
+from offbeat.algorithms.mapa import CLOUD
 from offbeat.errors import BadJob
 from offbeat.jobs.methods import horizontal_named
 from offbeat.jobs.runtime import Jitters, RuntimeEntry, resolved
@@ -97,7 +97,7 @@ class PrivacyEntry(Settings, frozen=True):
     delta: Fraction = 1e-5
     adjacency: Adjacency = "replace-one"
     uploads: Annotated[int, Meta(ge=1, le=10**6)] = 300
-    noise: Literal["gaussian", "k-norm"] = "gaussian"
+    noise: Literal["gaussian", "laplace"] = "gaussian"
 
 
 class EdgeDataEntry(Settings, frozen=True):

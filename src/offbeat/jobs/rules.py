@@ -3,7 +3,9 @@
 import math
 from typing import TYPE_CHECKING
 
-from offbeat.algorithms.edge_rates import (
+from offbeat.algorithms.fedbuff import BufferedMean, Mixing
+from offbeat.algorithms.mapa import GradientStep, Rule
+from offbeat.algorithms.mapa.rates import (
     AsyncRate,
     CentralRate,
     Constants,
@@ -13,8 +15,6 @@ from offbeat.algorithms.edge_rates import (
     SteadyRate,
     first_clip,
 )
-from offbeat.algorithms.fedbuff import BufferedMean, Mixing
-from offbeat.algorithms.mapa import GradientStep, Rule
 from offbeat.errors import BadJob
 from offbeat.learning.horizontal import HorizontalModel, LinearModel
 from offbeat.privacy.clipping import AdaptiveClip

@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from offbeat.errors import BadJob, NotInstalled
 from offbeat.learning.first_weights import first_weights
+from offbeat.learning.grid import Grid, Integers, sum_rounded
 from offbeat.learning.horizontal import EdgeData, Rows, Vector, refuse_misfits
 
 if TYPE_CHECKING:
     import torch
 
-CHUNK_ROWS = 256
+CHUNK_ROWS = 32
 """Rows whose gradients are held at once: this many times the number of parameters, in single precision."""
 
 
@@ -86,37 +87,35 @@ class DeepModel:
         with self._one_at_a_time, torch.no_grad():
             return int(self.module(torch.zeros(1, *self.row_shape)).shape[1])
 
-    def clipped_sum(self, parameters: Vector, data: EdgeData, rows: Rows, clip: float) -> tuple[Vector, int]:
-        with self._one_at_a_time:
-            if clip == np.inf:
-                return self._plain_sum(parameters, data, rows), int(rows.size)
-            total, below = np.zeros(self.dimension), 0
-            for first in range(0, rows.size, self.chunk_rows):
-                part, within = self._clipped_chunk(parameters, data, rows[first : first + self.chunk_rows], clip)
-                total += part
-                below += within
-            return total, below
-
-    def _clipped_chunk(self, parameters: Vector, data: EdgeData, rows: Rows, clip: float) -> tuple[Vector, int]:
-        torch = _torch()
-        with torch.no_grad():
-            gradients = self._row_gradients(self._named(parameters), self._inputs(data, rows), self._labels(data, rows))
-            flat = [gradients[name].reshape(rows.size, -1) for name in self._names]
-            norms = sum((g.double() ** 2).sum(dim=1) for g in flat).sqrt()
-            factors = torch.where(norms <= clip, torch.ones_like(norms), clip / norms)
-            factors = torch.where(norms < 1e30, factors, torch.zeros_like(norms)).float()
-            kept = [torch.where(factors[:, None] > 0, g, torch.zeros_like(g)) for g in flat]
-            summed = torch.cat([factors @ g for g in kept])
-        found: Vector = summed.numpy().astype(np.float64)
-        return found, int((norms <= clip).sum())
-
-    def _plain_sum(self, parameters: Vector, data: EdgeData, rows: Rows) -> Vector:
+    def gradient_sum(self, parameters: Vector, data: EdgeData, rows: Rows) -> Vector:
         """Nothing to clip: one backward pass for all rows."""
         torch = _torch()
-        flat = self._flat(parameters).requires_grad_()
-        scores = torch.func.functional_call(self.module, self._parts(flat), (self._inputs(data, rows),))
-        loss = self._row_loss(scores, self._labels(data, rows), reduction="sum")
-        found: Vector = torch.autograd.grad(loss, flat)[0].numpy().astype(np.float64)
+        with self._one_at_a_time:
+            flat = self._flat(parameters).requires_grad_()
+            scores = torch.func.functional_call(self.module, self._parts(flat), (self._inputs(data, rows),))
+            loss = self._row_loss(scores, self._labels(data, rows), reduction="sum")
+            found: Vector = torch.autograd.grad(loss, flat)[0].numpy().astype(np.float64)
+        return found
+
+    def grid_sum(self, parameters: Vector, data: EdgeData, rows: Rows, grid: Grid) -> tuple[Integers, int]:
+        """Rows go in chunks of one size, the last one filled up, so that no other row decides how one is computed."""
+        total, within = np.zeros(self.dimension, dtype=np.int64), 0
+        with self._one_at_a_time:
+            for first in range(0, rows.size, self.chunk_rows):
+                each = self._row_gradients_of(parameters, data, rows[first : first + self.chunk_rows])
+                norms = np.sqrt(np.einsum("ij,ij->i", each, each, dtype=np.float64))
+                total += sum_rounded(each, norms, grid)
+                within += int((norms <= grid.reach(self.dimension)).sum())
+        return total, within
+
+    def _row_gradients_of(self, parameters: Vector, data: EdgeData, rows: Rows) -> npt.NDArray[np.float32]:
+        torch = _torch()
+        filled = np.concatenate((rows, np.repeat(rows[:1], self.chunk_rows - rows.size)))
+        with torch.no_grad():
+            named, labels = self._named(parameters), self._labels(data, filled)
+            gradients = self._row_gradients(named, self._inputs(data, filled), labels)
+            flat = [gradients[name].reshape(filled.size, -1) for name in self._names]
+            found: npt.NDArray[np.float32] = torch.cat(flat, dim=1).numpy()[: rows.size]
         return found
 
     def _loss_of_one(self, parameters: dict[str, Any], row: Any, label: Any) -> Any:

@@ -4,7 +4,8 @@ An *embedding* maps a client's row to a short vector; a *head* maps all clients'
 are descriptions without state: the weights are handed in and come back, so a forward pass stays valid after the
 weights have moved on, and several may be under way at once.
 
-    forward   h = final(clip(f(weights, x)) + noise)          one row each; the noise is part of the pass
+    forward   h = final(f(weights, x) + noise)                one row each; the noise is part of the pass
+    on a grid h = final((rounded f(weights, x) + noise) step) both in whole steps: see `grid`
     gradient  mean over rows of (dh/dweights)^T derivative    through that same pass
 
 `LinearEmbedding` has both in closed form, with the norm of every single row's gradient; `AdditiveHead` sums the
@@ -13,7 +14,7 @@ Weights are dictionaries of arrays: numpy here, torch tensors there. What is wri
 operators that both have.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from offbeat.errors import BadJob
 from offbeat.learning.embedding_table import HostShelf, Shelf
+from offbeat.learning.grid import Grid, Integers, round_rows, sum_outer
 from offbeat.names import did_you_mean
 
 Array = NDArray[Any]
@@ -37,19 +39,33 @@ class Weights(NamedTuple):
 
 
 class Disturbance(NamedTuple):
-    """What a pass does to its embedding before it may leave. `c` of the paper is a standard deviation here."""
+    """What a pass does to its embedding before it may leave. `c` of the paper is a standard deviation here.
 
-    clip: float | None = None  # every row's embedding is scaled down to this norm, before the noise
+    With a grid each row's embedding is clipped and rounded to whole steps, and the noise is whole steps too.
+    """
+
+    grid: Grid | None = None
     noise: Array | None = None  # added to the last layer, one fresh draw for each row
     inner_seed: int | None = None  # seeds the uniform noise of a network's inner layers; None: they are quiet
+    draw: Callable[[Integers], Integers] | None = None  # gives the noise for whole numbers, where `noise` is not given
 
 
 class Forward(NamedTuple):
-    """One pass: the embedding that may be sent, and what its gradient needs."""
+    """One pass: the embedding that may be sent, what its gradient needs, and the noise that was added."""
 
     embedding: Array
     trace: Any
     kept: Tensors
+    noise: Array | None = None
+
+
+def on_grid(raw: Array, disturbance: Disturbance) -> tuple[Array, Array]:
+    """(what may leave, the noise in it): a whole number times the step, for every coordinate."""
+    assert disturbance.grid is not None
+    whole, noise = round_rows(raw, disturbance.grid), disturbance.noise
+    if noise is None:
+        noise = np.zeros_like(whole) if disturbance.draw is None else disturbance.draw(whole)
+    return (whole + noise) * disturbance.grid.step, noise
 
 
 class Embedding(Protocol):
@@ -90,12 +106,12 @@ class Embedding(Protocol):
         """Mean over the rows."""
         ...
 
-    def clipped_sum(self, forward: Forward, derivative: Array, bound: float) -> Tensors:
-        """Every row's gradient scaled down to the norm `bound`, then summed."""
+    def grid_sum(self, forward: Forward, derivative: Array, grid: Grid) -> dict[str, Integers]:
+        """Sum of every row's gradient in steps of the grid, each clipped, rounded and held to its bound."""
         ...
 
     def check_row_gradients(self) -> None:
-        """Raise BadJob where `clipped_sum` would have no meaning."""
+        """Raise BadJob where `grid_sum` would have no meaning."""
         ...
 
     def infer(self, weights: Weights, features: Any, rows: Array) -> Array:
@@ -187,7 +203,11 @@ class LinearEmbedding:
         return True
 
     def place(self, features: Any) -> Any:
-        return features.tocsr() if hasattr(features, "tocsr") else np.asarray(features, dtype=np.float64)
+        if not hasattr(features, "tocsr"):
+            return np.asarray(features, dtype=np.float64)
+        rows = features.tocsr().astype(np.float64)
+        rows.sum_duplicates()  # an entry that came in two parts would be rounded in two parts
+        return rows
 
     def initial(self, rng: np.random.Generator) -> Weights:
         trained = {"weight": np.zeros((self.width, self.inputs))}
@@ -196,20 +216,21 @@ class LinearEmbedding:
     def forward(self, weights: Weights, features: Any, rows: Array, disturbance: Disturbance) -> Forward:
         x = features[rows]
         raw = self._raw(weights, x)
-        embedding = raw if disturbance.clip is None else clip_rows(raw, disturbance.clip)
-        if disturbance.noise is not None:
-            embedding = embedding + disturbance.noise
-        return Forward(embedding, _LinearTrace(x, raw, disturbance.clip), weights.kept)
+        if disturbance.grid is not None:
+            embedding, noise = on_grid(raw, disturbance)
+            return Forward(embedding, _LinearTrace(x, raw, disturbance.grid.reach(self.width)), weights.kept, noise)
+        embedding = raw if disturbance.noise is None else raw + disturbance.noise
+        return Forward(embedding, _LinearTrace(x, raw, None), weights.kept, disturbance.noise)
 
     def gradient(self, forward: Forward, derivative: Array) -> Tensors:
         trace: _LinearTrace = forward.trace
         return self._weighted(trace, through_clip(trace.raw, trace.clip, derivative), 1.0 / len(derivative))
 
-    def clipped_sum(self, forward: Forward, derivative: Array, bound: float) -> Tensors:
+    def grid_sum(self, forward: Forward, derivative: Array, grid: Grid) -> dict[str, Integers]:
         trace: _LinearTrace = forward.trace
         pulled = through_clip(trace.raw, trace.clip, derivative)
-        norms = np.linalg.norm(pulled, axis=1) * np.sqrt(_squared_norms(trace.x) + (1.0 if self.bias else 0.0))
-        return self._weighted(trace, pulled * _shrink(norms, bound)[:, None], 1.0)
+        total = sum_outer(np.ascontiguousarray(pulled, dtype=np.float64), trace.x, self.bias, grid)
+        return {"weight": total[:, : self.inputs]} | ({"bias": total[:, -1]} if self.bias else {})
 
     def check_row_gradients(self) -> None:
         pass
@@ -235,13 +256,8 @@ class LinearEmbedding:
         return gradient | ({"bias": scale * derivative.sum(axis=0)} if self.bias else {})
 
 
-def clip_rows(h: Array, bound: float) -> Array:
-    """Each row scaled down to the norm `bound` where it is longer."""
-    return h * _shrink(np.linalg.norm(h, axis=1), bound)[:, None]
-
-
 def through_clip(h: Array, bound: float | None, derivative: Array) -> Array:
-    """The derivative before `clip_rows`, from the one behind it: a clipped row may only turn, not grow."""
+    """The derivative before clipping, from the one behind it: a clipped row may only turn, not grow."""
     if bound is None:
         return derivative
     norms = np.linalg.norm(h, axis=1)
@@ -250,16 +266,6 @@ def through_clip(h: Array, bound: float | None, derivative: Array) -> Array:
     along = np.sum(derivative * unit, axis=1, keepdims=True)
     turned = (derivative - along * unit) * (bound / np.where(clipped, norms, 1.0))[:, None]
     return np.where(clipped[:, None], turned, derivative)
-
-
-def _shrink(norms: Array, bound: float) -> Array:
-    return np.asarray(np.minimum(1.0, bound / np.maximum(norms, 1e-300)))
-
-
-def _squared_norms(x: Any) -> Array:
-    if hasattr(x, "multiply"):
-        return np.asarray(x.multiply(x).sum(axis=1)).ravel()
-    return np.asarray(np.einsum("ij,ij->i", x, x))
 
 
 # -- the additive head ----------------------------------------------------------------------------------------------

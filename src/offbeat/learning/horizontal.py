@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offbeat.errors import BadData, BadJob
+from offbeat.learning.grid import Grid, Integers, add_outer, outer_within
 
 Vector = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -104,8 +105,13 @@ class HorizontalModel(Protocol):
         """Raises BadData unless these rows are of this model's size."""
         ...
 
-    def clipped_sum(self, parameters: Vector, data: EdgeData, rows: Rows, clip: float) -> tuple[Vector, int]:
-        """Sum over `rows` of gradients clipped at `clip` each (inf: not at all), and how many were within it."""
+    def gradient_sum(self, parameters: Vector, data: EdgeData, rows: Rows) -> Vector:
+        """Sum over `rows` of their gradients, as they are."""
+        ...
+
+    def grid_sum(self, parameters: Vector, data: EdgeData, rows: Rows, grid: Grid) -> tuple[Integers, int]:
+        """Sum over `rows` of their gradients in steps of the grid, each clipped, rounded and held to its bound; and how
+        many were within the clip. What a row adds must depend on no other row."""
         ...
 
     def loss(self, parameters: Vector, data: EdgeData) -> float: ...
@@ -166,13 +172,22 @@ class LinearModel:
         }[self.loss_name]
         return residual * norm_max
 
-    def clipped_sum(self, parameters: Vector, data: EdgeData, rows: Rows, clip: float) -> tuple[Vector, int]:
-        self.check(data)  # the kernel looks at no bounds: wrong rows would let other memory into the sum
-        weights = parameters.reshape(self.outputs, self.features + 1)
-        out = np.zeros_like(weights)
-        code = LOSS_CODES[self.loss_name]
-        below = _clipped_sum(code, weights, data.features, data.labels, data.norms, rows, clip, out)
-        return out.ravel(), int(below)
+    def gradient_sum(self, parameters: Vector, data: EdgeData, rows: Rows) -> Vector:
+        weights, total = self._places(parameters, data)
+        _gradient_sum(LOSS_CODES[self.loss_name], weights, data.features, data.labels, rows, total)
+        return total.ravel()
+
+    def grid_sum(self, parameters: Vector, data: EdgeData, rows: Rows, grid: Grid) -> tuple[Integers, int]:
+        weights, total = self._places(parameters, data)
+        code, columns = LOSS_CODES[self.loss_name], (data.features, data.labels, data.norms)
+        reach, limit = grid.reach(total.size), float(grid.bound**2)
+        within = _grid_sum(code, weights, *columns, rows, reach, grid.step, limit, total)
+        return total.ravel().astype(np.int64), int(within)
+
+    def _places(self, parameters: Vector, data: EdgeData) -> tuple[Vector, Vector]:
+        self.check(data)  # the kernels look at no bounds: wrong rows would let other memory into the sum
+        weights = np.asarray(parameters, dtype=np.float64).reshape(self.outputs, self.features + 1)
+        return weights, np.zeros(weights.shape)  # in doubles, whatever the cloud sent: they hold whole numbers exactly
 
     def scores(self, parameters: Vector, data: EdgeData) -> Vector:
         weights = parameters.reshape(self.outputs, self.features + 1)
@@ -212,47 +227,62 @@ def smoothness_by_power(model: HorizontalModel, parameters: Vector, public: Edge
     for _ in range(iterations):
         direction /= np.linalg.norm(direction)
         step = 1e-2 * direction
-        ahead, _ = model.clipped_sum(parameters + step, public, everything, np.inf)
-        behind, _ = model.clipped_sum(parameters - step, public, everything, np.inf)
+        ahead = model.gradient_sum(parameters + step, public, everything)
+        behind = model.gradient_sum(parameters - step, public, everything)
         direction = (ahead - behind) / (2e-2 * public.rows)
         found = float(np.linalg.norm(direction))
     return found
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
-def _clipped_sum(code, weights, features, labels, norms, rows, clip, out):  # type: ignore[no-untyped-def]
-    """Add each row's clipped gradient to `out`; the number of rows whose gradient was within the clip."""
+def _gradient_sum(code, weights, features, labels, rows, total):  # type: ignore[no-untyped-def]
+    """Add each row's gradient to `total`."""
     outputs, width = weights.shape[0], weights.shape[1] - 1
     residual = np.empty(outputs)
-    below = 0
     for i in rows:
         x = features[i]
+        _scores(weights, x, residual)
+        _residual(code, residual, labels[i])
         for k in range(outputs):
-            w = weights[k]
-            z = 0.0
-            for j in range(width):
-                z += w[j] * x[j]
-            residual[k] = z + w[width]
+            a = residual[k]
+            if a != 0.0:
+                line = total[k]
+                for j in range(width):
+                    line[j] += a * x[j]
+                line[width] += a
+
+
+@numba.njit(cache=True, nogil=True)
+def _grid_sum(code, weights, features, labels, norms, rows, reach, step, limit, total):  # type: ignore[no-untyped-def]
+    """Add each row's gradient in whole steps to `total`; the number of rows that were within `reach`."""
+    residual = np.empty(weights.shape[0])
+    within = 0
+    for i in rows:
+        _scores(weights, features[i], residual)
         _residual(code, residual, labels[i])
         norm = 0.0
-        for k in range(outputs):
+        for k in range(residual.size):
             norm += residual[k] * residual[k]
         norm = math.sqrt(norm) * norms[i]
-        if norm <= clip:
-            factor = 1.0
-            below += 1
-        elif norm < 1e300:
-            factor = clip / norm
-        else:
-            continue  # an overflowing or undefined gradient contributes nothing: letting it through would void the clip
-        for k in range(outputs):
-            a = residual[k] * factor
-            if a != 0.0:
-                o = out[k]
-                for j in range(width):
-                    o[j] += a * x[j]
-                o[width] += a
-    return below
+        if not norm < 1e300:
+            continue  # an overflowing or undefined gradient counts for nothing
+        factor = 1.0 if norm <= reach else reach / norm
+        within += norm <= reach
+        for k in range(residual.size):
+            residual[k] = residual[k] * factor / step
+        if outer_within(residual, features[i], True, limit):
+            add_outer(residual, features[i], True, total)
+    return within
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+def _scores(weights, x, scores):  # type: ignore[no-untyped-def]
+    for k in range(scores.size):
+        w = weights[k]
+        z = 0.0
+        for j in range(x.size):
+            z += w[j] * x[j]
+        scores[k] = z + w[x.size]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -27,8 +27,19 @@ from numpy.typing import NDArray
 
 from offbeat.errors import BadJob, NotInstalled
 from offbeat.learning.embedding_table import HostShelf, Shelf
-from offbeat.learning.embeddings import LOSSES, Disturbance, Forward, HeadPass, Optimiser, Sgd, Tensors, Weights
+from offbeat.learning.embeddings import (
+    LOSSES,
+    Disturbance,
+    Forward,
+    HeadPass,
+    Optimiser,
+    Sgd,
+    Tensors,
+    Weights,
+    on_grid,
+)
 from offbeat.learning.first_weights import first_weights
+from offbeat.learning.grid import Grid, Integers, sum_rounded
 from offbeat.names import did_you_mean
 
 try:
@@ -68,7 +79,8 @@ class _Trace(NamedTuple):
     kept: Tensors
     output: Any
     x: Any
-    disturbance: Disturbance
+    clip: float | None
+    noise: Any
 
 
 class TorchEmbedding:
@@ -118,11 +130,21 @@ class TorchEmbedding:
         _switch(self.module, training=True)
         raw = functional_call(self.module, {**trained, **kept}, (x,))
         self._set_noise(None)
+        if disturbance.grid is not None:
+            return self._on_grid(raw, disturbance, trained, kept, x)
         noise = None if disturbance.noise is None else self._tensor(disturbance.noise)
-        output = self.final(
-            _clipped(raw, disturbance.clip) if noise is None else _clipped(raw, disturbance.clip) + noise
-        )
-        return Forward(output.detach().cpu().numpy(), _Trace(trained, kept, output, x, disturbance), kept)
+        output = self.final(raw if noise is None else raw + noise)
+        trace = _Trace(trained, kept, output, x, None, noise)
+        return Forward(output.detach().cpu().numpy(), trace, kept, disturbance.noise)
+
+    def _on_grid(self, raw: Any, disturbance: Disturbance, trained: Tensors, kept: Tensors, x: Any) -> Forward:
+        """What leaves is computed from whole numbers alone; the gradient takes rounding and noise for a constant."""
+        assert disturbance.grid is not None
+        released, added = on_grid(raw.detach().cpu().numpy(), disturbance)
+        sent, clip = self.final(self._tensor(released)).cpu().numpy(), disturbance.grid.reach(self.width)
+        shift = self._tensor(released) - _clipped(raw, clip).detach()
+        output = self.final(_clipped(raw, clip) + shift)
+        return Forward(sent, _Trace(trained, kept, output, x, clip, shift), kept, added)
 
     def gradient(self, forward: Forward, derivative: Array) -> Tensors:
         trace: _Trace = forward.trace
@@ -130,21 +152,24 @@ class TorchEmbedding:
         found = torch.autograd.grad(trace.output, list(trace.trained.values()), grad_outputs=upstream)
         return dict(zip(trace.trained, found, strict=True))
 
-    def clipped_sum(self, forward: Forward, derivative: Array, bound: float) -> Tensors:
-        """One gradient for each row by `torch.func`, each scaled down to the bound, summed."""
-        each = self.row_gradients(forward, derivative)
-        squares = sum(value.flatten(1).square().sum(1) for value in each.values())
-        factors = (bound / torch.sqrt(squares).clamp_min(1e-30)).clamp_max(1.0)
-        return {name: torch.tensordot(factors, value, dims=1) for name, value in each.items()}
+    def grid_sum(self, forward: Forward, derivative: Array, grid: Grid) -> dict[str, Integers]:
+        """One gradient for each row by `torch.func`."""
+        gradients = self.row_gradients(forward, derivative)
+        each = torch.cat([value.flatten(1) for value in gradients.values()], dim=1).cpu().numpy()
+        total = sum_rounded(each, np.sqrt(np.einsum("ij,ij->i", each, each, dtype=np.float64)), grid)
+        sizes = [value[0].numel() for value in gradients.values()]
+        parts = np.split(total, np.cumsum(sizes)[:-1])
+        shaped = zip(gradients.items(), parts, strict=True)
+        return {name: part.reshape(value.shape[1:]) for (name, value), part in shaped}
 
     def row_gradients(self, forward: Forward, derivative: Array) -> Tensors:
         trace: _Trace = forward.trace
         upstream = self._tensor(derivative)
-        noise = torch.zeros_like(upstream) if trace.disturbance.noise is None else self._tensor(trace.disturbance.noise)
+        noise = torch.zeros_like(upstream) if trace.noise is None else trace.noise
 
         def pulled(trained: Tensors, x: Any, upstream: Any, noise: Any) -> Any:
             raw = functional_call(self.module, {**trained, **trace.kept}, (x[None],))[0]
-            return (self.final(_clipped(raw, trace.disturbance.clip) + noise) * upstream).sum()
+            return (self.final(_clipped(raw, trace.clip) + noise) * upstream).sum()
 
         detached = {name: value.detach() for name, value in trace.trained.items()}
         each: Tensors = vmap(grad(pulled), in_dims=(None, 0, 0, 0))(detached, trace.x, upstream, noise)

@@ -17,7 +17,7 @@ from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Floats
 from offbeat.errors import Refused
 from offbeat.jobs.organisations import LABELS
-from offbeat.orgs.keyed_noise import UniformByName
+from offbeat.orgs.keyed_noise import WordsByName
 from offbeat.privacy.label_response import private_targets
 from offbeat.runtime.grpc.identity import write_private
 
@@ -71,4 +71,4 @@ def private_labels(y: Floats, ids: Sequence[object], epsilon: float, secret: byt
     """Labels of -1 and 1, answered at random and de-biased, the same for the same id in every job."""
     names = [f"{epsilon!r} {id_text(value)}" for value in ids]
     truth = (y > 0).astype(np.float64)[:, None]
-    return np.ascontiguousarray(private_targets(truth, epsilon, UniformByName(secret, names))[:, 0])
+    return np.ascontiguousarray(private_targets(truth, epsilon, WordsByName(secret, names))[:, 0])

@@ -6,7 +6,7 @@ belongs to the next such message of the same sender: a table that was joined wro
 
 import numpy as np
 
-from offbeat.algorithms.vafl_messages import Ask, Refresh, Refreshed, Upload
+from offbeat.algorithms.vafl.messages import Ask, Refresh, Refreshed, Upload
 from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Broadcast, Effect, Event, Message, Party, PartyName, Received, Send, State
 

@@ -2,6 +2,9 @@
 
 A party that was killed must repeat the very noise it had drawn, or a second draw would average the first away; a party
 that replays its log must, too. So the noise is a function of a secret that never leaves the owner's private folder.
+It is also a function of what it is added to: should a number ever come twice with other contents, because an old
+state was put back or because a peer lied about what it has seen, the second noise is another one, and the difference of
+the two releases does not give the contents away.
 """
 
 import hashlib
@@ -9,25 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from offbeat.privacy.masks import KeyStream
-from offbeat.privacy.noise import Vector, normal_from, uniform_from
-
-KEY_BYTES = 16
-
-
-class KeyedStream:
-    """Draws of one release, in order."""
-
-    def __init__(self, key: bytes) -> None:
-        self._words, self._next = KeyStream(key), 0
-
-    def uniform(self, size: int) -> Vector:
-        words = self._words.words(self._next, size)
-        self._next += size
-        return uniform_from(words)
-
-    def normal(self, size: int) -> Vector:
-        return normal_from(self.uniform(size))
+from offbeat.privacy.noise import KEY_BYTES, CipherStream, Words
 
 
 class KeyedNoise:
@@ -38,24 +23,21 @@ class KeyedNoise:
     def __init__(self, secret: bytes, purpose: str) -> None:
         self._secret, self._purpose = secret, purpose
 
-    def stream(self, number: int) -> KeyedStream:
-        return KeyedStream(_derived(self._secret, f"{self._purpose} {number}"))
+    def stream(self, number: int, about: bytes = b"") -> CipherStream:
+        return CipherStream(_derived(self._secret, f"{self._purpose} {number} {about.hex()}".rstrip()))
 
 
-class UniformByName:
-    """A stream whose numbers belong to names, not to positions: the same name has the same numbers in every job."""
+class WordsByName:
+    """A stream whose words belong to names, not to positions: the same name has the same word in every job."""
 
     def __init__(self, secret: bytes, names: Iterable[str]) -> None:
         self._secret, self._names, self._draws = secret, tuple(names), 0
 
-    def uniform(self, size: int) -> Vector:
-        assert size == len(self._names), (size, len(self._names))
+    def words(self, count: int) -> Words:
+        assert count == len(self._names), (count, len(self._names))
         self._draws += 1
         hashed = b"".join(_derived(self._secret, f"{self._draws} {name}")[:8] for name in self._names)
-        return uniform_from(np.frombuffer(hashed, np.uint64))
-
-    def normal(self, size: int) -> Vector:
-        return normal_from(self.uniform(size))
+        return np.frombuffer(hashed, np.uint64)
 
 
 def _derived(secret: bytes, purpose: str) -> bytes:

@@ -8,22 +8,43 @@ from numpy.typing import NDArray
 
 from offbeat.data.matrix import Floats, Matrix
 from offbeat.jobs.organisations import Job
+from offbeat.learning.grid import round_rows
+from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
 from offbeat.orgs.rows import OwnModel, load_table, read_model
 from offbeat.orgs.tokens import id_column
+from offbeat.privacy.embedding import PrivateEmbedding
 
 if TYPE_CHECKING:
     from offbeat.orgs.runs import Run
 
 
-def part_scores(job: Job, home: Home, model: OwnModel, block: Matrix) -> Floats:
-    """This party's part of the scores of some prepared rows."""
-    if model.network is None:
-        return np.asarray(block @ model.weights, dtype=np.float64)
-    from offbeat.orgs.train_embedding import network_scores
+def part_scores(job: Job, home: Home, model: OwnModel, block: Matrix, tokens: Sequence[bytes], secret: bytes) -> Floats:
+    """This party's part of the scores of some prepared rows, named by tokens; in private mode clipped and noisy."""
+    from offbeat.orgs.train_embedding import network_scores, own_private_mode
 
-    return network_scores(job, home.name, home.config.data.shape, model.network, float(model.weights[0]), block)
+    if model.network is None:
+        scores, bias = (
+            np.asarray(block @ model.weights, dtype=np.float64),
+            model.weights[-1] if model.intercept else 0.0,
+        )
+    else:
+        bias = float(model.weights[0])
+        scores = network_scores(job, home.name, home.config.data.shape, model.network, bias, block)
+    private = own_private_mode(job)
+    return scores if private is None else bias + noisy_scores(private, scores - bias, tokens, secret)
+
+
+def noisy_scores(private: PrivateEmbedding, parts: Floats, tokens: Sequence[bytes], secret: bytes) -> Floats:
+    """One embedding of each record, which its budget has kept back for this. The noise follows from the record's token
+    and columns: whoever asks again, and with whatever other rows, gets the same number."""
+    whole, source = round_rows(parts[:, None], private.grid)[:, 0], KeyedNoise(secret, "scores")
+    noise = [
+        int(private.grid_noise.draw(source.stream(0, token + int(value).to_bytes(8, "big", signed=True)), 1)[0])
+        for token, value in zip(tokens, whole, strict=True)
+    ]
+    return np.asarray((whole + np.array(noise, dtype=np.int64)) * private.grid.step, dtype=np.float64)
 
 
 class TableScores:
@@ -42,7 +63,9 @@ class TableScores:
         self._count(table.ids, rows[known])
         values = np.zeros(len(tokens))
         if known.any():
-            values[known] = part_scores(self._run.job, self._home, model, model.block(table, rows[known]))
+            chosen = [token for token, knows in zip(tokens, known, strict=True) if knows]
+            block, secret = model.block(table, rows[known]), self._run.own.secret("scores")
+            values[known] = part_scores(self._run.job, self._home, model, block, chosen, secret)
         return values, known
 
     def _count(self, ids: NDArray[Any], rows: NDArray[np.int64]) -> None:

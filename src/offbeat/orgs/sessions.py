@@ -66,7 +66,8 @@ class OwnSessions:
     def tester(self, own: OwnRows) -> Predictor:
         """The held-out rows are scored together; the first label holder alone learns the scores."""
         model = read_model(self.private, "model")
-        scorer = FixedScores(own.tokens_test, part_scores(self.job, self.home, model, own.test))
+        scores = part_scores(self.job, self.home, model, own.test, own.tokens_test, self.secret("scores"))
+        scorer = FixedScores(own.tokens_test, scores)
         return self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test)
 
     def predictor(

@@ -11,7 +11,7 @@ import numpy as np
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Client, Server, Vafl
-from offbeat.algorithms.vafl_options import known_start
+from offbeat.algorithms.vafl.options import known_start
 from offbeat.data.matrix import Floats, Matrix
 from offbeat.errors import BadJob
 from offbeat.families.contract import Counters
@@ -25,6 +25,7 @@ from offbeat.orgs.housemates import Housemates
 from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept
 from offbeat.orgs.watched_rows import WatchedRows
+from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.randomness import stream
 
 BATCH_LEAST = 64
@@ -60,7 +61,7 @@ class OwnEmbedding:
     def counters(self) -> Counters:
         client, server = self.client, self.server
         duplicates, abandoned = (0, 0) if server is None else (server.duplicates, server.refreshes.abandoned)
-        return Counters(client.version, None, duplicates, client.outbox.retried, abandoned)
+        return Counters(client.version, None, duplicates, client.releases.retried, abandoned)
 
     def passes(self) -> float:
         client, server = self.client, self.server
@@ -135,19 +136,26 @@ def _options(job: Job, rows: OwnRows) -> Vafl:
         in_flight=method.in_flight,
         head_optimiser=Sgd(step),
         penalty=Penalty("l2", job.model.strength) if job.model.strength > 0 else Penalty(),
-        private=private_mode(job.embedding),
+        private=own_private_mode(job),
     )
+
+
+def own_private_mode(job: Job) -> PrivateEmbedding | None:
+    """The mechanism of a job with embedding.epsilon. One embedding of each record is kept back for its score."""
+    return private_mode(job.embedding, predictions_max=1) if job.embeds else None
 
 
 def _optimiser(job: Job, features: Any) -> Optimiser:
     """Where the user left the step open: for a linear part, the share of the curvature bound that is its own. The
-    parts' bounds need not be added up for that: each is taken as often as there are parts."""
+    parts' bounds need not be added up for that: each is taken as often as there are parts. In private mode the number
+    of columns, which is public, takes the place of the rows' mean squared norm."""
     entry, step = job.embedding, job.method.step
     if entry.optimiser == "adam" or (entry.optimiser == "auto" and entry.kind != "linear"):
         return Adam(step or ADAM_STEP)
     if step is None and entry.kind != "linear":
         raise BadJob('a network needs a number as method.step with embedding.optimiser = "sgd"; "adam" needs none.')
-    bound = CURVATURE[job.model.loss] * (len(job.parties) + 1) * max(mean_square(features), 1e-12)
+    squared = mean_square(features) if entry.epsilon is None else float(features.shape[1])
+    bound = CURVATURE[job.model.loss] * (len(job.parties) + 1) * max(squared, 1e-12)
     return Sgd(step or 1.0 / bound)
 
 

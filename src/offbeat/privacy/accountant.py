@@ -47,7 +47,7 @@ class GaussianRelease(msgspec.Struct, frozen=True):
 
 
 class PureRelease(msgspec.Struct, frozen=True):
-    """A release that is epsilon-private for its batch (the K-norm mechanism), with secret Poisson sampling or none."""
+    """A release that is epsilon-private for its batch (the Laplace mechanism), with secret Poisson sampling or none."""
 
     epsilon: float
     sampling_rate: float = 1.0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
 Scores = npt.NDArray[np.float64]
@@ -68,3 +69,19 @@ def exponential_norm_score(released: Scores, one: Scores, two: Scores, scale: fl
     proportional to exp(-r/scale) r^-(d-1), r the distance from the true value."""
     near, far = float(np.linalg.norm(released - one)), float(np.linalg.norm(released - two))
     return (far - near) / scale + (released.size - 1) * math.log(max(far, 1e-300) / max(near, 1e-300))
+
+
+def reachable_as_doubles(released: Scores, value: Scores, deviation: float, divisor: float) -> npt.NDArray[np.bool_]:
+    """Which coordinates can be (value + deviation * ndtri(u)) / divisor in doubles, u one of 2^52 uniform numbers.
+
+    Of noise drawn as doubles, all coordinates can be reached from the true value, and few from another one near it
+    (Mironov 2012). To be tried on every release that is said to be private.
+    """
+    found = np.zeros(released.size, dtype=bool)
+    for toward in (-np.inf, 0.0, np.inf):  # the division may have rounded either way
+        sums = released * divisor if toward == 0 else np.nextafter(released * divisor, toward)
+        divides = sums / divisor == released
+        nearest = np.floor(ndtr((sums - value) / deviation) * 2.0**52 - 0.5)
+        for step in range(-6, 7):
+            found |= divides & (value + deviation * ndtri((nearest + step + 0.5) * 2.0**-52) == sums)
+    return found

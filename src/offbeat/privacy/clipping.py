@@ -56,6 +56,6 @@ class AdaptiveClip:
         """s: the noise on the count when the pair may cost `joint_multiplier`."""
         return max(self.count_deviation, joint_multiplier / (2 * math.sqrt(COUNT_SHARE)))
 
-    def gradient_multiplier(self, joint_multiplier: float) -> float:
-        """z: the noise left for the gradient when the pair may cost `joint_multiplier`."""
-        return float((joint_multiplier**-2 - (2 * self.deviation(joint_multiplier)) ** -2) ** -0.5)
+    def share(self, joint_multiplier: float) -> float:
+        """Of what the pair may cost, for the count."""
+        return (joint_multiplier / (2 * self.deviation(joint_multiplier))) ** 2

@@ -3,12 +3,14 @@
 In VAFL a record is released again and again, by number, to a server that knows which upload held it. So there is no
 gain from subsampling, and the cost of one record at one client is a plain Gaussian composition over
 
-    its own embeddings    norm at most `clip`, normal noise of deviation `noise`:    mu^2 = releases (2 clip / noise)^2
+    its own embeddings    norm at most `clip`, noise of deviation `noise`:           mu^2 = releases (2 clip / noise)^2
     the client's weights  stepped with its gradient, norm at most `gradient_clip`,
                           noise of deviation `gradient_noise * gradient_clip`:       mu^2 = steps (2 / gradient_noise)^2
 
     mu = sqrt(sum of both)         epsilon from mu and delta by the exact curve of Gaussian differential privacy
 
+Embeddings and gradients are rounded to whole steps of a grid, and the noise is a discrete Gaussian (`discrete`), which
+costs no more than normal noise of these deviations.
 The second line is needed because *other* records' embeddings are computed with weights that this record has moved.
 Adjacency is replace-one: the columns of one record at one client are changed for any others. Not covered: labels,
 several records of one person, and statistics that were computed from the data before training (scaling).
@@ -17,13 +19,16 @@ several records of one person, and statistics that were computed from the data b
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.errors import BadJob
+from offbeat.learning.grid import Grid
 from offbeat.privacy.accountant import GaussianRelease, gaussian_mu, gdp_epsilon, gdp_mu
+from offbeat.privacy.discrete import GridNoise
 
 Counts = NDArray[np.int64]
 
@@ -38,6 +43,7 @@ class PrivateEmbedding:
     clip: float = 1.0
     gradient_clip: float = 1.0
     delta: float = 1e-5
+    predictions_max: int = 0  # embeddings of one record that may leave after training; counted from the start
 
     def __post_init__(self) -> None:
         positive = {name: getattr(self, name) for name in ("noise", "gradient_noise", "clip", "gradient_clip")}
@@ -48,14 +54,34 @@ class PrivateEmbedding:
                 f"least 1 and delta between 0 and 1; got {', '.join(wrong) or self}."
             )
 
+    @cached_property
+    def grid_noise(self) -> GridNoise:
+        """Of an embedding."""
+        return GridNoise.of(self.noise / self.clip)
+
+    @cached_property
+    def grid(self) -> Grid:
+        """Of an embedding."""
+        bound = math.isqrt(self.grid_noise.squared)
+        return Grid(self.clip / bound, bound)
+
+    @cached_property
+    def gradient_grid_noise(self) -> GridNoise:
+        return GridNoise.of(self.gradient_noise)
+
+    @cached_property
+    def gradient_grid(self) -> Grid:
+        bound = math.isqrt(self.gradient_grid_noise.squared)
+        return Grid(self.gradient_clip / bound, bound)
+
+    def cost(self, releases: int, steps: int) -> dict[GaussianRelease, int]:
+        """Of a record with this many released embeddings and this many gradient steps, as a ledger has it."""
+        if self.noise / self.clip == self.gradient_noise:
+            return {GaussianRelease(self.gradient_noise): releases + steps}
+        return {GaussianRelease(self.noise / self.clip): releases, GaussianRelease(self.gradient_noise): steps}
+
     def mu(self, releases: int, steps: int) -> float:
-        """Of a record with this many released embeddings and this many gradient steps."""
-        return gaussian_mu(
-            {GaussianRelease(self.noise / self.clip): releases, GaussianRelease(self.gradient_noise): steps}
-            if self.noise / self.clip != self.gradient_noise
-            else {GaussianRelease(self.gradient_noise): releases + steps},
-            "replace-one",
-        )
+        return gaussian_mu(self.cost(releases, steps), "replace-one")
 
     def epsilon(self, releases: int, steps: int) -> float:
         return gdp_epsilon(self.mu(releases, steps), self.delta)
@@ -63,7 +89,7 @@ class PrivateEmbedding:
     @property
     def epsilon_max(self) -> float:
         """What the cap promises, whatever the run does."""
-        return self.epsilon(self.uploads_max, self.uploads_max)
+        return self.epsilon(self.uploads_max + self.predictions_max, self.uploads_max)
 
 
 def calibrate(
@@ -74,14 +100,15 @@ def calibrate(
     clip: float = 1.0,
     gradient_clip: float = 1.0,
     embedding_share: float = 0.5,
+    predictions_max: int = 0,
 ) -> PrivateEmbedding:
     """The mechanism whose cap costs exactly (epsilon, delta); `embedding_share` of mu^2 goes to the embeddings."""
     if not 0 < embedding_share < 1:
         raise BadJob(f"embedding_share must lie strictly between 0 and 1; got {embedding_share}.")
     mu = gdp_mu(epsilon, delta) * (1 - 1e-9)
-    noise = 2 * clip * math.sqrt(uploads_max / embedding_share) / mu
+    noise = 2 * clip * math.sqrt((uploads_max + predictions_max) / embedding_share) / mu
     gradient_noise = 2 * math.sqrt(uploads_max / (1 - embedding_share)) / mu
-    return PrivateEmbedding(noise, gradient_noise, uploads_max, clip, gradient_clip, delta)
+    return PrivateEmbedding(noise, gradient_noise, uploads_max, clip, gradient_clip, delta, predictions_max)
 
 
 def bought_epsilon(noise: float, uploads: int, delta: float = 1e-5, clip: float = 1.0) -> float:
@@ -109,6 +136,7 @@ class RecordLedger:
         return np.asarray(rows[self.released[rows] < self.mechanism.uploads_max])
 
     def spend(self, rows: Counts, *, step: bool) -> None:
+        assert len(np.unique(rows)) == len(rows), "a record would leave twice and be counted once"
         assert np.all(self.released[rows] < self.mechanism.uploads_max), "a record was about to pass its cap"
         self.released[rows] += 1
         if step:
@@ -119,11 +147,17 @@ class RecordLedger:
         self.released += uploads
         self.stepped += uploads
 
+    def cost(self, record: int) -> dict[GaussianRelease, int]:
+        """What was released about one record: for an account over several runs."""
+        reserved = self.mechanism.predictions_max
+        return self.mechanism.cost(int(self.released[record]) + reserved, int(self.stepped[record]))
+
     def statement(self) -> dict[str, Any]:
         """Of the record that has spent most: the keys every ledger states, and all that is needed to recompute epsilon:
         mu = 2 sqrt(releases (clip/noise)^2 + steps / gradient_noise^2)."""
-        releases, steps = self._worst()
         mechanism = self.mechanism
+        releases, steps = self._worst()
+        releases += mechanism.predictions_max
         return {
             "releases": releases,
             "steps": steps,
@@ -135,6 +169,7 @@ class RecordLedger:
             "mu": mechanism.mu(releases, steps),
             "releases_most": int(self.released.max(initial=0)),
             "uploads_max": mechanism.uploads_max,
+            "predictions_max": mechanism.predictions_max,
             "clip": mechanism.clip,
             "noise": mechanism.noise,
             "gradient_clip": mechanism.gradient_clip,

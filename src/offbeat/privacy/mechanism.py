@@ -1,34 +1,34 @@
 """How an edge turns its rows into one released gradient, and what that costs.
 
-Sound (the default): every row's gradient is clipped on its own, and noise covers every released coordinate.
+Sound (the default): every row's gradient is clipped on its own and rounded to whole steps of a public grid, and noise
+in whole steps covers every released coordinate. What leaves is whole numbers times a public scale; no other bits.
 
-| mechanism | rows of a release                        | noise on the sum             | cost of one release     |
-|-----------|------------------------------------------|------------------------------|-------------------------|
-| Gaussian  | Poisson: each row by its own secret coin | N(0, (multiplier * clip)^2)  | GaussianRelease         |
-| KNorm     | Poisson                                  | K-norm, scale 2 clip/epsilon | PureRelease             |
+| mechanism | rows of a release            | noise on the sum, in steps                     | cost            |
+|-----------|------------------------------|------------------------------------------------|-----------------|
+| Gaussian  | each by its own secret coin  | discrete Gaussian, deviation multiplier * clip | GaussianRelease |
+| Laplace   | the same (Poisson sampling)  | discrete Laplace, scale 2 clip sqrt(d)/epsilon | PureRelease     |
 
 The sum is divided by the *expected* number of rows, a public constant: the true number stays secret.
 
 For comparison only: `PaperNoise`, MAPA's clip and noise as printed, is not differentially private; `NoNoise` adds none.
 """
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from offbeat.errors import BadJob
+from offbeat.learning.grid import BOUND_MOST, Grid
 from offbeat.learning.horizontal import EdgeData, HorizontalModel
 from offbeat.privacy.accountant import GaussianRelease, PureRelease, Release
 from offbeat.privacy.clipping import AdaptiveClip, clip_average
-from offbeat.privacy.noise import (
-    Stream,
-    exponential_norm_noise,
-    fixed_size_sample,
-    gaussian_noise,
-    knorm_noise,
-    poisson_sample,
-)
+from offbeat.privacy.discrete import SCALE_MOST, GridNoise, discrete_laplace
+from offbeat.privacy.noise import Stream, exponential_norm_noise, fixed_size_sample, poisson_sample
 
 Vector = npt.NDArray[np.float64]
 
@@ -73,7 +73,12 @@ class Mechanism(Protocol):
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Per-row clipping, Poisson sampling, normal noise; with `count` also the noisy count for an adaptive clip."""
+    """Per-row clipping, Poisson sampling, discrete Gaussian noise; with `count` also a noisy count of rows within the
+    clip, for an adaptive clip.
+
+    The count is one more coordinate of each row's vector: +weight for a row within the clip, -weight for another. So
+    what one row adds has a squared norm of at most bound^2 + weight^2, and the noise is made for that.
+    """
 
     multiplier: float
     rate: float
@@ -88,32 +93,51 @@ class Gaussian:
     def cost(self) -> Release:
         return GaussianRelease(self.multiplier, self.rate)
 
-    @property
-    def gradient_multiplier(self) -> float:
-        return self.multiplier if self.count is None else self.count.gradient_multiplier(self.multiplier)
+    @cached_property
+    def noise(self) -> GridNoise:
+        return GridNoise.of(self.multiplier)
+
+    @cached_property
+    def weight(self) -> int:
+        """Of the count, in steps."""
+        share = 0.0 if self.count is None else self.count.share(self.multiplier)
+        return int(math.sqrt(share * self.noise.squared))
+
+    @cached_property
+    def bound(self) -> int:
+        """Steps in a clip."""
+        return math.isqrt(self.noise.squared - self.weight**2)
 
     def noise_per_clip(self, dimension: int) -> float:
-        return dimension * (self.gradient_multiplier / self.batch) ** 2
+        refuse_coarse(self.bound, dimension)
+        return dimension * self.noise.variance / (self.bound * self.batch) ** 2
 
     def release(
         self, model: HorizontalModel, parameters: Vector, data: EdgeData, clip: float, stream: Stream
     ) -> tuple[Vector, float]:
         rows = poisson_sample(stream, data.rows, self.rate)
-        total, below = model.clipped_sum(parameters, data, rows, clip)
-        total += gaussian_noise(stream, total.size, self.gradient_multiplier * clip)
+        grid = Grid(clip / self.bound, self.bound)
+        total, within = model.grid_sum(parameters, data, rows, grid)
+        total += self.noise.draw(stream, total.size)
+        released = np.asarray(total * (grid.step / self.batch), dtype=np.float64)
         if self.count is None:
-            return total / self.batch, NOT_COUNTED
-        shifted = below - rows.size / 2 + self.count.deviation(self.multiplier) * float(stream.normal(1)[0])
-        return total / self.batch, min(max(shifted / self.batch + 0.5, 0.0), 1.0)
+            return released, NOT_COUNTED
+        counted = self.weight * (2 * within - rows.size) + int(self.noise.draw(stream, 1)[0])
+        return released, min(max(counted / (2 * self.weight * self.batch) + 0.5, 0.0), 1.0)
 
 
 @dataclass(frozen=True)
-class KNorm:
-    """Per-row clipping, Poisson sampling and K-norm noise: pure epsilon for replacing one row."""
+class Laplace:
+    """Per-row clipping, Poisson sampling and discrete Laplace noise: pure epsilon for replacing one row.
+
+    Replacing a row whose vector has at most the norm `bound` changes the sum's absolute values by at most
+    2 bound sqrt(d) together, in whole numbers.
+    """
 
     epsilon: float
     rate: float
     rows: int
+    bound = BOUND_MOST
     warning = ""
 
     @property
@@ -123,16 +147,38 @@ class KNorm:
     def cost(self) -> Release:
         return PureRelease(self.epsilon, self.rate)
 
+    def scale(self, dimension: int) -> int:
+        """Of the noise, in steps."""
+        most = 2 * math.isqrt(dimension * self.bound**2)
+        return math.ceil(most / Fraction(self.epsilon))
+
     def noise_per_clip(self, dimension: int) -> float:
-        return dimension * (dimension + 1) * (2 / (self.batch * self.epsilon)) ** 2
+        refuse_coarse(self.bound, dimension)
+        if self.scale(dimension) > SCALE_MOST:
+            raise BadJob(
+                f"Noise for a pure epsilon of {self.epsilon:g} a release on {dimension} coordinates is too large to be "
+                "drawn. Use gaussian noise, or a larger epsilon."
+            )
+        return 2 * dimension * (self.scale(dimension) / (self.bound * self.batch)) ** 2
 
     def release(
         self, model: HorizontalModel, parameters: Vector, data: EdgeData, clip: float, stream: Stream
     ) -> tuple[Vector, float]:
         rows = poisson_sample(stream, data.rows, self.rate)
-        total, _ = model.clipped_sum(parameters, data, rows, clip)
-        total += knorm_noise(stream, total.size, 2 * clip / self.epsilon)
-        return total / self.batch, NOT_COUNTED
+        grid = Grid(clip / self.bound, self.bound)
+        total, _ = model.grid_sum(parameters, data, rows, grid)
+        total += discrete_laplace(stream, total.size, self.scale(total.size))
+        return np.asarray(total * (grid.step / self.batch), dtype=np.float64), NOT_COUNTED
+
+
+def refuse_coarse(bound: int, dimension: int) -> None:
+    """Refuse noise so large that the grid which can carry it is too coarse for a row's vector."""
+    if Grid(1.0, bound).reach(dimension) <= 0.5 * bound:
+        raise BadJob(
+            f"The noise is so much larger than the clip that only {bound} steps are left for a vector of {dimension} "
+            "coordinates, and rounding would take most of it. Nothing could be learned: raise epsilon, or ask for "
+            "fewer releases."
+        )
 
 
 @dataclass(frozen=True)
@@ -157,8 +203,7 @@ class PaperNoise:
         self, model: HorizontalModel, parameters: Vector, data: EdgeData, clip: float, stream: Stream
     ) -> tuple[Vector, float]:
         rows = fixed_size_sample(stream, data.rows, int(self.batch))
-        total, _ = model.clipped_sum(parameters, data, rows, np.inf)
-        clipped = clip_average(total / rows.size, clip)
+        clipped = clip_average(model.gradient_sum(parameters, data, rows) / rows.size, clip)
         size = clipped.size if self.noisy is None else self.noisy
         clipped[:size] += exponential_norm_noise(stream, size, 2 * clip / (self.batch * self.epsilon))
         return clipped, NOT_COUNTED
@@ -181,5 +226,4 @@ class NoNoise:
         self, model: HorizontalModel, parameters: Vector, data: EdgeData, clip: float, stream: Stream
     ) -> tuple[Vector, float]:
         rows = fixed_size_sample(stream, data.rows, int(self.batch))
-        total, _ = model.clipped_sum(parameters, data, rows, np.inf)
-        return total / rows.size, NOT_COUNTED
+        return model.gradient_sum(parameters, data, rows) / rows.size, NOT_COUNTED

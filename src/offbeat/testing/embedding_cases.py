@@ -13,7 +13,7 @@ import numpy as np
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Client, Server, Vafl
-from offbeat.algorithms.vafl_messages import MESSAGES, PredictGiven, Refreshed, Upload
+from offbeat.algorithms.vafl.messages import MESSAGES, PredictGiven, Refreshed, Upload
 from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, Head, LinearEmbedding, Optimiser, Penalty, Sgd
 from offbeat.message.codec import Codec
 from offbeat.party.contract import Effect, Event, Party, PartyName, Send
@@ -151,7 +151,7 @@ def _draw_costs(seed: int, clients: Sequence[PartyName]) -> CostModel:
 
 def _judge(outcome: Outcome, parties: Sequence[Any], before: float) -> tuple[str, tuple[int, int, int]]:
     server, clients = parties[0], parties[1:]
-    retried = sum(client.outbox.retried for client in clients)
+    retried = sum(client.releases.retried for client in clients)
     counts = (retried, server.refreshes.abandoned, server.refreshes.refused_rows)
     expected = "passes" if server.options.private is None else "budget"
     verdicts = {finish.verdict for finish in outcome.finished.values()}

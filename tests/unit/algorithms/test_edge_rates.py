@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from offbeat.algorithms.edge_rates import (
+from offbeat.algorithms.mapa.rates import (
     AsyncRate,
     CentralRate,
     Constants,

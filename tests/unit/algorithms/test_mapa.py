@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from offbeat.algorithms.edge_privacy import EdgePrivacy
-from offbeat.algorithms.edge_rates import SteadyRate
 from offbeat.algorithms.mapa import (
     MESSAGES,
     PROTOCOL,
@@ -22,10 +20,13 @@ from offbeat.algorithms.mapa import (
     asgd,
     parties,
 )
+from offbeat.algorithms.mapa.privacy import EdgePrivacy
+from offbeat.algorithms.mapa.rates import SteadyRate
 from offbeat.errors import BadData, BadJob, UnexpectedEvent
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.contract import (
+    END,
     Broadcast,
     Compute,
     Computed,
@@ -290,6 +291,25 @@ def test_a_crash_in_the_middle_of_a_job_costs_nothing_and_begins_anew():
     assert hello.body.uploads == 0 and again.ledger.releases == 0 and not again.computing
 
 
+def test_a_ticket_of_before_a_restart_releases_and_costs_nothing():
+    party = edge()
+    party.handle(Started())
+    assert party.handle(Computed(1)) == [] and party.ledger.releases == 0
+    done = run_job(party.handle(model()))
+    assert party.handle(Computed(7, done.result)) == [] and party.ledger.releases == 0
+    assert sends(party.handle(done), Upload) and party.ledger.releases == 1
+    assert party.handle(done) == [] and party.ledger.releases == 1
+
+
+def test_an_edge_that_was_stopped_keeps_what_it_had_computed():
+    party = edge()
+    party.handle(Started())
+    done = run_job(party.handle(model()))
+    (leaving,) = sends(party.handle(Woken(END)))
+    assert leaving.body == Leaving(0, True)
+    assert party.handle(done) == [] and party.handle(Woken(END)) == [] and party.ledger.releases == 0
+
+
 def test_cloud_survives_its_snapshot():
     party = cloud(updates=2)
     party.handle(Received("a", Hello(0.1, 0)))
@@ -339,7 +359,7 @@ def test_a_private_edge_refuses_a_clip_that_would_void_its_noise(clip):
 
 
 def test_stage_changes_are_observed():
-    from offbeat.algorithms.edge_rates import Constants, StagedRate
+    from offbeat.algorithms.mapa.rates import Constants, StagedRate
 
     rate = StagedRate(Constants(1, 1, 1, 1e-9, 1, 1), 4.0)
     party = Cloud(np.zeros(3), GradientStep(rate, 0.0), updates=9, lag_max=9)
@@ -357,7 +377,7 @@ def test_an_upload_later_than_the_step_allows_for_moves_less():
 
 
 def test_builders_give_a_cloud_and_its_edges():
-    from offbeat.algorithms.edge_rates import Constants
+    from offbeat.algorithms.mapa.rates import Constants
 
     made = asgd(MODEL, {"a": DATA, "b": DATA}, constants=Constants(1, 1, 1, 1, 2, 5), updates=3, seed=None)
     assert [party.name for party in made] == ["cloud", "a", "b"]

@@ -8,9 +8,8 @@ from scipy.sparse import csr_matrix
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Vafl, one_hot
-from offbeat.algorithms.vafl_answers import LIFE, Answers
-from offbeat.algorithms.vafl_measures import area_under_curve
-from offbeat.algorithms.vafl_messages import (
+from offbeat.algorithms.vafl.messages import (
+    AnswerWanted,
     Ask,
     Goodbye,
     Gradient,
@@ -20,15 +19,20 @@ from offbeat.algorithms.vafl_messages import (
     PredictGiven,
     Refresh,
     Refreshed,
+    ReleaseWanted,
     Resting,
     Resume,
     Resumed,
+    StopWanted,
+    UnderWay,
     Upload,
 )
+from offbeat.algorithms.vafl.releases import LIFE, Answers
 from offbeat.errors import BadData, BadJob, UnexpectedEvent
 from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Penalty, Sgd
+from offbeat.learning.scores import area_under_curve
 from offbeat.message.codec import Codec, decode_state, encode_state
-from offbeat.party.contract import Broadcast, Compute, Computed, Finish, PeerLost, Received, Send, Started, Wake, Woken
+from offbeat.party.contract import Broadcast, Compute, Computed, Finish, PeerLost, Received, Send, Started
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.run.record import reveals_of
 from offbeat.runtime.simulator import CostModel, Jitter, Simulator
@@ -92,7 +96,7 @@ def test_initial_upload_begins_training_for_all():
         (upload,) = uploads
         assert upload.wanted and upload.release == 2 and len(upload.rows) == 4
         np.testing.assert_array_equal(upload.embedding, np.zeros((4, 3)))
-        assert clients[name].outbox.pending.keys() == {2}
+        assert clients[name].releases.pending.keys() == {2}
 
 
 def test_upload_is_answered_at_the_head_before_its_step():
@@ -111,25 +115,13 @@ def test_the_server_takes_a_release_once_and_repeats_its_answer():
     server, _, firsts = started()
     (upload,) = firsts["ana"]
     waiting = server.handle(Received("ana", upload))
-    assert server.handle(Received("ana", upload)) == []  # under way
+    assert bodies(server.handle(Received("ana", upload))) == [UnderWay(upload.release)]
     (first,) = bodies(run_jobs(server, waiting), Gradient)
     iteration = server.iteration
     (second,) = bodies(server.handle(Received("ana", upload)), Gradient)
     assert second is first
     assert server.iteration == iteration
     assert server.duplicates == 2
-
-
-def test_a_retry_is_the_same_bytes_and_costs_nothing():
-    private = PrivateEmbedding(noise=1.0, gradient_noise=1.0, uploads_max=5)
-    _, clients, firsts = started(private=private, kind=Elsewhere)
-    codec = Codec(vafl.MESSAGES)
-    (upload,) = firsts["ana"]
-    spent = clients["ana"].ledger.released.copy()
-    for _ in range(3):
-        (again,) = bodies(clients["ana"].handle(Woken(upload.release)), Upload)
-        assert codec.encode(again) == codec.encode(upload)
-    np.testing.assert_array_equal(clients["ana"].ledger.released, spent)
 
 
 def test_a_gradient_is_applied_once():
@@ -323,10 +315,13 @@ def test_private_step_is_the_noisy_clipped_sum():
     ana, upload = clients["ana"], firsts["ana"][0]
     derivative = np.ones((4, 3))
     forward = ana.passes[upload.release]
-    exact = ana.embedding.clipped_sum(forward, derivative, 0.1)["weight"]
-    draws = ana.gradient_noise_source.stream(upload.release).normal(6).reshape(3, 2)
+    exact = ana.embedding.grid_sum(forward, derivative, private.gradient_grid)["weight"]
+    draws = private.gradient_grid_noise.draw(ana.gradient_noise_source.stream(upload.release), 6).reshape(3, 2)
     run_jobs(ana, ana.handle(Received("server", Gradient(upload.release, 0, 0.0, 0, derivative))))
-    np.testing.assert_allclose(ana.weights.trained["weight"], -0.5 * (exact + 0.2 * draws) / 4)
+    np.testing.assert_allclose(
+        ana.weights.trained["weight"], -0.5 * (exact + draws) * private.gradient_grid.step / 4, rtol=1e-12
+    )
+    assert np.linalg.norm(exact) <= 4 * private.gradient_grid.bound
 
 
 def test_an_old_snapshot_repeats_no_number_and_charges_what_it_forgot():
@@ -445,6 +440,9 @@ def test_every_message_travels():
         Upload(1, 0, -1, True, rows, h),
         Gradient(1, 2, 0.5, 3, h),
         Noted(1, True),
+        AnswerWanted(1),
+        UnderWay(1),
+        ReleaseWanted(1),
         Refresh(4, rows),
         Refreshed(4, 2, 0, rows, h.astype(np.float32)),
         Ask(1, False, rows),
@@ -453,6 +451,7 @@ def test_every_message_travels():
         PredictGiven(5, 7, h),
         Resume(3),
         Resumed(LIFE, 4, True),
+        StopWanted(),
         Halt("passes", "done", 9),
         Goodbye(),
     ]
@@ -470,8 +469,20 @@ def test_what_has_no_place_is_refused():
         server.handle(Received("zoe", Goodbye()))
     with pytest.raises(UnexpectedEvent, match="got Goodbye"):
         clients[0].handle(Received("server", Goodbye()))
-    with pytest.raises(UnexpectedEvent, match="one vector of 3 numbers"):
+    with pytest.raises(UnexpectedEvent, match=r"ana sent row numbers .* from 0 to 7"):
         server.handle(Received("ana", Upload(1, 0, -1, True, np.array([0, 99]), np.zeros((2, 3)))))
+    with pytest.raises(UnexpectedEvent, match="one vector of 3 numbers"):
+        server.handle(Received("ana", Upload(1, 0, -1, True, np.array([0, 1]), np.zeros((2, 4)))))
+
+
+def test_a_ticket_of_before_a_restart_is_passed_over():
+    server, clients, firsts = started()
+    for party in (server, *clients.values()):
+        before = encode_state(party.snapshot())
+        assert party.handle(Computed(99)) == [] and encode_state(party.snapshot()) == before
+    (work,) = server.handle(Received("ana", firsts["ana"][0]))
+    assert bodies(server.handle(Computed(work.ticket)), Gradient)
+    assert server.handle(Computed(work.ticket)) == []
 
 
 def test_wrong_options_are_named():
@@ -592,16 +603,6 @@ def test_the_last_answer_is_applied_before_the_client_leaves():
     effects = run_jobs(ana, waiting)
     assert ana.version == 1
     assert isinstance(effects[-1], Finish)
-
-
-def test_a_retry_waits_longer_and_gives_up():
-    _, clients, firsts = started(retry_s=1.0, retries_max=5)
-    pauses = []
-    for _ in range(5):
-        pauses += [e.after_s for e in clients["ana"].handle(Woken(firsts["ana"][0].release)) if isinstance(e, Wake)]
-    assert pauses == [2.0, 4.0, 8.0, 8.0, 8.0]
-    (end,) = clients["ana"].handle(Woken(firsts["ana"][0].release))
-    assert end.verdict == "peer-lost"
 
 
 def test_area_under_curve_counts_ties_half():

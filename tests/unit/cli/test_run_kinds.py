@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from offbeat.algorithms import vafl
+from offbeat.algorithms.vafl.messages import Upload
 from offbeat.audit.releases import ReleaseWatch, release_findings
 from offbeat.cli import app
 from offbeat.errors import BadJob
@@ -122,7 +123,7 @@ def test_an_audit_of_labels_answered_at_random_says_what_derivatives_reveal_then
 def test_an_audit_notices_a_number_used_for_two_values():
     watch = ReleaseWatch(SimpleNamespace(messages=vafl.MESSAGES))
     for value in (1.0, 1.0, 2.0):
-        body = vafl.Upload(7, 0, -1, True, np.array([0]), np.array([[value]]))
+        body = Upload(7, 0, -1, True, np.array([0]), np.array([[value]]))
         watch.handled("bank", Started(), [Send("server", body)])
     assert watch.repeated == 1
     assert watch.violations == ["bank used release number 7 for two different values"]

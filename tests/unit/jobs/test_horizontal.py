@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from offbeat.algorithms.edge_privacy import Paper, Sound, Unprotected
-from offbeat.algorithms.edge_rates import AsyncRate, NoisyRate, StagedRate, SteadyRate
 from offbeat.algorithms.fedbuff import BufferedMean, Mixing
+from offbeat.algorithms.mapa.privacy import Paper, Sound, Unprotected
+from offbeat.algorithms.mapa.rates import AsyncRate, NoisyRate, StagedRate, SteadyRate
 from offbeat.cli.edges import edge_commands
 from offbeat.data.horizontal import horizontal_from_arrays
 from offbeat.errors import BadData, BadInput, BadJob

@@ -14,12 +14,16 @@ from offbeat.learning.embeddings import (
     Penalty,
     Sgd,
     Weights,
-    clip_rows,
     expected,
 )
+from offbeat.learning.grid import Grid
 from offbeat.learning.row_order import RowOrder
 
 RNG = np.random.default_rng(8)
+
+
+def grid_of(clip):
+    return Grid(clip / 2**20, 2**20)
 
 
 def slope(function, at, step=1e-6):
@@ -35,14 +39,17 @@ def slope(function, at, step=1e-6):
 
 @pytest.mark.parametrize("clip", [None, 0.5, 50.0])
 def test_linear_gradient_is_the_slope_of_its_pass(clip):
+    """On a grid the slope is that of the clipped embedding; rounding has none."""
     x, derivative, noise = RNG.normal(size=(6, 4)), RNG.normal(size=(3, 2)), RNG.normal(size=(3, 2))
     embedding, rows = LinearEmbedding(4, 2, bias=True), np.array([5, 1, 2])
     weight, bias = RNG.normal(size=(2, 4)), RNG.normal(size=2)
-    disturbance = Disturbance(clip=clip, noise=noise)
+    disturbance = Disturbance(noise=noise) if clip is None else Disturbance(grid_of(clip))
 
     def pulled(weight, bias):
-        forward = embedding.forward(Weights({"weight": weight, "bias": bias}, {}), x, rows, disturbance)
-        return float(np.sum(forward.embedding * derivative) / 3)
+        raw = x[rows] @ weight.T + bias
+        norms = np.linalg.norm(raw, axis=1, keepdims=True)
+        clipped = raw if clip is None else raw * np.minimum(1.0, grid_of(clip).reach(2) / norms)
+        return float(np.sum(clipped * derivative) / 3)
 
     forward = embedding.forward(Weights({"weight": weight, "bias": bias}, {}), x, rows, disturbance)
     gradient = embedding.gradient(forward, derivative)
@@ -57,14 +64,14 @@ def test_linear_closed_form_norms_are_those_of_single_rows():
     total = {"weight": np.zeros((2, 4)), "bias": np.zeros(2)}
     for k, row in enumerate(rows):
         one = embedding.gradient(
-            embedding.forward(weights, x, np.array([row]), Disturbance(clip=1.0)), derivative[k : k + 1]
+            embedding.forward(weights, x, np.array([row]), Disturbance(grid_of(1.0))), derivative[k : k + 1]
         )
         norm = np.sqrt(sum(np.sum(value**2) for value in one.values()))
         for name, value in one.items():
             total[name] += value * min(1.0, 0.6 / norm)
-    found = embedding.clipped_sum(embedding.forward(weights, x, rows, Disturbance(clip=1.0)), derivative, 0.6)
+    found = embedding.grid_sum(embedding.forward(weights, x, rows, Disturbance(grid_of(1.0))), derivative, grid_of(0.6))
     for name, value in total.items():
-        np.testing.assert_allclose(found[name], value, atol=1e-12)
+        np.testing.assert_allclose(found[name] * grid_of(0.6).step, value, atol=1e-5)
 
 
 def test_sparse_rows_give_the_same_numbers():
@@ -74,14 +81,27 @@ def test_sparse_rows_give_the_same_numbers():
     one = embedding.forward(weights, embedding.place(dense), rows, Disturbance())
     other = embedding.forward(weights, embedding.place(sp.csr_matrix(dense)), rows, Disturbance())
     np.testing.assert_allclose(one.embedding, other.embedding)
-    for pull in (embedding.gradient, lambda f, d: embedding.clipped_sum(f, d, 0.3)):
-        np.testing.assert_allclose(pull(one, derivative)["weight"], pull(other, derivative)["weight"])
-
-
-def test_clip_rows():
     np.testing.assert_allclose(
-        clip_rows(np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]), 1.0), [[0.6, 0.8], [0.3, 0.4], [0, 0]]
+        embedding.gradient(one, derivative)["weight"], embedding.gradient(other, derivative)["weight"]
     )
+    sums = [embedding.grid_sum(forward, derivative, grid_of(0.3))["weight"] for forward in (one, other)]
+    assert np.array_equal(*sums)
+
+
+def test_an_embedding_on_a_grid_is_whole_steps_and_nothing_else():
+    embedding, grid = LinearEmbedding(4, 2), grid_of(0.5)
+    weights, x, rows = Weights({"weight": RNG.normal(size=(2, 4))}, {}), RNG.normal(size=(6, 4)), np.array([5, 1, 2])
+    seen = []
+
+    def draw(whole):
+        seen.append(whole)
+        return np.full_like(whole, 7)
+
+    forward = embedding.forward(weights, x, rows, Disturbance(grid, draw=draw))
+    assert np.array_equal(forward.embedding, (seen[0] + 7) * grid.step)
+    assert np.array_equal(forward.noise, np.full((3, 2), 7))
+    again = embedding.forward(weights, x, rows, Disturbance(grid, forward.noise))
+    assert np.array_equal(again.embedding, forward.embedding)
 
 
 @pytest.mark.parametrize(("loss", "outputs"), [("softmax", 3), ("logistic", 1), ("squared", 2)])

@@ -1,4 +1,4 @@
-"""The compiled clipped sum against per-row gradients built one by one."""
+"""The compiled sums against per-row gradients built one by one."""
 
 import math
 
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.errors import BadData, BadJob
+from offbeat.learning.grid import Grid
 from offbeat.learning.horizontal import LinearModel, edge_data, smoothness_by_power
 from offbeat.privacy.clipping import clipped_sum
 
@@ -19,6 +20,10 @@ def problem(loss, classes, seed=0, rows=30, features=5, dtype=np.float64):
     data = edge_data(rng.standard_normal((rows, features)).astype(dtype), rng.integers(0, classes, rows))
     model = LinearModel(loss, features, classes)
     return model, data, rng.standard_normal(model.dimension)
+
+
+def grid_of(clip):
+    return Grid(clip / 2**20, 2**20)
 
 
 def row_gradient(model, parameters, data, row):
@@ -33,23 +38,36 @@ def row_gradient(model, parameters, data, row):
 
 
 @pytest.mark.parametrize("loss,classes", MODELS)
-@pytest.mark.parametrize("clip", [0.3, 2.0, math.inf])
-def test_clipped_sum_equals_the_obvious_one(loss, classes, clip):
+@pytest.mark.parametrize("clip", [0.3, 2.0])
+def test_sums_equal_the_obvious_ones(loss, classes, clip):
     model, data, parameters = problem(loss, classes)
     rows = np.array([0, 3, 3, 7, 29])
     gradients = np.array([row_gradient(model, parameters, data, row) for row in rows])
-    found, below = model.clipped_sum(parameters, data, rows, clip)
-    expected = gradients.sum(axis=0) if clip == math.inf else clipped_sum(gradients, clip)
-    assert np.allclose(found, expected, atol=1e-5)
-    assert below == (np.linalg.norm(gradients, axis=1) <= clip).sum()
+    assert np.allclose(model.gradient_sum(parameters, data, rows), gradients.sum(axis=0), atol=1e-5)
+    grid = grid_of(clip)
+    found, within = model.grid_sum(parameters, data, rows, grid)
+    assert found.dtype == np.int64
+    assert np.allclose(found * grid.step, clipped_sum(gradients, clip), atol=1e-4)
+    assert within == (np.linalg.norm(gradients, axis=1) <= clip).sum()
 
 
-@given(seed=st.integers(0, 1000), clip=st.floats(0.01, 5.0), scale=st.floats(0.0, 50.0))
-@settings(max_examples=50, deadline=None)
-def test_one_row_never_contributes_more_than_the_clip(seed, clip, scale):
+@pytest.mark.parametrize("loss,classes", MODELS)
+def test_a_sum_on_the_grid_is_the_exact_sum_of_single_rows(loss, classes):
+    model, data, parameters = problem(loss, classes)
+    alone = [model.grid_sum(parameters, data, np.array([row]), grid_of(0.7))[0] for row in range(30)]
+    together, _ = model.grid_sum(parameters, data, np.arange(30), grid_of(0.7))
+    backwards, _ = model.grid_sum(parameters, data, np.arange(30)[::-1], grid_of(0.7))
+    assert np.array_equal(together, np.sum(alone, axis=0)) and np.array_equal(together, backwards)
+
+
+@given(
+    seed=st.integers(0, 1000), clip=st.floats(1e-100, 1e100), scale=st.floats(0.0, 1e200), bound=st.integers(8, 2**20)
+)
+@settings(max_examples=100, deadline=None)
+def test_one_row_never_contributes_more_than_the_bound(seed, clip, scale, bound):
     model, data, parameters = problem("squared-hinge", 3, seed)
-    total, _ = model.clipped_sum(scale * parameters, data, np.array([seed % 30]), clip)
-    assert np.linalg.norm(total) <= clip * (1 + 1e-9)
+    total, _ = model.grid_sum(scale * parameters, data, np.array([seed % 30]), Grid(clip / bound, bound))
+    assert sum(value**2 for value in total.tolist()) <= bound**2
 
 
 @pytest.mark.parametrize("loss,classes", MODELS)
@@ -57,17 +75,17 @@ def test_one_row_never_contributes_more_than_the_clip(seed, clip, scale):
 def test_a_poisoned_model_releases_nothing_unbounded(loss, classes, poison):
     model, data, parameters = problem(loss, classes)
     parameters[0] = poison
-    total, _ = model.clipped_sum(parameters, data, np.arange(30), 1.0)
-    assert np.isfinite(total).all() and np.linalg.norm(total) <= 30.0 + 1e-9
+    total, _ = model.grid_sum(parameters, data, np.arange(30), grid_of(1.0))
+    assert np.linalg.norm(total) <= 30 * 2**20
 
 
 def test_single_precision_rows_agree():
     model, data, parameters = problem("softmax", 4)
     single = edge_data(data.features.astype(np.float32), data.labels)
-    one, _ = model.clipped_sum(parameters, data, np.arange(30), 1.0)
-    two, _ = model.clipped_sum(parameters, single, np.arange(30), 1.0)
+    one, _ = model.grid_sum(parameters, data, np.arange(30), grid_of(1.0))
+    two, _ = model.grid_sum(parameters, single, np.arange(30), grid_of(1.0))
     assert single.features.dtype == np.float32
-    assert np.allclose(one, two, atol=1e-5)
+    assert np.allclose(one / 2**20, two / 2**20, atol=1e-4)
 
 
 @pytest.mark.parametrize("loss,classes", MODELS)
@@ -81,7 +99,7 @@ def test_start_loss_and_bounds(loss, classes):
         for _ in range(20):
             parameters = 10 * rng.standard_normal(model.dimension)
             for row in range(data.rows):
-                total, _ = model.clipped_sum(parameters, data, np.array([row]), math.inf)
+                total = model.gradient_sum(parameters, data, np.array([row]))
                 assert np.linalg.norm(total) <= bound * (1 + 1e-9)
 
 
@@ -93,8 +111,8 @@ def test_smoothness_bounds_the_change_of_the_gradient(loss, classes):
     everything = np.arange(data.rows)
     for _ in range(20):
         step = rng.standard_normal(model.dimension)
-        one, _ = model.clipped_sum(parameters, data, everything, math.inf)
-        two, _ = model.clipped_sum(parameters + step, data, everything, math.inf)
+        one = model.gradient_sum(parameters, data, everything)
+        two = model.gradient_sum(parameters + step, data, everything)
         assert np.linalg.norm(two - one) / data.rows <= bound * np.linalg.norm(step)
 
 
@@ -147,4 +165,6 @@ def test_rows_of_another_size_never_reach_the_kernel(columns, label, words):
     with pytest.raises(BadData, match=words):
         model.check(data)
     with pytest.raises(BadData, match=words):
-        model.clipped_sum(model.start(), data, np.arange(6), 1.0)
+        model.gradient_sum(model.start(), data, np.arange(6))
+    with pytest.raises(BadData, match=words):
+        model.grid_sum(model.start(), data, np.arange(6), grid_of(1.0))

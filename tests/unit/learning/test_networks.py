@@ -11,6 +11,7 @@ from offbeat.algorithms import vafl  # noqa: E402
 from offbeat.errors import BadJob  # noqa: E402
 from offbeat.learning.embedding_table import HostShelf  # noqa: E402
 from offbeat.learning.embeddings import Adam, AdditiveHead, Disturbance, LinearEmbedding, Sgd, Weights  # noqa: E402
+from offbeat.learning.grid import Grid, round_rows  # noqa: E402
 from offbeat.learning.networks import (  # noqa: E402
     DeviceShelf,
     Perturb,
@@ -34,6 +35,10 @@ EMBEDDINGS = {
 }
 
 
+def grid_of(clip):
+    return Grid(clip / 2**20, 2**20)
+
+
 def drawn(embedding, rows=4, seed=0):
     rng = np.random.default_rng(seed)
     return embedding.place(rng.normal(size=(rows, *embedding.example)).astype(np.float32)), rng
@@ -46,21 +51,23 @@ def test_row_gradients_add_up_to_autograd(kind, clip):
     features, rng = drawn(embedding)
     weights = embedding.initial(rng)
     derivative = rng.normal(size=(3, 3))
-    disturbance = Disturbance(clip=clip, noise=rng.normal(size=(3, 3)))
+    grid = None if clip is None else grid_of(clip)
+    noise = rng.normal(size=(3, 3)) if clip is None else rng.integers(-9999, 9999, size=(3, 3))
+    disturbance = Disturbance(grid, noise)
     forward = embedding.forward(weights, features, ROWS, disturbance)
     mean = embedding.to_arrays(embedding.gradient(forward, derivative))
     each = embedding.to_arrays(embedding.row_gradients(forward, derivative))
     for name, value in mean.items():
         np.testing.assert_allclose(each[name].mean(axis=0), value, atol=1e-5)
     for row in range(3):  # the slow, obvious way: one row at a time
-        alone = Disturbance(clip=clip, noise=disturbance.noise[row : row + 1])
+        alone = Disturbance(grid, noise[row : row + 1])
         single = embedding.forward(weights, features, ROWS[row : row + 1], alone)
         for name, value in embedding.to_arrays(embedding.gradient(single, derivative[row : row + 1])).items():
             np.testing.assert_allclose(each[name][row], value, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", EMBEDDINGS)
-def test_clipped_sum_bounds_every_row(kind):
+def test_grid_sum_bounds_every_row(kind):
     embedding = EMBEDDINGS[kind]()
     features, rng = drawn(embedding)
     forward = embedding.forward(embedding.initial(rng), features, ROWS, QUIET)
@@ -68,9 +75,23 @@ def test_clipped_sum_bounds_every_row(kind):
     each = embedding.to_arrays(embedding.row_gradients(forward, derivative))
     norms = np.sqrt(sum((value.reshape(3, -1) ** 2).sum(axis=1) for value in each.values()))
     assert norms.min() > 0.5
-    summed = embedding.to_arrays(embedding.clipped_sum(forward, derivative, 0.5))
-    for name, value in summed.items():
-        np.testing.assert_allclose(value, np.tensordot(0.5 / norms, each[name], 1), atol=1e-4)
+    grid = grid_of(0.5)
+    for name, value in embedding.grid_sum(forward, derivative, grid).items():
+        assert value.dtype == np.int64
+        np.testing.assert_allclose(value * grid.step, np.tensordot(0.5 / norms, each[name], 1), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", EMBEDDINGS)
+def test_an_embedding_on_a_grid_has_no_other_bits(kind):
+    """What leaves must be a function of whole numbers: equal where they are, whatever the network's own last bits."""
+    embedding = EMBEDDINGS[kind]()
+    features, rng = drawn(embedding)
+    grid, noise = grid_of(0.3), rng.integers(-(2**22), 2**22, size=(3, 3))
+    forward = embedding.forward(embedding.initial(rng), features, ROWS, Disturbance(grid, noise))
+    with torch.no_grad():
+        whole = round_rows(embedding.module(features[torch.as_tensor(ROWS)]).numpy(), grid)
+        expected = embedding.final(torch.as_tensor((whole + noise) * grid.step, dtype=torch.float32))
+    assert np.array_equal(forward.embedding, expected.numpy())
 
 
 def test_a_linear_module_is_the_linear_embedding():
@@ -81,17 +102,16 @@ def test_a_linear_module_is_the_linear_embedding():
     weights = Weights(
         {"weight": module.weight.detach().double().numpy(), "bias": module.bias.detach().double().numpy()}, {}
     )
-    disturbance = Disturbance(clip=0.4, noise=rng.normal(size=(3, 3)))
+    disturbance = Disturbance(grid_of(0.4), rng.integers(-9999, 9999, size=(3, 3)))
     a = ours.forward(weights, ours.place(x), ROWS, disturbance)
     b = theirs.forward(theirs.initial(rng), theirs.place(x), ROWS, disturbance)
     np.testing.assert_allclose(a.embedding, b.embedding, atol=1e-12)
     derivative = rng.normal(size=(3, 3))
-    for one, other in [
-        (ours.gradient(a, derivative), theirs.gradient(b, derivative)),
-        (ours.clipped_sum(a, derivative, 0.7), theirs.clipped_sum(b, derivative, 0.7)),
-    ]:
-        for name in ("weight", "bias"):
-            np.testing.assert_allclose(one[name], other[name].numpy(), atol=1e-12)
+    one, other = ours.gradient(a, derivative), theirs.gradient(b, derivative)
+    sums = ours.grid_sum(a, derivative, grid_of(0.7)), theirs.grid_sum(b, derivative, grid_of(0.7))
+    for name in ("weight", "bias"):
+        np.testing.assert_allclose(one[name], other[name].numpy(), atol=1e-12)
+        np.testing.assert_allclose(sums[0][name], sums[1][name], atol=1)
     assert theirs.work == ours.work == 15
 
 

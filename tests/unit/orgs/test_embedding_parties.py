@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from offbeat.algorithms.vafl_messages import Ask, Refresh, Upload
+from offbeat.algorithms.vafl.messages import Ask, Refresh, Upload
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.orgs.embedding_guard import BatchNamed, GuardedEmbedding
 from offbeat.orgs.housemates import Housemates

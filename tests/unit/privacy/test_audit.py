@@ -4,16 +4,22 @@ import numpy as np
 import pytest
 
 from offbeat.lab.bench.edge_audit import (
+    MODEL,
+    ROWS,
+    Doubles,
     as_expected,
+    clipped,
     gaussian_release,
     gaussian_training,
-    knorm_release,
+    laplace_release,
+    last_bits,
     paper_release,
     paper_training,
     worlds,
 )
 from offbeat.privacy.accountant import gdp_epsilon
 from offbeat.privacy.audit import epsilon_shown
+from offbeat.privacy.mechanism import Gaussian
 
 RNG = np.random.default_rng(0)
 
@@ -43,16 +49,13 @@ def test_randomised_response_is_found_out():
 
 
 def test_the_worlds_are_neighbours_and_only_the_canary_pulls():
-    from offbeat.lab.bench.edge_audit import MODEL
-
     one, two, parameters, direction = worlds()
     assert (one.features != two.features).any(axis=1).sum() == 1
     assert np.array_equal(one.labels, two.labels)
-    ordinary, _ = MODEL.clipped_sum(parameters, one, np.arange(one.rows - 1), 1.0)
+    ordinary = MODEL.gradient_sum(parameters, one, np.arange(one.rows - 1))
     assert np.linalg.norm(ordinary) < 1e-12
     assert np.linalg.norm(direction) == pytest.approx(1.0)
-    other, _ = MODEL.clipped_sum(parameters, two, np.array([two.rows - 1]), 1.0)
-    assert direction @ other < -0.99
+    assert direction @ clipped(MODEL, parameters, two) < -0.99
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ def test_the_worlds_are_neighbours_and_only_the_canary_pulls():
     [
         lambda: gaussian_release(2.0, 1.0, 2000),
         lambda: gaussian_release(0.6, 0.5, 2000),
-        lambda: knorm_release(3.0, 0.3, 2000),
+        lambda: laplace_release(3.0, 0.3, 2000),
         lambda: gaussian_training(1.5, 0.5, 20, 200),
         lambda: paper_release(0.1, 1000),
         lambda: paper_training(0.1, 10, 200),
@@ -70,3 +73,11 @@ def test_sound_mode_keeps_its_promise_and_paper_mode_does_not(attack):
     findings = attack()
     assert as_expected(findings), findings
     assert max(finding.shown / max(finding.promised, 1e-9) for finding in findings) > 0.2, "the attack is too weak"
+
+
+def test_last_bits_give_doubles_away_and_not_whole_numbers():
+    sound = last_bits(Gaussian(20.0, 1.0, ROWS), "whole numbers", 200)
+    doubles = last_bits(Doubles(20.0, 1.0, ROWS), "doubles", 200)
+    assert as_expected(sound + doubles), sound + doubles
+    assert max(finding.shown for finding in doubles) > 2.9, "a hundred runs can show no more"
+    assert all(finding.shown == 0.0 for finding in sound), "chance"

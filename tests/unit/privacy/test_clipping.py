@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.privacy.clipping import AdaptiveClip, clip_average, clip_factors, clipped_sum
+from offbeat.privacy.mechanism import Gaussian
 
 BATCH, CLIP = 12, 0.6
 
@@ -58,7 +59,11 @@ def test_adaptive_clip_moves_towards_the_quantile_and_prices_its_count():
     assert rule.next(1.0, 0.5) == 1.0
     assert rule.next(1.0, 1.0) < 1.0 < rule.next(1.0, 0.0)
     for joint in (1.3, 30.0):
-        left, deviation = rule.gradient_multiplier(joint), rule.deviation(joint)
-        assert (left**-2 + (2 * deviation) ** -2) ** -0.5 == pytest.approx(joint)
-        assert joint < left <= joint / math.sqrt(0.9) + 1e-9, "the count takes a tenth at most"
+        mechanism = Gaussian(joint, 1.0, 100, rule)
+        deviation = math.sqrt(mechanism.noise.variance)
+        left, counted = deviation / mechanism.bound, deviation / (2 * mechanism.weight)
+        assert counted == pytest.approx(rule.deviation(joint), rel=1e-5)
+        assert (left**-2 + (2 * counted) ** -2) ** -0.5 == pytest.approx(joint, rel=1e-5)
+        assert mechanism.bound**2 + mechanism.weight**2 <= mechanism.noise.squared
+        assert joint < left <= joint / math.sqrt(0.9) * (1 + 1e-5), "the count takes a tenth at most"
     assert rule.deviation(1.3) == 5.0

@@ -1,11 +1,13 @@
 """A budget is a stop rule, and a crash never makes it larger."""
 
 import msgspec
+import numpy as np
 import pytest
 
-from offbeat.errors import BadInput, BudgetSpent
+from offbeat.errors import BadInput, BudgetSpent, Refused
 from offbeat.privacy.accountant import epsilon
-from offbeat.privacy.ledger import Budget, GaussianRelease, Ledger, PureRelease
+from offbeat.privacy.embedding import RecordLedger, calibrate
+from offbeat.privacy.ledger import Account, Budget, GaussianRelease, Ledger, PureRelease, together
 
 STEP = GaussianRelease(8.0)
 
@@ -71,3 +73,64 @@ def test_without_a_budget_it_counts_and_asks_for_a_delta():
     assert ledger.epsilon(1e-5, "add-remove") == epsilon({STEP: 7}, 1e-5, "add-remove")
     with pytest.raises(BadInput, match="delta"):
         ledger.epsilon()
+
+
+# -- over several runs -----------------------------------------------------------------------------------------------
+
+
+SAMPLED = GaussianRelease(2.0, 0.1)
+BUDGET = Budget(2.0, 1e-5)
+
+
+def test_what_came_before_is_composed_with_what_comes():
+    whole = spend_all(Ledger(BUDGET), STEP)
+    later = Ledger(BUDGET, proven={STEP: whole}, before={STEP: 4})
+    assert spend_all(later, STEP) == whole - 4
+    assert later.epsilon() == pytest.approx(epsilon({STEP: whole}, 1e-5))
+    assert later.statement()["spent_before"] == [["gaussian", 8.0, 1.0, 4]]
+
+
+def test_one_sequence_costs_less_than_the_sum_of_its_parts():
+    """Why releases are kept and not epsilons: two runs of epsilon 1.2 and 1.2 fit into 2."""
+    small = GaussianRelease(40.0)
+    count = next(n for n in range(1, 1000) if epsilon({small: n + 1}, 1e-5) > 1.2)
+    half = {small: count}
+    account = Account().reserve("one", half, BUDGET).settle("one", half).reserve("two", half, BUDGET)
+    assert epsilon(together(*account.runs.values()), 1e-5) <= 2.0 < 2 * epsilon(half, 1e-5)
+
+
+def test_a_reservation_binds_until_it_is_settled():
+    account = Account().reserve("one", {STEP: 3}, BUDGET)
+    with pytest.raises(BudgetSpent, match="does not cover run 'two'"):
+        account.reserve("two", {STEP: 3}, BUDGET)
+    settled = account.settle("one", {STEP: 1})
+    assert settled.reserve("two", {STEP: 3}, BUDGET).runs == {"one": {STEP: 1}, "two": {STEP: 3}}
+
+
+def test_a_restart_has_its_reservation_and_a_used_name_never_gets_another():
+    account = Account().reserve("one", {STEP: 3}, BUDGET)
+    assert account.reserve("one", {STEP: 3}, BUDGET) == account
+    with pytest.raises(BudgetSpent):
+        account.reserve("one", {STEP: 3, PureRelease(3.0): 1}, BUDGET)
+    settled = account.settle("one", {STEP: 2})
+    assert settled.settle("one", {}) == settled
+    with pytest.raises(Refused, match="a new name"):
+        settled.reserve("one", {STEP: 1}, BUDGET)
+
+
+def test_an_account_is_a_value_that_can_be_written_down():
+    account = Account().reserve("one", {STEP: 2, PureRelease(0.1): 2}, BUDGET).reserve("two", {SAMPLED: 3}, BUDGET)
+    account = account.settle("one", {STEP: 2})
+    state = msgspec.json.decode(msgspec.json.encode(account.snapshot()))
+    assert Account.restored(state) == account
+    assert account.without("two") == {STEP: 2}
+
+
+def test_a_records_releases_go_into_an_account():
+    mechanism = calibrate(4.0, 1e-5, 5, predictions_max=1)
+    ledger = RecordLedger(mechanism, 3)
+    ledger.spend(np.array([0, 2]), step=True)
+    spent = ledger.cost(2)
+    assert sum(spent.values()) == 3, "an embedding, a step, and the score that is kept back"
+    account = Account().reserve("one", mechanism.cost(6, 5), Budget(4.0, 1e-5)).settle("one", spent)
+    assert epsilon(account.runs["one"], 1e-5) == pytest.approx(ledger.statement()["epsilon"])

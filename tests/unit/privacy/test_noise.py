@@ -1,4 +1,4 @@
-"""Samplers: their moments, and that the log-ratio of densities is what the mechanism promises."""
+"""Sources, samples of rows, and the draws that protect nothing."""
 
 import numpy as np
 import pytest
@@ -9,33 +9,10 @@ from offbeat.privacy.noise import (
     exponential_norm_noise,
     fixed_size_sample,
     gaussian_noise,
-    knorm_noise,
     poisson_sample,
 )
 
 SOURCES = [SystemNoise(), SeededNoise(3, "edge-0")]
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=["system", "seeded"])
-@pytest.mark.parametrize("dimension", [1, 2, 10, 257])
-def test_knorm_sampler(source, dimension):
-    scale, draws = 0.7, 2_000
-    norms = np.array([np.linalg.norm(knorm_noise(source.stream(i), dimension, scale)) for i in range(draws)])
-    expected, variance = dimension * scale, dimension * scale**2
-    assert abs(norms.mean() - expected) < 4 * np.sqrt(variance / draws)
-    second = dimension * (dimension + 1) * scale**2
-    assert abs((norms**2).mean() - second) < 4 * (norms**2).std() / np.sqrt(draws)
-
-
-def test_knorm_log_ratio_never_passes_epsilon():
-    epsilon, sensitivity, dimension = 0.5, 2.0, 20
-    shift = np.zeros(dimension)
-    shift[0] = sensitivity
-    source = SeededNoise(0, "ratio")
-    for i in range(500):
-        eta = knorm_noise(source.stream(i), dimension, sensitivity / epsilon)
-        ratio = epsilon / sensitivity * (np.linalg.norm(eta - shift) - np.linalg.norm(eta))
-        assert abs(ratio) <= epsilon + 1e-12
 
 
 def test_paper_noise_has_the_norm_of_one_dimension_whatever_the_dimension():
@@ -71,6 +48,15 @@ def test_poisson_sample_at_the_ends():
     stream = SeededNoise(0, "ends").stream(0)
     assert poisson_sample(stream, 7, 1.0).tolist() == list(range(7))
     assert poisson_sample(stream, 5, 1e-12).size == 0
+    assert poisson_sample(stream, 5, 1e-300).size == 0  # below one word in 2^64
+
+
+def test_a_row_takes_part_if_its_word_is_below_the_rate():
+    class Fixed:
+        def words(self, count):
+            return np.array([0, 2**62 - 1, 2**62, 2**64 - 1], dtype=np.uint64)[:count]
+
+    assert poisson_sample(Fixed(), 4, 0.25).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("rows,size", [(10, 4), (1000, 12), (5, 9)])
@@ -81,7 +67,18 @@ def test_fixed_size_sample_has_no_repeats(rows, size):
 
 
 def test_seeded_streams_repeat_and_differ_by_number_and_name():
-    one = SeededNoise(5, "a").stream(1).normal(4)
-    assert np.array_equal(one, SeededNoise(5, "a").stream(1).normal(4))
-    assert not np.array_equal(one, SeededNoise(5, "a").stream(2).normal(4))
-    assert not np.array_equal(one, SeededNoise(5, "b").stream(1).normal(4))
+    one = SeededNoise(5, "a").stream(1).words(4)
+    assert np.array_equal(one, SeededNoise(5, "a").stream(1).words(4))
+    assert not np.array_equal(one, SeededNoise(5, "a").stream(2).words(4))
+    assert not np.array_equal(one, SeededNoise(5, "b").stream(1).words(4))
+
+
+def test_a_word_is_handed_out_once_however_the_stream_is_cut():
+    whole, cut = SeededNoise(5, "a").stream(1), SeededNoise(5, "a").stream(1)
+    assert np.array_equal(whole.words(16), np.concatenate([cut.words(7), cut.words(9)]))
+
+
+def test_nobody_can_draw_the_systems_words_again():
+    source = SystemNoise()
+    drawn = [source.stream(1).words(4).tobytes() for _ in range(100)]
+    assert len(set(drawn)) == 100

@@ -1,6 +1,7 @@
 """What private VAFL costs, to the digit; and labels answered at random."""
 
 import math
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from scipy.stats import norm
 
 from offbeat.errors import BadJob
 from offbeat.privacy.embedding import PrivateEmbedding, RecordLedger, bought_epsilon, calibrate
-from offbeat.privacy.label_response import private_targets, response_probabilities
+from offbeat.privacy.label_response import private_targets, response_probabilities, words_for_other
 from offbeat.privacy.noise import SeededNoise
 
 
@@ -87,6 +88,8 @@ def test_a_crash_may_over_count_never_under_count():
 def test_nonsense_is_refused():
     with pytest.raises(BadJob, match="noise = 0"):
         PrivateEmbedding(noise=0, gradient_noise=1, uploads_max=1)
+    with pytest.raises(BadJob, match="leaves nothing to learn"):
+        PrivateEmbedding(noise=1e12, gradient_noise=1, uploads_max=1).grid  # noqa: B018
     with pytest.raises(BadJob, match="embedding_share"):
         calibrate(1.0, 1e-5, 3, embedding_share=1.0)
     with pytest.raises(BadJob, match="label_dp_epsilon"):
@@ -111,6 +114,31 @@ def test_answers_keep_the_promise_and_the_mean(classes):
         assert np.all(np.abs(mean - true) < 4 * spread)
     if classes > 2:
         np.testing.assert_allclose(answered.sum(axis=1), 1.0)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 1000])
+@pytest.mark.parametrize("epsilon", [1e-6, 0.1, 1.0, 7.0, 43.0, 60.0, 100.0])
+def test_no_answer_is_more_than_a_factor_of_e_to_the_epsilon_likelier_under_one_label(epsilon, classes):
+    """In whole numbers of words; where the exact share is below one word in 2^64, it is one word."""
+    other = words_for_other(epsilon, classes)
+    keep = 2**64 - (classes - 1) * other
+    assert other >= 1
+    with localcontext() as context:
+        context.prec = 60
+        assert Decimal(keep) / other <= Decimal(epsilon).exp()
+        if epsilon < 40:
+            assert Decimal(keep) / other >= Decimal(epsilon).exp() * (1 - Decimal(2) ** -5)
+
+
+def test_each_word_answers_as_its_place_says():
+    class Words:
+        def words(self, count):
+            first = 2**64 - 2 * share
+            return np.array([0, first - 1, first, first + share - 1, first + share, 2**64 - 1], dtype=np.uint64)
+
+    share = words_for_other(1.0, 3)
+    answers = np.argmax(private_targets(np.eye(3)[[0] * 6], 1.0, Words()), axis=1)
+    assert answers.tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_numbers_are_not_classes():

@@ -62,6 +62,7 @@ def test_private_mode_states_its_epsilon_and_what_it_follows_from():
     assert result.record.verdict == "budget"
     assert any("experiments only" in warning for warning in result.record.warnings)
     assert any("differentially private for replace-one" in warning for warning in result.record.warnings)
+    assert any("metrics here were computed without noise" in warning for warning in result.record.warnings)
 
 
 @pytest.mark.parametrize(("task", "metric"), [("regression", "test_rmse"), ("multiclass", "test_accuracy")])
@@ -126,7 +127,9 @@ def test_linear_runs_need_no_torch():
 def test_the_automatic_step_is_the_inverse_of_the_mean_smoothness():
     data = problem()
     mean = sum(float(np.sum(np.square(data.train[name]))) for name in data.names) / data.rows
-    assert automatic_step(data, AdditiveHead(1, "logistic")) == pytest.approx(4 / (mean + 1))
+    assert automatic_step(data, AdditiveHead(1, "logistic"), public=False) == pytest.approx(4 / (mean + 1))
+    columns = sum(data.widths.values())
+    assert automatic_step(data, AdditiveHead(1, "logistic"), public=True) == pytest.approx(4 / (columns + 1))
 
 
 def test_a_penalty_it_does_not_know_is_refused():

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from offbeat.algorithms import vafl_messages, vfb2
+from offbeat.algorithms import vfb2
+from offbeat.algorithms.vafl import messages as vafl_messages
 from offbeat.data.vertical import vertical_from_arrays
 from offbeat.jobs.runtime import RuntimeEntry
 from offbeat.jobs.vertical import Job

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.edge_privacy import EdgePrivacy
-from offbeat.algorithms.edge_rates import SteadyRate
 from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge, GradientStep
+from offbeat.algorithms.mapa.privacy import EdgePrivacy
+from offbeat.algorithms.mapa.rates import SteadyRate
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.learning.horizontal import HorizontalModel, LinearModel, edge_data
 from offbeat.party.contract import Effect, Event, Party, State

@@ -12,10 +12,12 @@ import numpy as np
 
 from offbeat.algorithms.mapa import Cloud
 from offbeat.lab.reproduce.mapa_runs import BATCH, DELTA, Courses, Setting, build, model_for
+from offbeat.learning.grid import Grid, round_rows
 from offbeat.learning.horizontal import EdgeData, LinearModel, edge_data
 from offbeat.privacy.accountant import calibrate_multiplier
 from offbeat.privacy.clipping import clip_average
-from offbeat.privacy.noise import SeededNoise, exponential_norm_noise, gaussian_noise
+from offbeat.privacy.discrete import GridNoise
+from offbeat.privacy.noise import SeededNoise, exponential_norm_noise
 from offbeat.runtime.simulator import Simulator
 
 EPSILONS = (0.01, 0.1, 1.0)
@@ -82,14 +84,15 @@ def as_printed(clip: float, epsilon: float, seed: int) -> Release:
 
 
 def soundly(clip: float, multiplier: float, seed: int) -> Release:
-    """One record clipped at most at 1, and the Gaussian noise of a sound upload (its sum over a batch of one)."""
-    source = SeededNoise(seed, "inversion sound")
-    bound = min(clip, 1.0)
+    """One record clipped at most at 1, and the noise of a sound upload (its sum over a batch of one)."""
+    source, noise = SeededNoise(seed, "inversion sound"), GridNoise.of(multiplier)
+    bound = math.isqrt(noise.squared)
+    grid = Grid(min(clip, 1.0) / bound, bound)
 
     def release(gradient: np.ndarray, number: float) -> np.ndarray:
-        return clip_average(gradient, bound) + gaussian_noise(
-            source.stream(int(number)), gradient.size, multiplier * bound
-        )
+        whole = round_rows(gradient[None, :], grid)[0] + noise.draw(source.stream(int(number)), gradient.size)
+        released: np.ndarray = whole * grid.step
+        return released
 
     return release
 
@@ -111,7 +114,7 @@ def _recover_all(
         for stop, (parameters, clip) in enumerate(stops):
             row = 17 * digit + 3  # four test digits, the same at every stop
             truth = np.asarray(test.features[row], dtype=np.float64)
-            gradient, _ = model.clipped_sum(parameters, _one(test, row), np.array([0]), math.inf)
+            gradient = model.gradient_sum(parameters, _one(test, row), np.array([0]))
             recovered = recover(model, mechanism(clip)(gradient, digit * len(stops) + stop))
             likeness.append(correlation(recovered, truth))
             if digit == 0:

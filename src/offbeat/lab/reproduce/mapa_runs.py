@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.edge_privacy import Paper, Privacy, Sound, Unprotected
-from offbeat.algorithms.edge_rates import Constants, SteadyRate
 from offbeat.algorithms.fedbuff import LocalSteps, fedasync, fedbuff
 from offbeat.algorithms.mapa import MESSAGES, Cloud, asgd, audp, csgd, mapa, steady
+from offbeat.algorithms.mapa.privacy import Paper, Privacy, Sound, Unprotected
+from offbeat.algorithms.mapa.rates import Constants, SteadyRate
 from offbeat.data.images import Images
 from offbeat.data.load import load_images
 from offbeat.errors import BadInput
@@ -198,7 +198,7 @@ def measured_deviation(model: HorizontalModel, rows: dict[str, EdgeData]) -> flo
         return DEVIATION
     data, start = next(iter(rows.values())), model.start()
     chosen = np.arange(min(data.rows, 500))
-    each = np.array([model.clipped_sum(start, data, chosen[i : i + 1], math.inf)[0] for i in range(chosen.size)])
+    each = np.array([model.gradient_sum(start, data, chosen[i : i + 1]) for i in range(chosen.size)])
     return float(np.sqrt(((each - each.mean(axis=0)) ** 2).sum(axis=1).mean()))
 
 
@@ -384,5 +384,5 @@ def accuracy_and_loss(model: HorizontalModel, parameters: np.ndarray, rows: Edge
 
 def gradient_norm(model: HorizontalModel, parameters: np.ndarray, rows: EdgeData) -> float:
     """|average gradient| over rows, unclipped."""
-    total, _ = model.clipped_sum(parameters, rows, np.arange(rows.rows), math.inf)
+    total = model.gradient_sum(parameters, rows, np.arange(rows.rows))
     return float(np.linalg.norm(total)) / rows.rows

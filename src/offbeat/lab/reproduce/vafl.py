@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from offbeat.algorithms.vafl import what_clients_learn
-from offbeat.algorithms.vafl_options import Vafl
+from offbeat.algorithms.vafl.options import Vafl
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce.vafl_central import pooled_linear, trained_centrally
 from offbeat.lab.reproduce.vafl_panels import TITLES, Cells, Panel, figure_of, rows_of, run_panels

@@ -4,17 +4,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from offbeat.errors import BadData
-from offbeat.learning.embeddings import Head
+from offbeat.learning.embeddings import Array, Head
 from offbeat.learning.scores import area_under_curve
 from offbeat.party.contract import Effect, Observe
 
 if TYPE_CHECKING:
-    from offbeat.algorithms.vafl import Client, Server
-
-Array = NDArray[Any]
+    from offbeat.algorithms.vafl.client import Client
+    from offbeat.algorithms.vafl.server import Server
 
 
 def one_hot(labels: Array, classes: int) -> Array:
@@ -76,7 +74,7 @@ def score(head: Head, scores: Array, targets: Array) -> dict[str, float]:
     return {"accuracy": accuracy, "auc": area_under_curve(scores[:, 1], targets[:, 1] > 0.5)}
 
 
-def last_words(server: "Server") -> list[Effect]:
+def final_observations(server: "Server") -> list[Effect]:
     """What the server observed of the whole run: ages of embeddings, refreshes, repetitions."""
     return [
         Observe("lags", {name: server.table.lag_summary(i) for i, name in enumerate(server.clients)}),

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.vafl_options import Vafl
+from offbeat.algorithms.vafl.options import Vafl
 from offbeat.errors import BadData, BadJob
 from offbeat.learning.embeddings import Array, Embedding, Head, LinearEmbedding
 from offbeat.names import did_you_mean
 from offbeat.party.contract import PartyName
+from offbeat.privacy.embedding import PrivateEmbedding
+from offbeat.privacy.mechanism import refuse_coarse
 
 
 def checked_targets(
@@ -30,7 +32,7 @@ def checked_targets(
                 raise BadJob(f"{key} names {name!r}, and there is no such client. {did_you_mean(name, features)}")
     if options.private is not None:
         for name in features:
-            embeddings[name].check_row_gradients()
+            _check_private(options.private, embeddings[name])
     for name, rows in features.items():
         if rows.shape[0] != len(targets):
             raise BadData(
@@ -65,6 +67,13 @@ def _check_embeddings(features: Mapping[PartyName, Any], embeddings: Mapping[Par
                 f"{other} and {name} were given the same embedding object, which holds the noise of the pass under "
                 "way. Make one for each client; they may be made from the same module."
             )
+
+
+def _check_private(private: PrivateEmbedding, embedding: Embedding) -> None:
+    embedding.check_row_gradients()
+    trained = embedding.to_arrays(embedding.initial(np.random.default_rng(0)).trained)
+    refuse_coarse(private.grid.bound, embedding.width)
+    refuse_coarse(private.gradient_grid.bound, sum(value.size for value in trained.values()))
 
 
 def check_test_rows(

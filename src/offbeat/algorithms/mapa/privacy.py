@@ -16,7 +16,7 @@ from offbeat.errors import BadJob
 from offbeat.privacy.accountant import Adjacency, Release, calibrate_multiplier, calibrate_pure
 from offbeat.privacy.clipping import AdaptiveClip
 from offbeat.privacy.ledger import Budget, Ledger
-from offbeat.privacy.mechanism import Gaussian, KNorm, Mechanism, NoNoise, PaperNoise
+from offbeat.privacy.mechanism import Gaussian, Laplace, Mechanism, NoNoise, PaperNoise
 
 PerEdge = float | Mapping[str, float]
 
@@ -30,7 +30,7 @@ class Sound:
     uploads: int
     delta: float = 1e-5
     adjacency: Adjacency = "replace-one"
-    noise: Literal["gaussian", "k-norm"] = "gaussian"
+    noise: Literal["gaussian", "laplace"] = "gaussian"
     adaptive: AdaptiveClip | None = None
 
 
@@ -52,14 +52,16 @@ Privacy = Sound | Paper | Unprotected
 
 @dataclass(frozen=True)
 class EdgePrivacy:
-    """One edge's recipe, its budget, and the plan that calibration has shown to fit."""
+    """One edge's recipe, its budget, the plan that calibration has shown to fit, and what earlier runs released under
+    the same budget."""
 
     mechanism: Mechanism
     budget: Budget | None = None
     proven: tuple[tuple[Release, int], ...] = ()
+    before: tuple[tuple[Release, int], ...] = ()
 
     def ledger(self) -> Ledger:
-        return Ledger(self.budget, dict(self.proven))
+        return Ledger(self.budget, dict(self.proven), dict(self.before))
 
 
 def privacy_of_edges(privacy: Privacy, rows: Mapping[str, int], batch: float) -> dict[str, EdgePrivacy]:
@@ -87,9 +89,9 @@ def _sound(
     if privacy.noise == "gaussian":
         mechanism = Gaussian(amount, rate, rows, privacy.adaptive)
     elif privacy.adaptive is not None:
-        raise BadJob("An adaptive clip counts rows with normal noise; use gaussian noise with it, or a fixed clip.")
+        raise BadJob("An adaptive clip counts rows with Gaussian noise; use gaussian noise with it, or a fixed clip.")
     else:
-        mechanism = KNorm(amount, rate, rows)
+        mechanism = Laplace(amount, rate, rows)
     budget = Budget(epsilon, privacy.delta, privacy.adjacency)
     return EdgePrivacy(mechanism, budget, ((mechanism.cost(), privacy.uploads),))
 

@@ -1,16 +1,17 @@
-"""What VAFL's parties write down to come back from: plain values and arrays, no pickle."""
+"""What VAFL's parties write down to come back from: plain values and arrays, under the keys of older files."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offbeat.algorithms.vafl_refresh import Contribution
+from offbeat.algorithms.vafl.requests import Contribution
 from offbeat.learning.embeddings import Weights
 from offbeat.learning.sampling import generator_state, restore_generator
 from offbeat.party.contract import State
 
 if TYPE_CHECKING:
-    from offbeat.algorithms.vafl import Client, Server
+    from offbeat.algorithms.vafl.client import Client
+    from offbeat.algorithms.vafl.server import Server
 
 _SERVER_COUNTS = ("iteration", "rows_done", "tickets", "requests", "passes_told", "duplicates")
 
@@ -19,6 +20,7 @@ def client_state(client: "Client") -> State:
     embedding = client.embedding
     return {
         "phase": client.phase,
+        "stopping": client.stopping,
         "counts": [client.version, client.tickets, client.last_ask],
         "filled": [client.filled, client.filling_to],
         "asked": None if client.asked is None else [client.asked[0], client.asked[1].copy()],
@@ -27,7 +29,7 @@ def client_state(client: "Client") -> State:
         "memory": embedding.to_arrays(client.memory),
         "order": client.order.snapshot(),
         "clock": generator_state(client.clock),
-        "outbox": client.outbox.snapshot(),
+        "outbox": client.releases.snapshot(),
         "ledger": None if client.ledger is None else client.ledger.snapshot(),
         "test_ledger": None if client.test_ledger is None else client.test_ledger.snapshot(),
     }
@@ -35,7 +37,7 @@ def client_state(client: "Client") -> State:
 
 def restore_client(client: "Client", state: State) -> None:
     embedding = client.embedding
-    client.phase = state["phase"]
+    client.phase, client.stopping = state["phase"], state["stopping"]
     client.version, client.tickets, client.last_ask = state["counts"]
     client.filled, client.filling_to = state["filled"]
     client.asked = None if state["asked"] is None else (state["asked"][0], np.array(state["asked"][1]))
@@ -43,7 +45,7 @@ def restore_client(client: "Client", state: State) -> None:
     client.memory = embedding.from_arrays(state["memory"])
     client.order.restore(state["order"])
     restore_generator(client.clock, state["clock"])
-    client.outbox.restore(state["outbox"])
+    client.releases.restore(state["outbox"])
     for ledger, key in ((client.ledger, "ledger"), (client.test_ledger, "test_ledger")):
         if ledger is not None:
             ledger.restore(state[key])
@@ -53,6 +55,7 @@ def server_state(server: "Server") -> State:
     return {
         "phase": server.phase,
         "counts": [getattr(server, name) for name in _SERVER_COUNTS],
+        "patience": server.patience.factor,
         "loss": [server.loss_sum, server.loss_count, server.first_loss],
         "trained": server.head.to_arrays(server.weights.trained),
         "kept": server.head.to_arrays(server.weights.kept),
@@ -65,9 +68,9 @@ def server_state(server: "Server") -> State:
         "refreshes": server.refreshes.snapshot(),
         "buffer": [c.plain() for c in server.buffer.values()],
         "batches": [[ticket, [c.plain() for c in batch]] for ticket, batch in server.batches.items()],
-        "asking": server.asking.snapshot(),
+        "asking": server.rounds.snapshot(),
         "prediction": server.prediction.snapshot(),
-        "farewell": server.farewell.snapshot(),
+        "farewell": server.shutdown.snapshot(),
     }
 
 
@@ -75,6 +78,7 @@ def restore_server(server: "Server", state: State) -> None:
     server.phase = state["phase"]
     for name, value in zip(_SERVER_COUNTS, state["counts"], strict=True):
         setattr(server, name, value)
+    server.patience.factor = state["patience"]
     server.loss_sum, server.loss_count, server.first_loss = state["loss"]
     server.weights = Weights(server.head.from_arrays(state["trained"]), server.head.from_arrays(state["kept"]))
     server.memory = server.head.from_arrays(state["memory"])
@@ -86,6 +90,6 @@ def restore_server(server: "Server", state: State) -> None:
     server.refreshes.restore(state["refreshes"])
     server.buffer = {plain[0]: Contribution.from_plain(plain) for plain in state["buffer"]}
     server.batches = {ticket: [Contribution.from_plain(plain) for plain in batch] for ticket, batch in state["batches"]}
-    server.asking.restore(state["asking"])
+    server.rounds.restore(state["asking"])
     server.prediction.restore(state["prediction"])
-    server.farewell.restore(state["farewell"])
+    server.shutdown.restore(state["farewell"])

@@ -51,6 +51,33 @@ class Noted(Message, frozen=True, gc=False):
     begin: bool
 
 
+class AnswerWanted(Message, frozen=True, gc=False):
+    """A client asks what has become of a release that was not answered in its time. It is far shorter than the release.
+
+    Reveals: to the server, that the client waits.
+    """
+
+    release: int
+
+
+class UnderWay(Message, frozen=True, gc=False):
+    """What has this number arrived, and its answer is being worked on: a release at the server, a request at a client.
+
+    Reveals: nothing but that it arrived.
+    """
+
+    number: int
+
+
+class ReleaseWanted(Message, frozen=True, gc=False):
+    """The server does not have this release: the client is to send it again, byte for byte.
+
+    Reveals: nothing but that it did not arrive.
+    """
+
+    release: int
+
+
 class Refresh(Message, frozen=True, gc=False):
     """The server asks for fresh embeddings of rows that have grown too old.
 
@@ -137,6 +164,13 @@ class Resumed(Message, frozen=True, gc=False):
     begun: bool
 
 
+class StopWanted(Message, frozen=True, gc=False):
+    """A client's owner wants the run to end. The server ends it and answers with `Halt`.
+
+    Reveals: to the server, that this owner wants the run to end.
+    """
+
+
 class Halt(Message, frozen=True, gc=False):
     """Training is over.
 
@@ -159,6 +193,9 @@ MESSAGES = (
     Upload,
     Gradient,
     Noted,
+    AnswerWanted,
+    UnderWay,
+    ReleaseWanted,
     Refresh,
     Refreshed,
     Ask,
@@ -167,6 +204,7 @@ MESSAGES = (
     PredictGiven,
     Resume,
     Resumed,
+    StopWanted,
     Halt,
     Goodbye,
 )

@@ -1,0 +1,286 @@
+"""The cloud: it holds the model, takes uploads first in, first out, and lets its rule move the model."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from offbeat.algorithms.mapa.messages import CLOUD, Goodbye, Halt, Hello, Leaving, Model, Upload, expect_number
+from offbeat.errors import UnexpectedEvent
+from offbeat.party.contract import (
+    END,
+    Broadcast,
+    Effect,
+    Event,
+    Finish,
+    Observe,
+    PartyName,
+    PeerBack,
+    PeerLost,
+    Received,
+    Send,
+    Started,
+    State,
+    Wake,
+    Woken,
+)
+from offbeat.party.expected import expect
+
+AVERAGE_DECAY = 8.0
+NOISE_MOST = 1e30  # the same of an edge's noise for a clip of one
+
+
+class Rule(Protocol):
+    """What the cloud does with an upload. `clip` and `stage` go out with every model."""
+
+    @property
+    def clip(self) -> float: ...
+
+    @property
+    def stage(self) -> int: ...
+
+    def apply(self, parameters: np.ndarray, upload: Upload, lag: int, version: int) -> np.ndarray | None:
+        """The next model, in a new array; or None while the rule is still collecting."""
+        ...
+
+    def noise(self, per_clip: float) -> None: ...
+
+    def snapshot(self) -> State: ...
+
+    def restore(self, state: State) -> None: ...
+
+
+class Cloud:
+    """Holds the model (`parameters`, and `averaged` over the versions); serves whoever comes, in order of arrival."""
+
+    def __init__(
+        self,
+        start: np.ndarray,
+        rule: Rule,
+        *,
+        updates: int,
+        lag_max: int,
+        edges: Sequence[PartyName] = (),
+        name: PartyName = CLOUD,
+        linger_s: float = 1.0,
+        linger_rounds: int = 5,
+    ) -> None:
+        self.name = name
+        self.rule = rule
+        self.updates = updates
+        self.lag_max = lag_max
+        self.linger_s = linger_s
+        self.linger_rounds = linger_rounds
+        self.parameters = np.array(start, dtype=np.float64)
+        self.averaged = self.parameters
+        self.version = 0
+        self.seen: dict[PartyName, int] = {}  # last upload number of each edge
+        self.applied: dict[PartyName, int] = {}
+        self.noises: dict[PartyName, float] = {}
+        self.waiting_for: set[PartyName] = set(edges)  # edges that may still upload
+        self.lost: set[PartyName] = set()
+        self.lags: list[int] = [0] * (min(lag_max, 10_000) + 1)
+        self.refused = 0
+        self.repeated = 0
+        self.dropped = 0
+        self.ending: Halt | None = None
+        self.rounds_left = linger_rounds
+        self._handlers: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
+            Hello: self._hello,
+            Upload: self._upload,
+            Leaving: self._leaving,
+            Goodbye: self._goodbye,
+        }
+
+    def handle(self, event: Event) -> list[Effect]:
+        if isinstance(event, Received):
+            handler = self._handlers.get(type(event.body))
+            if handler is None:
+                raise UnexpectedEvent(
+                    f"{self.name}: {type(event.body).__name__} from {event.sender} has no place here."
+                )
+            return handler(event.sender, event.body)
+        if isinstance(event, Woken):
+            return self._woken(event.token)
+        if isinstance(event, PeerLost):
+            return self._peer_lost(event.peer)
+        if isinstance(event, PeerBack):
+            self.lost.discard(event.peer)
+        if isinstance(event, Started) and event.resumed:
+            return self._resumed()
+        return []
+
+    def _resumed(self) -> list[Effect]:
+        """Who was lost, and who has heard the end, is not known any more."""
+        self.lost, self.rounds_left = set(), self.linger_rounds
+        return [] if self.ending is None else self._say_halt()
+
+    def _hello(self, edge: PartyName, body: Hello) -> list[Effect]:
+        expect(0 <= body.noise_per_clip <= NOISE_MOST, edge, f"{body.noise_per_clip} as its noise for a clip of one")
+        expect_number(edge, "upload", body.uploads)
+        if self.ending is not None:
+            return [Send(edge, self.ending)]
+        self.waiting_for.add(edge)
+        self.lost.discard(edge)
+        if self.noises.get(edge) != body.noise_per_clip:
+            self.noises[edge] = body.noise_per_clip
+            self.rule.noise(max(self.noises.values()))
+        self.seen[edge] = max(self.seen.get(edge, 0), body.uploads)
+        return [self._model(edge, 0)]
+
+    def _model(self, edge: PartyName, lag: int) -> Send:
+        return Send(
+            edge,
+            Model(self.parameters, self.version, self.rule.clip, self.rule.stage, self.seen.get(edge, 0), lag),
+        )
+
+    def _upload(self, edge: PartyName, body: Upload) -> list[Effect]:
+        expect_number(edge, "upload", body.number)
+        if self.ending is not None:
+            return [Send(edge, self.ending)]
+        if body.number <= self.seen.get(edge, 0):
+            self.repeated += 1
+            return [self._model(edge, 0)]
+        self.waiting_for.add(edge)
+        self.seen[edge] = body.number
+        lag = self.version - body.version
+        if not self._well_formed(body):
+            self.dropped += 1
+            return [Observe("dropped", 1), self._model(edge, 0)]
+        if lag > self.lag_max:
+            self.refused += 1
+            return [Observe("refused", lag), self._model(edge, lag)]
+        return self._apply(edge, body, lag)
+
+    def _well_formed(self, body: Upload) -> bool:
+        return (
+            body.gradient.shape == self.parameters.shape
+            and body.gradient.dtype.kind == "f"
+            and bool(np.isfinite(body.gradient).all())
+            and 0 <= body.version <= self.version
+            and math.isfinite(body.fraction_within)
+        )
+
+    def _apply(self, edge: PartyName, body: Upload, lag: int) -> list[Effect]:
+        stage = self.rule.stage
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = self.rule.apply(self.parameters, body, lag, self.version)
+        if moved is not None and not np.isfinite(moved).all():
+            return self._end(
+                "diverged",
+                f"the model was no longer finite after {self.version} updates; the last that "
+                "was is kept. Use a smaller step, or constants that are bounds indeed.",
+            )
+        self.applied[edge] = self.applied.get(edge, 0) + 1
+        self.lags[min(lag, len(self.lags) - 1)] += 1
+        if moved is not None:
+            self.parameters = moved
+            self.version += 1
+            self.averaged = _averaged(self.averaged, moved, self.version)
+        effects: list[Effect] = [Observe("stage", self.rule.stage)] if self.rule.stage != stage else []
+        if self.version >= self.updates:
+            return effects + self._end("passes", f"{self.version} updates were applied.")
+        return [*effects, self._model(edge, lag)]
+
+    def _leaving(self, edge: PartyName, body: Leaving) -> list[Effect]:
+        expect_number(edge, "upload", body.uploads)
+        self.seen[edge] = max(self.seen.get(edge, 0), body.uploads)
+        if body.stopped:
+            answer = Halt("stopped", f"stopped by the owner of '{edge}'")
+            last = Halt("stopped", f"the owner of '{edge}', the last edge, stopped it after {self.version} updates.")
+        else:
+            answer = Halt("budget", "the edge's privacy budget is spent")
+            last = Halt("budget", f"every edge's budget is spent after {self.version} updates.")
+        return [Send(edge, self.ending or answer), *self._without(edge, last)]
+
+    def _without(self, edge: PartyName, last: Halt) -> list[Effect]:
+        """An edge has left. If it was the last one, the run ends."""
+        if edge not in self.waiting_for:
+            return []
+        self.waiting_for.discard(edge)
+        if self.ending is not None:
+            return []
+        return self._wait_for_lost() if self.waiting_for else self._end(last.verdict, last.reason)
+
+    def _peer_lost(self, edge: PartyName) -> list[Effect]:
+        self.lost.add(edge)
+        return self._wait_for_lost()
+
+    def _wait_for_lost(self) -> list[Effect]:
+        """When all edges that have not left are lost, one of them may still come back for a while."""
+        if self.ending is not None or not self.waiting_for or not self.waiting_for <= self.lost:
+            return []
+        return [Wake(self.linger_s * self.linger_rounds)]
+
+    def _end(self, verdict: str, reason: str) -> list[Effect]:
+        self.ending = Halt(verdict, reason)
+        return [*self._totals(), *self._say_halt()]
+
+    def _totals(self) -> list[Effect]:
+        totals = {"updates": self.version, "refused": self.refused, "repeated": self.repeated, "dropped": self.dropped}
+        observed: list[Effect] = [Observe(name, value) for name, value in totals.items()]
+        return [*observed, Observe("lags", tuple(self.lags)), Observe("updates_by_edge", dict(self.applied))]
+
+    def _say_halt(self) -> list[Effect]:
+        assert self.ending is not None
+        edges = tuple(sorted(self.waiting_for - self.lost))
+        if not edges or self.rounds_left <= 0:
+            return [Finish(self.ending.verdict, self.ending.reason)]
+        self.rounds_left -= 1
+        return [Broadcast(edges, self.ending), Wake(self.linger_s)]
+
+    def _goodbye(self, edge: PartyName, body: Goodbye) -> list[Effect]:
+        if self.ending is None:
+            return self._without(
+                edge, Halt("peer-lost", f"every edge has ended its part after {self.version} updates.")
+            )
+        self.waiting_for.discard(edge)
+        return [] if self.waiting_for - self.lost else [Finish(self.ending.verdict, self.ending.reason)]
+
+    def _woken(self, token: int) -> list[Effect]:
+        if token == END:
+            return [] if self.ending is not None else self._end("stopped", f"stopped by the owner of '{self.name}'")
+        if self.ending is not None:
+            return self._say_halt()
+        if self.waiting_for and self.waiting_for <= self.lost:
+            return self._end("peer-lost", f"every edge was lost after {self.version} updates.")
+        return []
+
+    def snapshot(self) -> State:
+        ending = None if self.ending is None else [self.ending.verdict, self.ending.reason]
+        return {
+            "parameters": self.parameters.copy(),
+            "averaged": self.averaged.copy(),
+            "version": self.version,
+            "rule": dict(self.rule.snapshot()),
+            "seen": dict(self.seen),
+            "applied": dict(self.applied),
+            "noises": dict(self.noises),
+            "waiting_for": sorted(self.waiting_for),
+            "lags": list(self.lags),
+            "lost": sorted(self.lost),
+            "counts": [self.refused, self.repeated, self.dropped, self.rounds_left],
+            "ending": ending,
+        }
+
+    def restore(self, state: State) -> None:
+        self.parameters, self.averaged = np.array(state["parameters"]), np.array(state["averaged"])
+        self.version = int(state["version"])
+        self.rule.restore(state["rule"])
+        self.seen, self.applied = dict(state["seen"]), dict(state["applied"])
+        self.noises, self.waiting_for = dict(state["noises"]), set(state["waiting_for"])
+        self.lags = list(state["lags"])
+        self.lost = set(state["lost"])
+        self.refused, self.repeated, self.dropped, self.rounds_left = state["counts"]
+        self.ending = None if state["ending"] is None else Halt(*state["ending"])
+
+
+def _averaged(average: np.ndarray, newest: np.ndarray, version: int) -> np.ndarray:
+    """Average over the versions so far, later ones weighing more (Shamir and Zhang 2013, polynomial decay).
+
+    Theorem 2 bounds the average, not the last model; and what is made of released values costs no privacy.
+    """
+    weight = (1 + AVERAGE_DECAY) / (version + AVERAGE_DECAY)
+    mixed: np.ndarray = average + weight * (newest - average)
+    return mixed

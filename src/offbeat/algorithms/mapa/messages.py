@@ -1,0 +1,90 @@
+"""What a cloud and its edges say to each other, and what each message gives away."""
+
+import numpy as np
+
+from offbeat.party.contract import Message, PartyName
+from offbeat.party.expected import expect
+
+CLOUD = "cloud"
+NUMBERS_END = 2**62  # numbers of uploads and versions are below: they and their successors fit the wire
+
+
+class Hello(Message, frozen=True):
+    """An edge joins, or is back, and asks for the model.
+
+    Reveals: to the cloud, that the edge takes part and how much noise it adds for a clip of one: its privacy level and,
+    as the noise is fitted to it, its number of rows.
+    """
+
+    noise_per_clip: float
+    uploads: int
+
+
+class Model(Message, frozen=True):
+    """The cloud's model.
+
+    Reveals: to one edge, a model trained on all edges' uploads; as private as those uploads are.
+    """
+
+    parameters: np.ndarray
+    version: int
+    clip: float
+    stage: int
+    answers: int  # the last upload the cloud has seen of this edge
+    lag: int  # how late that upload was
+
+
+class Upload(Message, frozen=True):
+    """One released gradient.
+
+    Reveals: to the cloud, the gradient of secret rows at `version`, clipped and noisy as the edge's mechanism says: in
+    sound mode whole numbers times a public scale, and what its ledger accounts for; in paper mode or without noise
+    possibly the rows themselves.
+    """
+
+    gradient: np.ndarray
+    version: int
+    number: int
+    fraction_within: float  # of rows within the clip, from a noisy whole number; or -1
+
+
+class Leaving(Message, frozen=True):
+    """The edge's budget is spent, or its owner has stopped it.
+
+    Reveals: to the cloud, that the edge will send no more, and why; the number of its uploads is not secret.
+    """
+
+    uploads: int
+    stopped: bool = False  # by its owner
+
+
+class Halt(Message, frozen=True):
+    """The cloud has all it wanted.
+
+    Reveals: to an edge, that the run is over and why.
+    """
+
+    verdict: str
+    reason: str
+
+
+class Goodbye(Message, frozen=True):
+    """An edge has heard that it may stop.
+
+    Reveals: nothing more.
+    """
+
+
+MESSAGES = (Hello, Model, Upload, Leaving, Halt, Goodbye)
+PROTOCOL = {  # (role, event) -> what may follow
+    ("cloud", Hello): (Model, Halt),
+    ("cloud", Upload): (Model, Halt),
+    ("cloud", Leaving): (Halt,),
+    ("cloud", Goodbye): (),
+    ("edge", Model): (Upload, Leaving),
+    ("edge", Halt): (Goodbye,),
+}
+
+
+def expect_number(sender: PartyName, what: str, number: int) -> None:
+    expect(0 <= number < NUMBERS_END, sender, f"the {what} number {number}")
