@@ -29,6 +29,9 @@ Rows = npt.NDArray[np.int64]
 Features = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 LOSS_CODES = {"logistic": 0, "hinge": 1, "squared-hinge": 2, "softmax": 3}
+FAST = {"reassoc", "contract", "nsz", "arcp"}
+"""What a compiled function may do to its arithmetic. One that is called by such a function states its own: without, it
+takes that of whichever caller is compiled first, and its last bits with it."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +237,7 @@ def smoothness_by_power(model: HorizontalModel, parameters: Vector, public: Edge
     return found
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
 def _gradient_sum(code, weights, features, labels, rows, total):  # type: ignore[no-untyped-def]
     """Add each row's gradient to `total`."""
     outputs, width = weights.shape[0], weights.shape[1] - 1
@@ -275,7 +278,7 @@ def _grid_sum(code, weights, features, labels, norms, rows, reach, step, limit, 
     return within
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
 def _scores(weights, x, scores):  # type: ignore[no-untyped-def]
     for k in range(scores.size):
         w = weights[k]
@@ -285,7 +288,7 @@ def _scores(weights, x, scores):  # type: ignore[no-untyped-def]
         scores[k] = z + w[x.size]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
 def _residual(code, z, label):  # type: ignore[no-untyped-def]
     """Replace scores by residuals."""
     if code == 0:

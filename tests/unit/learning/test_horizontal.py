@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.dispatcher import Dispatcher
 
 from offbeat.errors import BadData, BadJob
+from offbeat.learning import grid, horizontal
 from offbeat.learning.grid import Grid
 from offbeat.learning.horizontal import LinearModel, edge_data, smoothness_by_power
 from offbeat.privacy.clipping import clipped_sum
@@ -168,3 +170,18 @@ def test_rows_of_another_size_never_reach_the_kernel(columns, label, words):
         model.gradient_sum(model.start(), data, np.arange(6))
     with pytest.raises(BadData, match=words):
         model.grid_sum(model.start(), data, np.arange(6), grid_of(1.0))
+
+
+@pytest.mark.parametrize("module", [grid, horizontal])
+def test_what_a_fast_function_calls_states_its_own_arithmetic(module):
+    """Numba hands a caller's fastmath on to what states none: then the bits depend on which caller came first."""
+    compiled = {name: made for name, made in vars(module).items() if isinstance(made, Dispatcher)}
+    called = [
+        name
+        for caller in compiled.values()
+        if caller.targetoptions.get("fastmath")
+        for name in caller.py_func.__code__.co_names
+        if name in compiled
+    ]
+    assert compiled and all("fastmath" in compiled[name].targetoptions for name in called)
+    assert module is grid or set(called) == {"_scores", "_residual"}
