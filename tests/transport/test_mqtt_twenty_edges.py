@@ -17,7 +17,7 @@ pytest.importorskip("paho.mqtt.client", reason="the extra `mqtt` is not installe
 from mosquitto import Broker, need_mosquitto
 from test_mqtt import raw_client
 
-from offbeat.algorithms.mapa import MESSAGES, Upload
+from offbeat.algorithms.mapa import CLOUD, MESSAGES, Upload
 from offbeat.data.horizontal import HorizontalData, horizontal_from_arrays
 from offbeat.data.load import load_images
 from offbeat.data.places import find_set
@@ -176,10 +176,10 @@ def test_twenty_edge_processes_survive_a_broker_restart_and_two_kills(tmp_path, 
 def _compare_with_simulator(data, job, folder, capsys, ended):
     from safetensors.numpy import load_file
 
-    predicted = run_experiment(data, job)
+    averaged = run_experiment(data, job).models[CLOUD].arrays["averaged"]
     model, test = model_of(job), rows_for(job, data.x_test, data.y_test)
     parameters = load_file(folder / "state" / "model.safetensors")["averaged"]
-    found, expected = model.accuracy(parameters, test), model.accuracy(predicted.averaged, test)
+    found, expected = model.accuracy(parameters, test), model.accuracy(averaged, test)
     with capsys.disabled():
         print(
             f"\n  {data.source}: {found:.4f} over the broker, {expected:.4f} simulated; {ended['seconds']:.1f} s, "
