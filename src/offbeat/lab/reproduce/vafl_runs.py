@@ -1,7 +1,7 @@
 """One run of VAFL in virtual time, looked at on a fixed clock, kept as plain values so that a long job can be resumed.
 
 One unit of time is what a client of ordinary speed needs for one batch, forward and backward. Every variant is
-looked at at the same times, judged by the same crossing rule, and given the same step.
+looked at at the same times and judged by the same crossing rule; clients have the same step in all of them.
 """
 
 import hashlib
@@ -20,6 +20,8 @@ from offbeat.lab.reproduce.vafl_problems import Problem
 from offbeat.metrics.curves import CurveRow, to_target
 from offbeat.metrics.machine import offbeat_version
 from offbeat.metrics.plain import encode_plain, replace_file
+from offbeat.party.contract import Compute, Effect, Event, Party, State
+from offbeat.randomness import stream
 from offbeat.runtime.simulator import CostModel, Jitter, Link, Simulator
 
 Told = Callable[[float], None]
@@ -36,36 +38,83 @@ def _nobody(share: float) -> None:
 class Delays:
     """How long clients take: the last is `slowest` times slower than the first, the rest in even steps between.
 
-    Every computation is delayed by a random factor of mean one; "poisson" is a number of equal delays, mostly none.
+    `waits`: for how many units the first and the last client wait on average before a batch, a Poisson number of them
+    each time. `jitter`: a random factor of mean one on every computation; "poisson" is a number of equal delays.
     """
 
     name: str
-    slowest: float
-    jitter: str
+    slowest: float = 1.0
+    jitter: str = "none"
     cv: float = 1.0
+    waits: tuple[float, float] | None = None
+
+    @property
+    def short(self) -> str:
+        """For the names of files."""
+        if self.waits is not None:
+            return f"waits-{self.waits[0]:g}-{self.waits[1]:g}"
+        return f"{self.jitter}-{self.slowest:g}"
 
     def costs(self, problem: Problem, batch: int) -> CostModel:
-        embeddings = problem.embeddings()
-        work = float(np.mean([embedding.work for embedding in embeddings.values()]))
         factors = np.linspace(1.0, self.slowest, len(problem.clients))
         return CostModel(
             overhead_s=0.0,
             per_sample_s=0.0,
-            per_nonzero_s=1.0 / (3 * batch * work),
+            per_nonzero_s=1.0 / unit_of(problem, batch),
             link=Link(latency_s=LATENCY),
             slow=dict(zip(problem.clients, factors.tolist(), strict=True)) | {"server": 1.0 / SERVER_SPEED},
             jitter=Jitter(self.jitter, self.cv),
         )
 
+    def delayed(self, clients: Sequence[Client], problem: Problem, trial: "Trial") -> list[Party]:
+        """The clients, each with its own waits where there are any."""
+        if self.waits is None:
+            return list(clients)
+        unit = unit_of(problem, trial.batch)
+        means = np.linspace(*self.waits, len(clients)).tolist()
+        return [
+            Waiting(client, mean, unit, stream(trial.seed, client.name, "waits"))
+            for client, mean in zip(clients, means, strict=True)
+        ]
 
-PUBLISHED = Delays("Poisson delays, clients up to 4 times slower", 4.0, "poisson", cv=2.0)
+
+def unit_of(problem: Problem, batch: int) -> float:
+    """The work of one unit of time: one batch, forward and backward, at a client of mean size."""
+    return 3 * batch * float(np.mean([embedding.work for embedding in problem.embeddings().values()]))
+
+
+class Waiting:
+    """A client that waits before each forward pass: a Poisson number of units, of its own mean."""
+
+    def __init__(self, client: Client, mean: float, unit: float, rng: np.random.Generator) -> None:
+        self.name, self.client, self.mean, self.unit, self.rng = client.name, client, mean, unit, rng
+
+    def handle(self, event: Event) -> list[Effect]:
+        return [self._delayed(effect) for effect in self.client.handle(event)]
+
+    def _delayed(self, effect: Effect) -> Effect:
+        if not isinstance(effect, Compute) or effect.nonzeros != effect.samples * self.client.embedding.work:
+            return effect
+        wait = round(self.unit * float(self.rng.poisson(self.mean)))
+        return Compute(effect.ticket, effect.samples, effect.nonzeros + wait, effect.job)
+
+    def snapshot(self) -> State:
+        return self.client.snapshot()
+
+    def restore(self, state: State) -> None:
+        self.client.restore(state)
+
+
+PUBLISHED = Delays("Poisson delays, means of 1 to 4 units", waits=(1.0, 4.0))
+BURSTS = Delays("rare long delays, clients up to 4 times slower", 4.0, "poisson", cv=2.0)
 EXPONENTIAL = Delays("exponential delays, clients up to 4 times slower", 4.0, "exponential")
-NONE = Delays("no delays", 1.0, "none")
+NONE = Delays("no delays")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What to run. `noise` is the deviation c of the last layer's noise: perturbed, no privacy claim."""
+    """What to run. `noise` is the deviation c of the last layer's noise: perturbed, no privacy claim. `head` is the
+    head's step as a multiple of the clients'."""
 
     variant: str
     delays: Delays = PUBLISHED
@@ -74,6 +123,7 @@ class Trial:
     looks: int = 40
     noise: float = 0.0
     seed: int = 0
+    head: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,8 +144,9 @@ class Run:
         return self._mean(1)
 
     @property
-    def final_metric(self) -> float:
-        return self._mean(2)
+    def best_metric(self) -> float:
+        """The best of all looks: the same rule for every side of a comparison."""
+        return max(look[2] for look in self.looks)
 
     def _mean(self, column: int) -> float:
         """Over the last three looks, as the crossing rule has it."""
@@ -127,7 +178,9 @@ def run_trial(problem: Problem, trial: Trial, told: Told = _nobody, **changes: A
         return trial.units / trial.looks if now < trial.units * (1 - 1e-9) and math.isfinite(loss) else None
 
     costs = trial.delays.costs(problem, trial.batch)
-    outcome = Simulator(seed=trial.seed, costs=costs, digest=False, timeline_max=0).run([server, *clients], look)
+    outcome = Simulator(seed=trial.seed, costs=costs, digest=False, timeline_max=0).run(
+        [server, *trial.delays.delayed(clients, problem, trial)], look
+    )
     if outcome.time_s > looks[-1][0]:  # it ended by itself, between two looks
         look(outcome.time_s)
     return _run_of(server, clients, looks)
@@ -140,7 +193,7 @@ def parties_of(problem: Problem, trial: Trial, **changes: Any) -> tuple[Server, 
         batch=trial.batch,
         passes=NEVER,
         optimiser=problem.optimiser,
-        head_optimiser=problem.optimiser,
+        head_optimiser=replace(problem.optimiser, step=trial.head * problem.optimiser.step),
         penalty=problem.penalty,
         noise=trial.noise,
         retry_s=NEVER,

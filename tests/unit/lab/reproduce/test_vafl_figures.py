@@ -14,7 +14,7 @@ from offbeat.lab.reproduce.bar import Bar
 from offbeat.lab.reproduce.vafl_central import pooled_linear
 from offbeat.lab.reproduce.vafl_panels import TITLES, Cells, figure_of, rows_of, run_panels
 from offbeat.lab.reproduce.vafl_problems import Problem
-from offbeat.lab.reproduce.vafl_runs import NONE, PUBLISHED, Run, Trial, kept, kept_run, run_trial
+from offbeat.lab.reproduce.vafl_runs import NONE, PUBLISHED, Delays, Run, Trial, kept, kept_run, run_trial
 from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Penalty, Sgd
 
 
@@ -55,7 +55,9 @@ def test_rows_say_what_they_must(tmp_path):
     options = LabOptions(out=tmp_path, say=said.append)
     trial = Trial("vafl", PUBLISHED, batch=10, units=100, looks=12)
     problem = tiny()
-    cells = Cells(problem, trial, {"vafl": 0.1}, lambda passes: pooled_linear(problem, 10, passes, 0))
+    cells = Cells(
+        problem, trial, {"vafl": 0.1}, lambda passes, looks: pooled_linear(problem, 10, passes, 0, looks), (1.0, 2.0)
+    )
     (panel,) = run_panels([cells], options)
     rows = rows_of(panel)
     assert [row["setting"].rpartition(": ")[2] for row in rows] == ["sync", "t-sync", "async", "async, c = 0.1"]
@@ -64,8 +66,30 @@ def test_rows_say_what_they_must(tmp_path):
     assert all({"setting", "ours", "published", "verdict"} <= row.keys() for row in rows)
     drawn = figure_of([panel], tmp_path / "figure", "A figure")
     assert all(path.is_file() for path in drawn)
-    assert len(said) == cells.count == 5
-    assert said[0].startswith("1 of 5: tiny")
+    assert len(said) == cells.count == 8
+    assert said[0].startswith("1 of 8: tiny")
+    assert {row["head step"] for row in rows} <= {0.3, 0.6}
+    assert all(row["centralised, equal passes"] <= row["centralised, to its end"] for row in rows)
+    assert panel.central[-1][0] == pytest.approx(3 * max(run.passes for run in panel.runs.values()), rel=0.02)
+
+
+def test_a_variant_keeps_the_head_step_that_ends_at_the_lower_training_loss(tmp_path):
+    problem, trial = tiny(), Trial("vafl", NONE, batch=10, units=40, looks=4)
+    cells = Cells(problem, trial, {}, lambda passes, looks: [(passes, 1.0, 0.5)], (1e-6, 1.0))
+    (panel,) = run_panels([cells], LabOptions(out=tmp_path))
+    ends = {head: run_trial(problem, replace(trial, head=head)).final_loss for head in cells.heads}
+    assert panel.heads["vafl"] == min(ends, key=ends.get)
+    assert panel.runs["async"].final_loss == min(ends.values())
+
+
+def test_clients_wait_a_poisson_number_of_units_of_their_own_mean():
+    """Alone, a synchronous round takes one unit of computing, its trips, and the longest of the waits."""
+    calm, late = (
+        run_trial(tiny(), Trial("vafl-sync", delays, batch=20, units=2000, looks=2))
+        for delays in (NONE, Delays("waits", waits=(0.0, 3.0)))
+    )
+    longest = np.random.default_rng(0).poisson([0.0, 1.5, 3.0], size=(20_000, 3)).max(axis=1).mean()
+    assert 2000 / late.iterations - 2000 / calm.iterations == pytest.approx(longest, rel=0.06)
 
 
 def pooled_regression(problem):
@@ -80,7 +104,8 @@ def pooled_regression(problem):
 
 def test_centralised_training_by_the_same_rule_comes_to_the_optimum():
     problem = tiny()
-    loss, accuracy = pooled_linear(problem, 20, 600.0, 0)
+    (*_, (passes, loss, accuracy)) = pooled_linear(problem, 20, 600.0, 0, looks=3)
+    assert passes == 600.0
     best, best_accuracy = pooled_regression(problem)
     assert best - 1e-6 <= loss < 1.02 * best
     assert accuracy == pytest.approx(best_accuracy, abs=0.02)
