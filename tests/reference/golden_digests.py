@@ -9,6 +9,7 @@ libraries, which the file names, and are compared on such a machine only.
 """
 
 import json
+import math
 import platform
 import sys
 from collections import Counter
@@ -37,7 +38,8 @@ ROWS = {
     "updates": 14,
     "batch": 20,
     "model": {"row_norm": 4.0},
-    "rate": {"step": 0.5, "clip": 1.0},
+    "rate": {"step": 0.5, "clip": 1.0, "floor": 0.0},
+    "constants": {"lag": 60, "smoothness": 0.5 * math.sqrt(17) ** 2 + 1e-4},
     "privacy": {"epsilon": 2.0, "uploads": 8},
     "data": {"set": "digits-like", "edges": 2, "limit_rows": 240},
 }

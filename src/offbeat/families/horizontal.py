@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 
 from offbeat.algorithms.fedbuff import LocalSteps
-from offbeat.algorithms.mapa import CLOUD, MESSAGES, Cloud, Edge, noise_source
+from offbeat.algorithms.mapa import CLOUD, MESSAGES, Cloud, Edge, GradientStep, noise_source
 from offbeat.algorithms.mapa.privacy import EdgePrivacy, Paper, Privacy, Sound, Unprotected, privacy_of_edges
+from offbeat.algorithms.mapa.rates import StagedRate
 from offbeat.data.horizontal import HorizontalData, horizontal_from_dataset
 from offbeat.errors import BadJob
 from offbeat.families.contract import Account, Counters, Part, Seen
 from offbeat.families.statements import about_data, verdict_of
 from offbeat.jobs.horizontal import EdgeJob
 from offbeat.jobs.methods import horizontal_named
-from offbeat.jobs.rules import NETWORK, PAPER, adaptive_clip, model_of
+from offbeat.jobs.rules import NETWORK, PAPER, adaptive_clip, model_of, plain_step
 from offbeat.learning.horizontal import EdgeData, check_table, edge_data
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
@@ -25,6 +26,7 @@ from offbeat.privacy.noise import SEEDED_WARNING
 from offbeat.runtime.contract import Outcome
 
 LOOKS = 40
+RISEN = 0.25  # of its fall, that an objective may take back
 LOOK_S = 0.05
 
 
@@ -92,6 +94,7 @@ def privacy_of(job: EdgeJob) -> Privacy:
         return Unprotected()
     if entry.mode == PAPER:
         return Paper(entry.epsilon)
+    assert entry.uploads is not None, "a job is resolved before it is run"
     return Sound(entry.epsilon, entry.uploads, entry.delta, entry.adjacency, entry.noise, adaptive_clip(job))
 
 
@@ -99,10 +102,9 @@ def recipes_of(job: EdgeJob, rows: Mapping[str, int]) -> dict[str, EdgePrivacy]:
     """What each edge does with a batch before it leaves, by its number of rows."""
     if not horizontal_named(job.algorithm).local_steps:
         return privacy_of_edges(privacy_of(job), rows, job.batch)
-    rate = job.rate
+    steps, size = job.rate.local_steps, plain_step(job)
     return {
-        name: EdgePrivacy(LocalSteps(rate.local_steps, rate.step, min(job.batch, count), job.strength))
-        for name, count in rows.items()
+        name: EdgePrivacy(LocalSteps(steps, size, min(job.batch, count), job.strength)) for name, count in rows.items()
     }
 
 
@@ -186,7 +188,7 @@ class HorizontalTraining:
             objective=last.objective,
             passes=drawn / sum(counts.values()),
             counters=self.counters(outcome),
-            warnings=self._warnings(privacy),
+            warnings=[*self._concerns(rows), *self._warnings(privacy)],
             data=DataRecord(
                 self.data.source, sum(counts.values()), int(self.data.y_test.size), dict(counts), self.data.notes
             ),
@@ -210,12 +212,41 @@ class HorizontalTraining:
         found += [SEEDED_WARNING] if self.job.seed is not None else []
         return list(dict.fromkeys([*found, *about_data(self.data.source)]))
 
+    def _concerns(self, rows: Sequence[CurveRow]) -> list[str]:
+        """What went wrong with a training that ended in good order."""
+        found, rule = [], self.cloud.rule
+        rate = rule.rate if isinstance(rule, GradientStep) else None
+        if isinstance(rate, StagedRate) and rate.stage == 0 and rate.left > 0 and rate.clip > rate.floor:
+            found.append(
+                f"The first stage never ended: it lasts {rate.length:,} updates, and {self.cloud.version:,} were made. "
+                f"The clip is still {rate.clip:.3g} and the step {rate.step(1):.2g}. Give constants.smoothness and "
+                'constants.lag that are nearer to the truth, or use algorithm = "steady", which has no stages.'
+            )
+        return [*found, *rising([row.objective for row in rows if row.objective is not None])]
+
     def chosen(self) -> dict[str, Any]:
-        return {}
+        """What the cloud's rule came to, where it steps along gradients."""
+        rule, version = self.cloud.rule, max(1, self.cloud.version)
+        return {"clip": rule.clip, "step": rule.rate.step(version)} if isinstance(rule, GradientStep) else {}
 
     def models(self, outcome: Outcome) -> dict[str, Part]:
         """The cloud's parameters, the last and the averaged."""
         return {CLOUD: Part({"parameters": self.cloud.parameters, "averaged": self.cloud.averaged})}
+
+
+def rising(objectives: Sequence[float]) -> list[str]:
+    """A sentence if the objective did not fall, or took back a quarter of its fall."""
+    if len(objectives) < 2:
+        return []
+    first, best, last = objectives[0], min(objectives), objectives[-1]
+    if last < best + RISEN * (first - best) or last <= best:
+        return []
+    how = f"rose from {first:.3g} to" if last > first else f"fell from {first:.3g} to {best:.3g} and rose again to"
+    return [
+        f"The objective {how} {last:.3g}: the steps are too long for these gradients and their noise. Leave rate.step "
+        "and rate.clip out, so that they follow from the noise, or shorten the step; a larger epsilon or more rows "
+        "at each edge lower the noise."
+    ]
 
 
 def _observed_lags(name: str, outcome: Outcome) -> Lags:

@@ -1,7 +1,7 @@
 """A horizontal job: everything that the cloud and the edges must agree on, as one TOML file that all of them hold.
 
     run = "digits"
-    algorithm = "steady"            # mapa, audp, asgd, csgd, steady, fedasync, fedbuff
+    algorithm = "steady"            # steady, mapa, audp, asgd, csgd, fedasync, fedbuff
     updates = 1500
     batch = 512
     lag_max = 60
@@ -13,18 +13,16 @@
     rows = "unit"                   # every row is scaled to one norm by itself: unit, or taken as it is: plain
     row_norm = 4.0                  # that norm; a large one leaves the intercepts a small part of the clip
 
-    [rate]
-    step = 0.9
-    clip = 2.0
-
     [privacy]
     mode = "sound"                  # sound, "batch-mean (paper)", none
     epsilon = 3.0
     delta = 1e-5
-    uploads = 300
 
 `offbeat run` trains the whole of it on one machine over a named data set, and reads two tables more: [data] and
 [runtime]. `offbeat cloud serve` and `offbeat edge serve` have rows and a network of their own and pass these over.
+
+Clip, step and uploads are chosen by rule where a file leaves them out (`rules.py`): from the model's form, the number
+of edges and updates, and the noise that each edge says it adds; never from rows.
 
 Keys that a file leaves out have the defaults of the structs below; an unknown key is refused with the nearest name.
 """
@@ -39,7 +37,7 @@ from msgspec import Meta
 
 from offbeat.algorithms.mapa import CLOUD
 from offbeat.errors import BadJob
-from offbeat.jobs.methods import horizontal_named
+from offbeat.jobs.methods import DEFAULT_HORIZONTAL, horizontal_named
 from offbeat.jobs.runtime import Jitters, RuntimeEntry, resolved
 from offbeat.names import check_party_names
 from offbeat.privacy.accountant import Adjacency
@@ -56,20 +54,22 @@ class ModelEntry(Settings, frozen=True):
     features: Count = 784
     classes: Annotated[int, Meta(ge=2, le=10**6)] = 10
     rows: Literal["unit", "plain"] = "unit"
-    row_norm: Positive = 1.0
+    row_norm: Positive = 4.0
     side: Annotated[int, Meta(ge=4, le=4096)] = 28
     channels: tuple[Count, Count] = (8, 16)
     seed: Natural = 0
 
 
 class RateEntry(Settings, frozen=True):
-    """`clip` for all; `step` for steady, and for the local steps of fedasync and fedbuff; the rest by algorithm."""
+    """`clip` for all; `step` for steady, and for the local steps of fedasync and fedbuff; the rest by algorithm. Clip,
+    step and floor are chosen by rule where they are left out."""
 
     clip: Positive | None = None
-    step: Positive = 1.0
+    step: Positive | None = None
     adaptive: bool = False
+    quantile: Fraction = 0.8
     shrink: Fraction = 0.5
-    floor: NotNegative = 0.0
+    floor: NotNegative | None = None
     failure: Fraction = 1e-3
     local_steps: Few = 5
     mixing: Fraction = 0.6
@@ -79,7 +79,8 @@ class RateEntry(Settings, frozen=True):
 
 class ConstantsEntry(Settings, frozen=True):
     """Public bounds. `norm_max` bounds |(row, 1)| and follows from `model.row_norm` for unit rows; each other one is
-    derived from it unless given. `lag`: what the steps allow for; later uploads get shorter ones."""
+    derived from it unless given. `lag`: what the steps allow for; later uploads get shorter ones. Left out: the number
+    of edges, or as printed in paper mode."""
 
     norm_max: Positive | None = None
     smoothness: Positive | None = None
@@ -90,13 +91,14 @@ class ConstantsEntry(Settings, frozen=True):
 
 
 class PrivacyEntry(Settings, frozen=True):
-    """`epsilon` may be a table by edge. `uploads` is what the budget must last for, at each edge."""
+    """`epsilon` may be a table by edge. `uploads` is what the budget must last for, at each edge; left out, each edge's
+    part of all updates."""
 
     mode: Literal["sound", "batch-mean (paper)", "none"] = "sound"
     epsilon: Positive | dict[str, Positive] = 3.0
     delta: Fraction = 1e-5
     adjacency: Adjacency = "replace-one"
-    uploads: Annotated[int, Meta(ge=1, le=10**6)] = 300
+    uploads: Annotated[int, Meta(ge=1, le=10**6)] | None = None
     noise: Literal["gaussian", "laplace"] = "gaussian"
 
 
@@ -123,7 +125,7 @@ class EdgeJob(Settings, frozen=True):
     """One horizontal run. Without a seed the noise is cryptographic and cannot be replayed."""
 
     run: str = "edges"
-    algorithm: str = "mapa"
+    algorithm: str = DEFAULT_HORIZONTAL
     updates: Annotated[int, Meta(ge=1, le=10**9)] = 1500
     batch: Count = 512
     lag_max: Natural = 60
@@ -138,6 +140,11 @@ class EdgeJob(Settings, frozen=True):
     runtime: EdgeRuntimeEntry = EdgeRuntimeEntry()
 
     @property
+    def edge_count(self) -> int:
+        edges = self.data.edges
+        return edges if isinstance(edges, int) else len(edges)
+
+    @property
     def secret_noise(self) -> bool:
         """Whether noise comes from the operating system, so that nobody can do the run again."""
         return self.seed is None
@@ -149,14 +156,15 @@ def edge_job_from(tree: Mapping[str, Any], where: str = "the job", folder: Path 
     _check(job, where)
     if folder is not None and job.data.dir is not None:
         job = msgspec.structs.replace(job, data=msgspec.structs.replace(job.data, dir=str(folder / job.data.dir)))
+    if job.privacy.uploads is None:
+        share = math.ceil(job.updates / job.edge_count)
+        job = msgspec.structs.replace(job, privacy=msgspec.structs.replace(job.privacy, uploads=share))
     return resolved(job)
 
 
 def _check(job: EdgeJob, where: str) -> None:
     """Which keys go together."""
-    method = horizontal_named(job.algorithm)
-    if method.needs_clip and job.privacy.mode != "none" and job.rate.clip is None:
-        raise BadJob(f"{where}: {job.algorithm} with noise needs rate.clip, the bound on one row's gradient.")
+    horizontal_named(job.algorithm)
     _check_edges(job, where)
 
 

@@ -39,7 +39,6 @@ class HorizontalMethod:
     private: bool = False
     local_steps: bool = False
     pooled: bool = False
-    needs_clip: bool = False
 
 
 Method = LinearMethod | EmbeddingMethod | HorizontalMethod
@@ -47,16 +46,19 @@ Method = LinearMethod | EmbeddingMethod | HorizontalMethod
 DEFAULT_ALGORITHM = "vfb2-saga"
 """What a job and the estimators use when nothing is said (docs/decisions/0020-default-method.md)."""
 
+DEFAULT_HORIZONTAL = "steady"
+"""What a job whose [data] counts edges uses (docs/decisions/0080-steps-from-the-noise.md)."""
+
 METHODS: dict[str, Method] = {
     **LINEAR,
     "vafl": EmbeddingMethod(),
     "vafl-tsync": EmbeddingMethod(),
     "vafl-sync": EmbeddingMethod(),
     "mapa": HorizontalMethod(rules.staged, private=True),
-    "audp": HorizontalMethod(rules.noisy, private=True, needs_clip=True),
+    "audp": HorizontalMethod(rules.noisy, private=True),
     "asgd": HorizontalMethod(rules.asynchronous),
     "csgd": HorizontalMethod(rules.central, pooled=True),
-    "steady": HorizontalMethod(rules.steady, private=True, needs_clip=True),
+    "steady": HorizontalMethod(rules.steady, private=True),
     "fedasync": HorizontalMethod(rules.mixing, local_steps=True),
     "fedbuff": HorizontalMethod(rules.buffered, local_steps=True),
 }

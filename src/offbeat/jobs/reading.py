@@ -15,7 +15,7 @@ import msgspec
 
 from offbeat.errors import BadJob
 from offbeat.jobs.horizontal import EdgeJob, edge_job_from
-from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named
+from offbeat.jobs.methods import DEFAULT_ALGORITHM, DEFAULT_HORIZONTAL, family_named
 from offbeat.jobs.vertical import Job, vertical_job_from, without_unused
 from offbeat.settings import apply_setting, read_toml, toml_text
 
@@ -37,8 +37,10 @@ def read_tree(path: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def job_from(tree: Mapping[str, Any], *, where: str = "the job", folder: Path | None = None) -> AnyJob:
-    """A job from plain values: checked, and resolved."""
-    algorithm = tree.get("algorithm", DEFAULT_ALGORITHM)
+    """A job from plain values: checked, and resolved. One that names no method and counts edges is horizontal."""
+    data = tree.get("data")
+    by_rows = isinstance(data, Mapping) and "edges" in data
+    algorithm = tree.get("algorithm", DEFAULT_HORIZONTAL if by_rows else DEFAULT_ALGORITHM)
     if isinstance(algorithm, str) and family_named(algorithm) == "horizontal":
         return edge_job_from(tree, where, folder)
     return vertical_job_from(tree, where, folder)

@@ -175,6 +175,16 @@ class LinearModel:
         }[self.loss_name]
         return residual * norm_max
 
+    def first_gradient_norm(self, norm: float) -> float:
+        """The norm of a row's gradient at weights of zero, for a row with |(row, 1)| = norm."""
+        residual = {
+            "logistic": 0.5,
+            "softmax": math.sqrt(1 - 1 / self.classes),
+            "hinge": math.sqrt(self.classes),
+            "squared-hinge": 2 * math.sqrt(self.classes),
+        }[self.loss_name]
+        return residual * norm
+
     def gradient_sum(self, parameters: Vector, data: EdgeData, rows: Rows) -> Vector:
         weights, total = self._places(parameters, data)
         _gradient_sum(LOSS_CODES[self.loss_name], weights, data.features, data.labels, rows, total)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from offbeat.algorithms.mapa.rates import (
@@ -10,6 +11,8 @@ from offbeat.algorithms.mapa.rates import (
     CentralRate,
     Constants,
     NoisyRate,
+    QuietRate,
+    ScoreBound,
     StagedRate,
     SteadyRate,
     first_clip,
@@ -88,6 +91,35 @@ def test_a_noisy_fraction_below_one_half_stops_the_shrinking():
     assert counted.clip < 200
 
 
+def test_the_shrinking_stops_at_the_wanted_quantile():
+    rates = {quantile: staged(quantile=quantile) for quantile in (0.2, 0.8)}
+    for rate in rates.values():
+        for _ in range(60):
+            rate.applied(0.6)
+    assert rates[0.8].clip == first_clip(30, 1e-3) and rates[0.2].clip < 100
+
+
+def test_a_step_is_as_long_as_the_noise_allows():
+    bound = ScoreBound(norm=5.0, dimension=30, updates=900)
+    assert bound.step(clip=2.0, per_clip=30 * 0.04) == pytest.approx(1.5 / (0.2 * 30) / (2.0 * 5.0))
+    assert bound.step(clip=2.0, per_clip=0.0) == pytest.approx(16 / (2.0 * 5.0)), "no noise: one upload's gradient"
+    rate = QuietRate(bound, 2.0, AdaptiveClip(start=2.0, quantile=0.5, rate=1.0))
+    rate.noise(30 * 0.04)
+    before = rate.step(1)
+    rate.applied(1.0)
+    assert rate.clip * rate.step(2) == pytest.approx(2.0 * before), "a smaller clip, a longer step"
+
+
+def test_noise_moves_a_score_by_as_much_as_it_may():
+    """The sum of 400 steps' noise, times a row of that norm, has the deviation that the rule is named after."""
+    rng, deviation, clip = np.random.default_rng(0), 0.3, 1.7
+    row = rng.standard_normal(12)
+    row *= 4.0 / np.linalg.norm(row)
+    step = ScoreBound(4.0, 12, 400).step(clip, 12 * deviation**2)
+    moved = step * clip * deviation * rng.standard_normal((2000, 12)) * math.sqrt(400) @ row
+    assert moved.std() == pytest.approx(1.5, rel=0.05)
+
+
 def test_a_step_may_allow_for_less_than_the_largest_lag():
     nearer = replace(PRINTED, lag=2)
     assert AsyncRate(nearer).step(3) == pytest.approx(1 / (90 + 2 * 30 / (2 * math.sqrt(12))))
@@ -115,7 +147,13 @@ def test_steady_rate_with_an_adaptive_clip():
 
 
 @pytest.mark.parametrize(
-    "make", [staged, lambda: SteadyRate(0.1, adaptive=AdaptiveClip()), lambda: NoisyRate(PRINTED, 1.0)]
+    "make",
+    [
+        staged,
+        lambda: SteadyRate(0.1, adaptive=AdaptiveClip()),
+        lambda: QuietRate(ScoreBound(1.0, 2, 3), 1.0, AdaptiveClip()),
+        lambda: NoisyRate(PRINTED, 1.0),
+    ],
 )
 def test_state_survives(make):
     rate, again = make(), make()

@@ -2,6 +2,8 @@
 
 import json
 import math
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,15 +11,15 @@ from typer.testing import CliRunner
 
 from offbeat.algorithms.fedbuff import BufferedMean, Mixing
 from offbeat.algorithms.mapa.privacy import Paper, Sound, Unprotected
-from offbeat.algorithms.mapa.rates import AsyncRate, NoisyRate, StagedRate, SteadyRate
+from offbeat.algorithms.mapa.rates import AsyncRate, NoisyRate, QuietRate, StagedRate, SteadyRate, first_clip
 from offbeat.cli.edges import edge_commands
 from offbeat.data.horizontal import horizontal_from_arrays
 from offbeat.errors import BadData, BadInput, BadJob
-from offbeat.families.horizontal import build_cloud, privacy_of, rows_for
+from offbeat.families.horizontal import build_cloud, load_edges, privacy_of, rising, rows_for
 from offbeat.jobs.horizontal import edge_job_from
 from offbeat.jobs.methods import horizontal_named
-from offbeat.jobs.reading import read_tree
-from offbeat.jobs.rules import constants_of
+from offbeat.jobs.reading import job_from, read_tree
+from offbeat.jobs.rules import constants_of, plain_step
 from offbeat.metrics.record import RunRecord
 from offbeat.run.experiment import run_experiment
 
@@ -26,7 +28,7 @@ SMALL = {
     "batch": 20,
     "seed": 1,
     "algorithm": "steady",
-    "model": {"kind": "softmax", "features": 6, "classes": 3},
+    "model": {"kind": "softmax", "features": 6, "classes": 3, "row_norm": 1.0},
     "rate": {"clip": 1.0, "step": 2.0},
     "privacy": {"epsilon": 4.0, "uploads": 15},
 }
@@ -70,7 +72,6 @@ def test_a_file_is_read_and_its_mistakes_are_named(tmp_path):
         ("[privacy]\nmode = 'paper'", "batch-mean"),
         ("updates = 0", "updates must be a whole number between 1 and"),
         ("[rate]\nclip = -1.0", "above 0"),
-        ("algorithm = 'audp'", "needs rate.clip"),
         ("updates = ", "TOML"),
     ]:
         path.write_text(text)
@@ -102,6 +103,114 @@ def test_constants_come_from_public_bounds_unless_given():
     derived = constants_of(changed())
     assert derived.smoothness == pytest.approx(1.0, abs=1e-3) and derived.gap == pytest.approx(math.log(3))
     assert constants_of(changed(constants={"smoothness": 5.0})).smoothness == 5.0
+
+
+# -- what follows from public numbers ---------------------------------------------------------------------------------
+
+BY_RULE = {"seed": 1, "model": {"features": 6, "classes": 3}}
+
+
+def ruled(**changes):
+    return edge_job_from({**BY_RULE, **changes})
+
+
+def test_a_job_that_counts_edges_and_names_no_method_is_horizontal():
+    assert job_from({"data": {"set": "mnist", "edges": 5}}).algorithm == "steady"
+    assert job_from({"data": {"set": "credit-like"}}).algorithm == "vfb2-saga"
+
+
+def test_uploads_are_each_edges_part_of_all_updates_unless_given():
+    assert ruled(updates=100, data={"edges": 3}).privacy.uploads == 34
+    assert ruled(updates=100, data={"edges": ["a", "b"]}).privacy.uploads == 50
+    assert ruled(updates=100, privacy={"uploads": 7}).privacy.uploads == 7
+
+
+def test_clip_and_step_follow_from_the_models_form_and_the_noise():
+    job = ruled(updates=400)
+    rate = rule_of(job).rate
+    clip = math.sqrt(2 / 3) * math.sqrt(17) / 2
+    assert isinstance(rate, QuietRate) and rate.clip == pytest.approx(clip)
+    rate.noise(21 * 0.25)  # a deviation of one half on each of 21 coordinates
+    assert rate.step(1) == pytest.approx(1.5 / (0.5 * math.sqrt(400) * clip * math.sqrt(17)))
+    assert rule_of(ruled(rate={"step": 0.25})).rate == SteadyRate(0.25, rate.clip)
+    assert rule_of(ruled(rate={"adaptive": True})).rate.adaptive.quantile == 0.8
+    assert rule_of(ruled(algorithm="audp")).rate.clip == rate.clip
+
+
+def test_without_noise_nothing_is_clipped_and_the_step_follows_from_the_curvature():
+    job = ruled(privacy={"mode": "none"})
+    assert rule_of(job).rate == SteadyRate(2 / (8.5 + 1e-4))
+    assert plain_step(ruled(algorithm="fedasync")) == pytest.approx(2 / 8.5, rel=1e-4)
+    assert plain_step(ruled(algorithm="fedasync", rate={"step": 3.0})) == 3.0
+
+
+def test_mapa_by_rule_begins_at_the_longest_gradient_and_stops_where_steady_clips():
+    rule = rule_of(ruled(algorithm="mapa"))
+    assert rule.lag == rule.rate.constants.lag == 5
+    assert rule.rate.constants.smoothness == pytest.approx((8.5 + 1e-4) / 100)
+    assert rule.rate.clip == pytest.approx(math.sqrt(2 * 17))
+    assert rule.rate.floor == pytest.approx(math.sqrt(2 / 3) * math.sqrt(17) / 2)
+    given = ruled(algorithm="mapa", rate={"clip": 9.0, "floor": 0.5}, constants={"smoothness": 2.0, "lag": 7})
+    rate = rule_of(given).rate
+    assert (rate.clip, rate.floor, rate.constants.smoothness, rate.constants.lag) == (9.0, 0.5, 2.0, 7)
+
+
+def test_mapa_as_printed_takes_no_rule_of_ours():
+    rule = rule_of(ruled(algorithm="mapa", privacy={"mode": "batch-mean (paper)", "epsilon": 0.1}))
+    assert rule.lag is None and rule.rate.constants.late == 61 and rule.rate.floor == 0.0
+    assert rule.rate.constants.smoothness == pytest.approx(8.5 + 1e-4)
+    assert rule.rate.clip == pytest.approx(first_clip(math.sqrt(34), 1e-3))
+
+
+def test_a_network_is_clipped_at_one_and_steps_by_the_noise():
+    pytest.importorskip("torch", reason="networks need the deep extra")
+    rate = rule_of(ruled(model={"kind": "digits-network", "side": 12})).rate
+    assert isinstance(rate, QuietRate) and rate.clip == 1.0 and rate.bound.norm == pytest.approx(math.sqrt(17))
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "edge-job-file.md"
+
+
+@pytest.mark.parametrize("algorithm", [None, "mapa"])
+def test_the_example_of_the_reference_page_learns(algorithm):
+    """On generated digits, of which there are so few at each edge that a fixed step of 0.9 would only spread noise."""
+    tree = tomllib.loads(PAGE.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0])
+    tree["data"]["set"] = "digits-like"
+    tree |= {"updates": 600, **({"algorithm": algorithm} if algorithm else {})}
+    job = job_from(tree)
+    record = run_experiment(load_edges(job), job).record
+    assert record.metrics["test_accuracy"] > (0.8 if algorithm is None else 0.7)
+    assert record.curve[-1].objective < 0.5 * record.curve[0].objective
+    assert not [warning for warning in record.warnings if "objective" in warning or "stage" in warning]
+    assert {"clip", "step"} == record.options["chosen"].keys()
+
+
+def test_a_run_says_when_its_objective_rises():
+    record = run_experiment(data(), changed(rate={"step": 60.0}, privacy={"epsilon": 0.5})).record
+    (said,) = [warning for warning in record.warnings if "objective" in warning]
+    assert said.startswith("The objective rose from 1.1 to")
+
+
+@pytest.mark.parametrize(
+    ("objectives", "words"),
+    [
+        ([2.0], None),
+        ([2.0, 1.0], None),
+        ([2.0, 2.0], None),
+        ([2.0, 1.0, 1.2], None),
+        ([2.0, 1.0, 1.3], "fell from 2 to 1 and rose again to 1.3"),
+        ([2.0, 1.0, 3.0], "rose from 2 to 3"),
+    ],
+)
+def test_an_objective_may_take_back_a_quarter_of_its_fall(objectives, words):
+    found = rising(objectives)
+    assert (found == []) if words is None else (words in found[0])
+
+
+def test_a_run_says_when_its_schedule_never_leaves_the_first_stage():
+    job = changed(algorithm="mapa", constants={"smoothness": 50.0, "lag": 60})
+    (said,) = [warning for warning in run_experiment(data(), job).record.warnings if "stage" in warning]
+    assert said.startswith("The first stage never ended: it lasts ") and "40 were made" in said
 
 
 def test_edges_differ_in_speed_unless_said_otherwise_whatever_else_the_table_says():

@@ -54,6 +54,14 @@ def test_sums_equal_the_obvious_ones(loss, classes, clip):
 
 
 @pytest.mark.parametrize("loss,classes", MODELS)
+def test_the_first_gradient_has_the_norm_that_the_models_form_tells(loss, classes):
+    model, data, _ = problem(loss, classes)
+    for row in (0, 11):
+        measured = np.linalg.norm(model.gradient_sum(model.start(), data, np.array([row])))
+        assert measured == pytest.approx(model.first_gradient_norm(data.norms[row]))
+
+
+@pytest.mark.parametrize("loss,classes", MODELS)
 def test_a_sum_on_the_grid_is_the_exact_sum_of_single_rows(loss, classes):
     model, data, parameters = problem(loss, classes)
     alone = [model.grid_sum(parameters, data, np.array([row]), grid_of(0.7))[0] for row in range(30)]

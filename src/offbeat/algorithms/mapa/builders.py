@@ -48,6 +48,7 @@ def mapa(
     clip: float | None = None,
     shrink: float = 0.5,
     floor: float = 0.0,
+    quantile: float = 0.5,
     failure: float = 1e-3,
     strength: float = 1e-4,
     seed: int | None = None,
@@ -59,6 +60,7 @@ def mapa(
         first_clip(constants.deviation, failure) if clip is None else clip,
         shrink=shrink,
         floor=floor,
+        quantile=quantile,
         deviation_within_clip=not _as_printed(privacy),
     )
     return _private(model, data, rate, privacy, constants, updates, strength, seed, retry_s)

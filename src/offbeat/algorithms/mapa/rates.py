@@ -25,6 +25,8 @@ from offbeat.learning.horizontal import LinearModel
 from offbeat.privacy.clipping import AdaptiveClip
 from offbeat.privacy.mechanism import NOT_COUNTED
 
+SCORE_NOISE = 1.5  # by how much all noise of a run may move a row's score
+SCORE_MOVE = 16.0  # by how much one upload may
 WITHIN_WEIGHT = 0.1  # of the newest upload in the running fraction of rows within the clip
 
 
@@ -125,6 +127,53 @@ class SteadyRate:
         self.clip = state["clip"]
 
 
+@dataclass(frozen=True)
+class ScoreBound:
+    """How long a step may be, from public numbers alone (docs/decisions/0080-steps-from-the-noise.md).
+
+    A score is a row's product with the weights of one class. Noise of deviation s on every coordinate, in so many
+    `updates`, moves the score of a row of this `norm` by a deviation of step * s * norm * sqrt(updates): by no more
+    than SCORE_NOISE over the whole run. The gradient of one upload moves it by no more than SCORE_MOVE.
+    """
+
+    norm: float
+    dimension: int
+    updates: int
+
+    def step(self, clip: float, per_clip: float) -> float:
+        """The longest step for this clip and this E|noise|^2 for a clip of one."""
+        noise = math.sqrt(self.updates * per_clip / self.dimension)
+        loudest = SCORE_NOISE / noise if noise > 0 else math.inf
+        return min(loudest, SCORE_MOVE) / (clip * self.norm)
+
+
+@dataclass
+class QuietRate:
+    """One clip, or an `adaptive` one, and the longest step that the noise allows."""
+
+    bound: ScoreBound
+    clip: float
+    adaptive: AdaptiveClip | None = None
+    per_clip: float = 0.0
+    stage: int = 0
+
+    def step(self, update: int) -> float:
+        return self.bound.step(self.clip, self.per_clip)
+
+    def applied(self, fraction_within: float) -> None:
+        if self.adaptive is not None and fraction_within != NOT_COUNTED:
+            self.clip = self.adaptive.next(self.clip, fraction_within)
+
+    def noise(self, per_clip: float) -> None:
+        self.per_clip = per_clip
+
+    def snapshot(self) -> dict[str, float]:
+        return {"clip": self.clip, "per_clip": self.per_clip}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        self.clip, self.per_clip = state["clip"], state["per_clip"]
+
+
 @dataclass
 class CentralRate:
     """CSGD: 1/gamma = L + sqrt(t+1) sigma/(R sqrt b)."""
@@ -200,7 +249,8 @@ class StagedRate:
         T_s = 4 P^2 L (tau_max+1)^2 gap / Delta_b, rounded up, at least 1
 
     The clip never goes below `floor`: under the typical norm of one row's gradient clipping is a bias, not a saving.
-    Nor does it shrink once fewer than half of the rows are within it, where the uploads carry that (noisy) fraction.
+    Nor does it shrink once fewer than a `quantile` of the rows are within it, where the uploads carry that (noisy)
+    fraction.
     With `deviation_within_clip` sigma is min(deviation, clip), which per-row clipping gives for nothing.
     """
 
@@ -209,6 +259,7 @@ class StagedRate:
     shrink: float = 0.5
     floor: float = 0.0
     deviation_within_clip: bool = True
+    quantile: float = 0.5
     per_clip: float = 0.0
     stage: int = 0
     left: int = field(default=-1)
@@ -242,7 +293,7 @@ class StagedRate:
         if self.left < 0:
             self.left = self.length
         self.left -= 1
-        if self.left <= 0 and self.clip > self.floor and not self._at_median():
+        if self.left <= 0 and self.clip > self.floor and not self._at_quantile():
             self.clip = max(self.shrink * self.clip, self.floor)
             self.stage += 1
             self.left = self.length
@@ -254,8 +305,8 @@ class StagedRate:
         weight = 1.0 if self.within == NOT_COUNTED else WITHIN_WEIGHT
         self.within = (1 - weight) * self.within + weight * fraction_within
 
-    def _at_median(self) -> bool:
-        return self.within != NOT_COUNTED and self.within < 0.5
+    def _at_quantile(self) -> bool:
+        return self.within != NOT_COUNTED and self.within < self.quantile
 
     def noise(self, per_clip: float) -> None:
         self.per_clip = per_clip

@@ -24,7 +24,8 @@ TONES = {
     "csgd": 3,
     "adaptive clip": 4,
     "fixed clip": 5,
-    "mapa, worst-case bounds": 6,
+    "mapa by rule": 6,
+    "steady by rule": 7,
 }
 
 Row = dict[str, Any]

@@ -7,7 +7,8 @@ regression tells even digits from odd ones; L = 10, delta = 1e-3, theta = 1/2, b
 private than the rest of paper mode); R = sqrt(2 f(0) / strength); AUDP clips at the largest gradient norm there can be.
 
 In sound mode L is measured on a public proxy (the other set of digits, at the same size), and the steps allow for the
-mean lag, one less than the edges; `bounds="worst"` takes the worst case of both, as the printed formulas want it.
+mean lag, one less than the edges; `bounds="worst"` takes the worst case of both, as the printed formulas want it, and
+`bounds="rule"` what a job takes where it says nothing.
 """
 
 import math
@@ -22,10 +23,11 @@ import numpy as np
 from offbeat.algorithms.fedbuff import LocalSteps, fedasync, fedbuff
 from offbeat.algorithms.mapa import MESSAGES, Cloud, asgd, audp, csgd, mapa, steady
 from offbeat.algorithms.mapa.privacy import Paper, Privacy, Sound, Unprotected
-from offbeat.algorithms.mapa.rates import Constants, SteadyRate
+from offbeat.algorithms.mapa.rates import Constants, QuietRate, Rate, ScoreBound, SteadyRate
 from offbeat.data.images import Images
 from offbeat.data.load import load_images
 from offbeat.errors import BadInput
+from offbeat.jobs.rules import FLATTER
 from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data, smoothness_by_power
 from offbeat.party.contract import Party
 from offbeat.privacy.accountant import ADJACENCIES, epsilon
@@ -54,7 +56,7 @@ class Setting:
 
     data: str
     model: str  # LR, SVM or CNN
-    algorithm: str  # mapa, audp, asgd, csgd, fixed, adaptive, fedasync or fedbuff
+    algorithm: str  # mapa, audp, asgd, csgd, fixed, adaptive, quiet, fedasync or fedbuff
     mode: str = "paper"  # paper, sound or none
     epsilon: float = 0.1
     edges: int = 5
@@ -62,6 +64,7 @@ class Setting:
     batch: int = BATCH
     clip: float | None = None
     floor: float = 0.0
+    quantile: float = 0.5  # of the rows' norms: where an adaptive clip lies, or MAPA's stops shrinking
     step: float = 1.0
     smoothness: float = SMOOTHNESS
     deviation: float | None = None  # None: measured for linear models, 30 for the network
@@ -75,7 +78,7 @@ class Setting:
     norms: bool = False  # whether a look also takes the gradient's norm over the test rows
     held_out: bool = False  # judge by training rows that are held out: the test rows stay unseen
     count: bool = False  # whether MAPA's uploads carry the noisy fraction within the clip
-    bounds: str = "proxy"  # sound mode's L and lag: proxy, or worst
+    bounds: str = "proxy"  # sound mode's L and lag: proxy, worst, or rule: what jobs take where nothing is said
     caution: float = 1.0  # times the proxy's L
     local_steps: int = 5  # of fedasync and fedbuff, which share a batch among them
     buffer: int = 10  # uploads of one step of fedbuff
@@ -181,6 +184,8 @@ def constants_for(
         worst = Constants.from_public(model, norm_max=NORM_MAX, strength=STRENGTH, lag_max=lag_max, batch=setting.batch)
     if setting.bounds == "worst" or proxy is None:
         return worst
+    if setting.bounds == "rule":
+        return replace(worst, smoothness=worst.smoothness / FLATTER, lag=setting.edges)
     smoothness = setting.caution * smoothness_by_power(_smooth(model), model.start(), proxy, 8) + STRENGTH
     return replace(worst, smoothness=smoothness, lag=setting.edges - 1)
 
@@ -228,13 +233,27 @@ def build(
             clip=first,
             shrink=setting.shrink,
             floor=setting.floor,
+            quantile=setting.quantile,
             failure=setting.failure,
             **common,
         )
     adaptive = privacy.adaptive if isinstance(privacy, Sound) else None
+    return steady(model, rows, rate=_steady_rate(setting, model, adaptive), privacy=privacy, **common)
+
+
+def _steady_rate(setting: Setting, model: HorizontalModel, adaptive: AdaptiveClip | None) -> Rate:
+    """A step of the setting, or (quiet) the one that jobs choose by rule."""
+    if setting.algorithm == "quiet":
+        bound = ScoreBound(NORM_MAX, model.dimension, setting.updates)
+        return QuietRate(bound, setting.clip or usual_clip(model))
     unclipped = math.inf if setting.mode == "none" else 1.0
-    rate = SteadyRate(setting.step, setting.clip or unclipped, adaptive)
-    return steady(model, rows, rate=rate, privacy=privacy, **common)
+    return SteadyRate(setting.step, setting.clip or unclipped, adaptive)
+
+
+def usual_clip(model: HorizontalModel) -> float:
+    """What jobs clip at where nothing is said: half of a row's first gradient."""
+    assert isinstance(model, LinearModel)
+    return model.first_gradient_norm(NORM_MAX) / 2
 
 
 def _with_local_steps(setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData], lag_max: int) -> list[Party]:
@@ -253,7 +272,7 @@ def privacy_for(setting: Setting, model: HorizontalModel) -> Privacy:
     if setting.mode == "none":
         return Unprotected()
     counted = setting.algorithm == "adaptive" or setting.count
-    adaptive = AdaptiveClip(start=setting.clip or 1.0) if counted else None
+    adaptive = AdaptiveClip(start=setting.clip or 1.0, quantile=setting.quantile) if counted else None
     uploads = math.ceil(setting.updates / setting.edges)
     return Sound(setting.epsilon, uploads, DELTA, adaptive=adaptive)
 
