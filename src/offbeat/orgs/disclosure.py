@@ -34,8 +34,9 @@ def _about_labels(job: Job) -> list[str]:
 def _about_columns(job: Job) -> list[str]:
     if not job.embeds:
         return [
-            f"The label holder ({_listed(job.labels_at)}) learns the sum over all parties of each training row's product with the model, "
-            "once for each time the row is used; enough of them can give columns away up to a rotation."
+            f"The label holder ({_listed(job.labels_at)}) learns the sum over all parties of each training row's "
+            "product with the model, once for each time the row is used; enough of them can give columns away up to a "
+            "rotation."
         ]
     noise = (
         "unmasked and without noise"

@@ -11,9 +11,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from offbeat.runtime.grpc.session import Session
 log = logging.getLogger("offbeat.party")
 
 END_WITHIN_S = 20.0
+PROGRESS_EVERY_S = 2.0
 
 
 class Run:
@@ -95,10 +97,12 @@ class Run:
 
     def _write_state(self) -> None:
         """A folder that somebody has removed is not made again: half a run folder would be worse than none."""
-        if self.folder.is_dir():
+        if (self.folder / "job.toml").is_file():
             content = {f: getattr(self.status, f) for f in self.status.__struct_fields__}
-            write_durably(self.folder / "state.json", json_text({**content, "reports": self.reports}).encode())
-        elif not self.status.ended:
+            with suppress(FileNotFoundError):  # removed while we write
+                write_durably(self.folder / "state.json", json_text({**content, "reports": self.reports}).encode())
+                return
+        if not self.status.ended:
             reason = f"the folder of run '{self.run}' was removed at '{self.home.name}' while it was under way"
             log.error("%s", reason)
             self.status = msgspec.structs.replace(self.status, phase="failed", verdict="failed", reason=reason)
@@ -109,15 +113,18 @@ class Run:
     def note_report(self, peer: str, report: Report) -> None:
         """What a party says about its end; two may say it at once."""
         with self._lock:
-            told = {"verdict": report.verdict, "reason": report.reason, "kind": report.kind}
-            self.reports[peer] = {**told, **msgspec.to_builtins(report.facts)}
-            metrics = {**self.status.metrics, **report.facts.metrics}
-            self.update(parties={**self.status.parties, peer: report.verdict}, metrics=metrics)
+            end = {"verdict": report.verdict, "reason": report.reason, "kind": report.kind}
+            self.reports[peer] = {**end, **msgspec.to_builtins(report.facts)}
+            told = report.facts.metrics if peer == self.job.labels_at[0] else {}  # the others know no scores
+            metrics = {printable(name): value for name, value in told.items() if isfinite(value)}
+            parties = {**self.status.parties, peer: report.verdict}
+            self.update(parties=parties, metrics={**self.status.metrics, **metrics})
 
     def accept(self, salt: bytes) -> None:
         """Write the run down, under secrets of its own that nothing had before."""
         if self.folder.exists() or self.private.exists():
             raise Refused(f"'{self.home.name}' has a folder of a run '{self.run}' already; propose another name.")
+        self.home.runs.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_private(self.private / "salt", salt)
         write_private(self.private / "nonce", os.urandom(32))
         write_durably(self.folder / "job.toml", self.job.text.encode())
@@ -271,11 +278,32 @@ class Run:
     def _trained(self, own: OwnRows, ids: list[Any]) -> tuple[OwnTraining, Outcome]:
         cap, before = self._row_limits(ids)
         training = self.own.training(own, cap=cap, before=before)
-        outcome = self.session("train", training.party, training.messages, self.folder, self._training_digest(own))
+        with self._progress_of(training):
+            outcome = self.session("train", training.party, training.messages, self.folder, self._training_digest(own))
         self.ledger.add(ids, training.watched.asked, what=self.run, asker=self.initiator)
         write_model(self.private, "model", training.model())
         self.update(kept=training.certified())
         return training, outcome
+
+    @contextmanager
+    def _progress_of(self, training: OwnTraining) -> Iterator[None]:
+        """Note now and then how far a training is: a party that does not lead it is told nothing by it."""
+        over = threading.Event()
+
+        def note() -> None:
+            while not over.wait(PROGRESS_EVERY_S):
+                if "objective" not in self.status.progress:  # the chair's certificates say it better
+                    self.update(progress={**self.status.progress, "passes": training.passes()})
+                else:
+                    self.update()
+
+        noting = threading.Thread(target=note, name=f"progress of {self.run}", daemon=True)
+        noting.start()
+        try:
+            yield
+        finally:
+            over.set()
+            noting.join()
 
     def _row_limits(self, ids: list[Any]) -> tuple[int, Counts]:
         """The cap and what was used before, as they were when the training began: a restart must not see others."""
