@@ -1,4 +1,4 @@
-"""One party of an alignment in a process of its own: `python aligning_process.py FOLDER NAME IDS`; prints one JSON line.
+"""One party of an alignment in its own process: `python aligning_process.py FOLDER NAME IDS`; prints a JSON line.
 
 Every party has IDS ids, of which all share nine tenths. FOLDER has its keys and the roster, as a `Town` makes them.
 """
