@@ -11,7 +11,7 @@ SEED ?=
 PROFILE ?=
 METHOD ?=
 BENCH ?=
-EXTRAS := dev,deep,grpc,mqtt,psi,ray,web
+EXTRAS := dev,deep,grpc,mqtt,ray,web
 TORCH := torch==2.13.0
 
 VENV := .venv

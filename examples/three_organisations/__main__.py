@@ -81,8 +81,11 @@ def set_up(folder: Path) -> None:
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(NAMES, free_ports(len(NAMES)), strict=True)}
     for name in NAMES:
         place = folder / name
-        label = ("--label", "malignant") if name == "hospital" else ()
-        more = ("--dir", place, "--data", "patients.csv", "--id", "patient", "--listen", addresses[name], *label)
+        others = [other for other in NAMES if other != name]
+        label = ("--label", "malignant", *(word for other in others for word in ("--labels-for", other)))
+        allowed = ("--initiator", "hospital", "--leader", "hospital", "--predictions-for", "hospital")
+        more = ("--dir", place, "--data", "patients.csv", "--id", "patient", "--listen", addresses[name])
+        more = (*more, "--job", "diagnosis", *(label if name == "hospital" else allowed))
         offbeat("party", "init", name, *more, quiet=True)
         offbeat("keys", "new", name, "--dir", place / "keys", quiet=True)
     for name in NAMES:

@@ -19,7 +19,6 @@ EXTRAS = {
     "grpc": ("grpc", "organisations over gRPC, and the runtime 'processes'"),
     "mqtt": ("paho", "edge sites over a broker"),
     "ray": ("ray", "the runtime 'ray': parties as actors of a cluster"),
-    "psi": ("private_set_intersection", "private intersection of ids"),
     "web": ("starlette", "watching a run in the browser (offbeat watch)"),
 }
 NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "msgspec", "cryptography", "dp-accounting")

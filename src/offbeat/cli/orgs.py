@@ -4,7 +4,6 @@ Text for people goes to standard error; with --json the only thing on standard o
 raised as they are: the command line's main function turns them into one paragraph and the exit code.
 """
 
-import logging
 import signal
 import sys
 import threading
@@ -17,7 +16,7 @@ import msgspec
 import typer
 
 from offbeat.cli.output import print_json, say
-from offbeat.errors import BadInput, OffbeatError, PeerFailed
+from offbeat.errors import BadData, BadInput, OffbeatError, PeerFailed
 
 keys = typer.Typer(
     help="Keys, certificates and the roster of parties that trust each other.",
@@ -36,6 +35,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 PartyOption = Annotated[
     str, typer.Option("--party", help="The daemon's host:port, or its party.toml; by default the one under --home.")
 ]
+
+
+SUBMIT_WITHIN_S = 900.0  # every party reads its table meanwhile
 
 
 def show(value: Any, as_json: bool) -> None:
@@ -88,13 +90,20 @@ def keys_trust(
     json_: JsonOption = False,
 ) -> None:
     """Pin a party's certificate in the roster, or replace it there."""
-    from offbeat.orgs.party_config import check_address
+    from offbeat.orgs.party_config import check_address, check_members, is_authority
     from offbeat.runtime.grpc.identity import Member, Roster, common_name, read_roster, short, write_roster
 
     if not certificate.is_file():
         raise BadInput(f"expected a certificate at {certificate}, found nothing.")
     check_address(address, "--address")
     pem = certificate.read_bytes()
+    if is_authority(pem) != authority:
+        raise BadInput(
+            f"{certificate} is an authority's certificate, which could sign for any name: pin it by --authority, and "
+            "the party's own certificate beside it."
+            if not authority
+            else f"{certificate} is not an authority's certificate; leave --authority out."
+        )
     roster = read_roster(roster_file) if roster_file.is_file() else Roster(())
     if authority:
         roster = Roster(roster.members, (*roster.authorities_pem, pem))
@@ -102,7 +111,7 @@ def keys_trust(
         who = name or common_name(pem, certificate)
         known = {member.name: member.address for member in roster.members}
         roster = roster.with_member(Member(who, pem, address or known.get(who, "")))
-    write_roster(roster_file, roster)
+    write_roster(roster_file, check_members(roster, roster_file))
     say(
         f"{roster_file} lists {', '.join(roster.names) or 'no party yet'}.\n"
         f"compare with the others: {short(roster.hash)}"
@@ -137,8 +146,17 @@ def party_init(
     id_column: Annotated[str, typer.Option("--id", help="The column by which rows are matched.")] = "id",
     label: Annotated[str, typer.Option(help="The label column, where this party has it.")] = "",
     listen: Annotated[str, typer.Option(help="host:port; empty: only call others.")] = "127.0.0.1:7443",
+    jobs: Annotated[list[str] | None, typer.Option("--job", help="A job it takes part in; may be repeated.")] = None,
+    initiators: Annotated[list[str] | None, typer.Option("--initiator", help="Who else may propose jobs.")] = None,
+    leaders: Annotated[
+        list[str] | None, typer.Option("--leader", help="Who else may lead the matching of ids.")
+    ] = None,
+    labels_for: Annotated[list[str] | None, typer.Option("--labels-for", help="Who may learn its labels.")] = None,
+    predictions_for: Annotated[
+        list[str] | None, typer.Option("--predictions-for", help="Who else may ask for joint predictions.")
+    ] = None,
 ) -> None:
-    """Write a commented party.toml."""
+    """Write a commented party.toml. Its policy allows nothing to anybody who is not named."""
     from offbeat.orgs.party_config import example
     from offbeat.runtime.grpc.identity import check_name
 
@@ -146,7 +164,18 @@ def party_init(
     if path.exists():
         raise BadInput(f"{path} exists already; it is not overwritten.")
     folder.mkdir(parents=True, exist_ok=True)
-    text = example(check_name(name), data=data, id_column=id_column, label=label, listen=listen)
+    text = example(
+        check_name(name),
+        data=data,
+        id_column=id_column,
+        label=label,
+        listen=listen,
+        jobs=tuple(jobs or ()),
+        initiators=tuple(initiators or ()),
+        leaders=tuple(leaders or ()),
+        labels_for=tuple(labels_for or ()),
+        predictions_for=tuple(predictions_for or ()),
+    )
     path.write_text(text, encoding="utf-8")
     say(
         f"wrote {path}. Next: `offbeat keys new {name} --dir {folder / 'keys'}`, `offbeat keys trust` for everybody's "
@@ -177,16 +206,16 @@ def party_check(
 @party.command("serve")
 def party_serve(
     home: HomeOption = Path("."),
-    verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also what is only of use to find a fault.")] = False,
+    json_lines: Annotated[bool, typer.Option("--log-json", help="Each line of the log as one JSON object.")] = False,
 ) -> None:
     """Run the party's daemon until it is interrupted."""
     from offbeat.orgs.daemon import Daemon
+    from offbeat.orgs.daemon_log import write_log
     from offbeat.orgs.party_config import read_home
     from offbeat.runtime.grpc.identity import short
 
-    level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("offbeat").setLevel(logging.INFO)
+    write_log(sys.stderr, verbose=verbose, as_json=json_lines)
     daemon = Daemon(read_home(home))
     address = daemon.start()
     say(f"'{daemon.home.name}' listens at {address}; roster {short(daemon.roster.hash)}. Ctrl-C ends.")
@@ -198,12 +227,19 @@ def party_serve(
 
 
 @party.command("replay")
-def party_replay(run: str, home: HomeOption = Path("."), json_: JsonOption = False) -> None:
+def party_replay(
+    run: str,
+    home: HomeOption = Path("."),
+    verify: Annotated[bool, typer.Option("--verify", help="The alignment and the test, too.")] = False,
+    data: Annotated[Path | None, typer.Option("--data", help="The table as it was, if it has changed.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="The private key as it was, if it has changed.")] = None,
+    json_: JsonOption = False,
+) -> None:
     """Feed this party's log of a run to a party built anew, and check that every effect is the same, bit for bit."""
     from offbeat.orgs.party_config import read_home
     from offbeat.orgs.replay import replay_own
 
-    told = replay_own(read_home(home), Path(run).name)
+    told = replay_own(read_home(home), Path(run).name, verify=verify, data=data, key=key)
     show(told, json_)
     if not told["same"]:
         raise PeerFailed(told["sentence"])
@@ -228,13 +264,19 @@ def job_submit(
     party: PartyOption = "",
     home: HomeOption = Path("."),
     wait: Annotated[bool, typer.Option("--wait", help="Watch it to its end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say who would learn what, and send nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
     """Propose a job to all its parties, and begin when all have accepted."""
     from offbeat.jobs.organisations import read_job
     from offbeat.orgs.control import Submit
+    from offbeat.orgs.disclosure import disclosures
 
-    submitted = ask(home, party, Submit(read_job(job).text))
+    wanted = read_job(job)
+    say("\n".join(["What this job tells whom:", *(f"  - {line}" for line in disclosures(wanted))]))
+    if dry_run:
+        return
+    submitted = ask(home, party, Submit(wanted.text), SUBMIT_WITHIN_S)
     say(f"accepted by all parties: run {submitted.run}")
     if wait:
         job_watch(submitted.run, party, home, json_)
@@ -321,12 +363,15 @@ def predict(
     json_: JsonOption = False,
 ) -> None:
     """Score rows together with the parties of a finished run; this party alone learns the scores."""
+    from offbeat.orgs.client import PREDICT_WITHIN_S, predict_in_parts
     from offbeat.orgs.control import Predict
 
     wanted = [*_ids_in(ids), *(one or [])]
     if not wanted:
         raise BadInput("expected ids, by --ids FILE (one per line) or --id ID.")
-    answer = ask(home, party, Predict(Path(run).name, wanted), timeout_s=120.0)
+    answer = predict_in_parts(
+        lambda some: ask(home, party, Predict(Path(run).name, some), timeout_s=PREDICT_WITHIN_S), wanted
+    )
     rows = predicted_rows(wanted, answer)
     if out is not None:
         lines = ["id,score,probability", *(",".join(_cell(row[key]) for key in row) for row in rows)]
@@ -343,6 +388,8 @@ def predict(
     if not json_ and out is None:
         for row in rows:
             typer.echo(f"{row['id']}\t{row['score']}\t{row['probability']}")
+    if missing == len(rows):
+        raise BadData("no row was scored: none of these ids is known to all parties.")
 
 
 def _cell(value: Any) -> str:

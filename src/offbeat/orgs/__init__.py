@@ -5,7 +5,10 @@ jobs/organisations.py has JOB.toml: what the parties are asked to do together.
 party_config.py   party.toml: what one party brings, and its owner's policy
 policy.py         what the owner allows; a job outside it is refused before any data is touched
 preflight.py      `offbeat party check`: what is wrong, and how to mend it
+disclosure.py     who will learn what from a job, in sentences
 align_psi.py      private set intersection of the id columns, for several parties
+blinding.py       ids as points of a curve, multiplied by secret keys (jacobi.py: which numbers are squares)
+tables.py         the party's table as its daemon keeps it, with its digest
 rows.py           one party's table in the aligned order, prepared for learning
 row_ledger.py     how often each row has entered a sum, kept over all runs and predictions
 watched_rows.py   which rows a party trains on, and how often each may be used
@@ -15,6 +18,9 @@ org_record.py     the run record as one party may write it
 replay.py         this party's own part of a run, again, from its logs
 predict.py        joint prediction under the same secure sum
 control.py        the calls between daemons, and from an owner to its own
-daemon.py         `offbeat party serve`
+discreet.py       what peers may be told of a failure
+run_names.py      the names of all runs, each used once
+durable.py        files that survive a power cut
+daemon.py         `offbeat party serve` (daemon_log.py: its log)
 runs.py           one run at one party, phase by phase, resumable
 """

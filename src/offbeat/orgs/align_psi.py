@@ -1,68 +1,74 @@
 """Private set intersection of the parties' id columns, for several parties: which rows do all of us have?
 
-Ids never travel. Each becomes a *token*, a keyed hash under the job's salt; tokens are blinded by elliptic-curve keys
-(openmined.psi) before they leave. One party leads. It intersects with the others one after the other, each time
-going on with what is left, bucket by bucket:
+Ids never travel. Each becomes a *token*, a keyed hash under the job's salt; tokens become points of a curve, and points
+are blinded by secret keys before they leave (blinding.py). One party leads. It intersects with the others one after
+the other, each time going on with what is left, bucket by bucket:
 
-    all members -> leader   Present        how many distinct ids I have
-    leader -> member        Blinded        my tokens of one bucket, blinded by my key
-    member -> leader        Answered       these blinded by my key too; and my own bucket's tokens, blinded
+    all -> leader           Ready          I am here; and fewer common ids than this I refuse
+    leader -> member        Blinded        what is left of my points of one bucket, blinded by my key
+    member -> leader        Answered       these blinded by my key too; and my own bucket's points, blinded
     ...                                    the next member sees only what is left
-    leader -> all           Joined         the tokens that all have, in order: the order of the rows from now on
-    all -> leader           Seen           the digest of my rows in that order
-    leader -> all           Agreed         all digests are the same; or Disagreed
+    leader -> all           Joined         the tokens that all have, in order; or TooFew
+    all -> all              Seen           the digest of my rows in that order
+
+Each party says how many ids it brings before the run begins, and nobody may bring more: a member counts what the leader
+asks for, the leader counts what members have. A bucket is asked for once. A party takes the joined rows only after
+every other party has shown it the same digest over them, so no row is used that one of them lacks.
 
 What it tells: the leader learns which of its ids the first members share (the last intersection it must learn anyway);
 members learn how many of the leader's ids were left, and in the end the common ids; everybody learns the size of
-everybody's table. An alignment that was computed elsewhere can be imported: then only the last two steps run.
+everybody's table. If fewer ids are common than some party accepts, the leader alone has learned which. An alignment
+that was computed elsewhere can be imported: then only the last step runs.
 """
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.errors import BadData, UnexpectedEvent
-from offbeat.orgs import psi_library
-from offbeat.orgs.tokens import TOKEN_BYTES, IdColumn, bucket_of, digest_of
+from offbeat.errors import BadData, PeerFailed, UnexpectedEvent
+from offbeat.orgs.blinding import POINT_BYTES, multiplied, points_of
+from offbeat.orgs.tokens import TOKEN_BYTES, IdColumn, bucket_bounds, digest_of
 from offbeat.party import contract
 
-BUCKET_IDS = 1500  # about a quarter of a second of arithmetic
-BUCKETS_IN_FLIGHT = 2
+BUCKET_IDS = 2000  # about a fifth of a second of arithmetic
+BUCKETS_IN_FLIGHT = 4
 JOINED_TOKENS = 200_000  # in one message
+MARK_BYTES = 16  # of a point that was blinded twice: enough to compare it
+TOO_FEW = "too-few"
 
 
-class Present(contract.Message, frozen=True):
-    """How many distinct ids this party has.
+class Ready(contract.Message, frozen=True):
+    """This party begins.
 
-    Reveals: the size of the table, to the leader.
+    Reveals: how many common ids its policy wants at least, to the leader.
     """
 
-    count: int
+    least: int
 
 
 class Blinded(contract.Message, frozen=True):
-    """The leader's remaining tokens of one bucket, blinded.
+    """The leader's remaining ids of one bucket, blinded.
 
     Reveals: their number, to one member.
     """
 
     bucket: int
-    buckets: int
-    request: bytes
+    points: bytes
 
 
 class Answered(contract.Message, frozen=True):
-    """The leader's tokens blinded twice, and the member's own tokens of the bucket blinded once.
+    """The leader's ids blinded twice, and the member's own ids of the bucket blinded once.
 
     Reveals: which of the leader's remaining ids this member has, to the leader; and the size of the member's bucket.
     """
 
     bucket: int
-    response: bytes
+    marks: bytes
     own: bytes
 
 
@@ -77,39 +83,32 @@ class Joined(contract.Message, frozen=True):
     tokens: bytes
 
 
+class TooFew(contract.Message, frozen=True):
+    """Fewer ids are common than this party accepts.
+
+    Reveals: that it is so, and whose limit it is, to every party.
+    """
+
+    whose: str
+    least: int
+
+
 class Seen(contract.Message, frozen=True):
     """The order of rows as this party has it.
 
-    Reveals: a digest, to the leader.
+    Reveals: a digest, to every party.
     """
 
     rows: int
     digest: str
 
 
-class Agreed(contract.Message, frozen=True):
-    """Every party has the same rows in the same order.
-
-    Reveals: nothing more.
-    """
-
-    digest: str
-
-
-class Disagreed(contract.Message, frozen=True):
-    """The parties' rows differ.
-
-    Reveals: whose digest differs, to every party.
-    """
-
-    reason: str
-
-
-MESSAGES = (Present, Blinded, Answered, Joined, Seen, Agreed, Disagreed)
+MESSAGES = (Ready, Blinded, Answered, Joined, TooFew, Seen)
 
 
 class Aligner:
-    """One party of the alignment. `secret` makes its blinding keys; `imported` is an order computed elsewhere."""
+    """One party of the alignment. `sizes` are everybody's numbers of ids, agreed on before; `least` is the smallest
+    intersection this party accepts; `secret` makes its key; `imported` is an order computed elsewhere."""
 
     def __init__(
         self,
@@ -118,34 +117,40 @@ class Aligner:
         leader: contract.PartyName,
         column: IdColumn,
         *,
+        sizes: Mapping[contract.PartyName, int],
         secret: bytes,
+        least: int = 1,
         imported: Sequence[bytes] | None = None,
     ) -> None:
         self.name, self.parties, self.leader, self.column = name, parties, leader, column
+        self.sizes, self.least = dict(sizes), least
         self.members = tuple(party for party in parties if party != leader)
         self.joined: list[bytes] | None = list(imported) if imported is not None else None
         self.agreed = ""
         self._imported = imported is not None
-        self._secret = secret
-        self._counts: dict[contract.PartyName, int] = {}
+        self._key = hashlib.blake2b(b"psi", key=secret, digest_size=32).digest()
+        # The smallest table first: then the least is learned about the others.
+        self._order = sorted(self.members, key=lambda member: (self.sizes[member], member))
+        self._buckets = max(1, -(-max(self.sizes.values()) // BUCKET_IDS))
+        self._bounds = bucket_bounds(column.tokens, self._buckets)
+        self._leasts: dict[contract.PartyName, int] = {}
         self._seen: dict[contract.PartyName, tuple[int, str]] = {}
-        self._order: list[contract.PartyName] = []
-        self._buckets = 0
         self._next_bucket = 0
-        self._left: dict[int, list[bytes]] = {}  # the leader's remaining tokens of the buckets under way
+        self._left: dict[int, tuple[list[int], bytes]] = {}  # the leader's places that are left of a bucket, and points
         self._stage: dict[int, int] = {}  # which member a bucket is with
-        self._done: list[bytes] = []
+        self._done: list[int] = []
+        self._asked: dict[int, int] = {}  # how many ids the leader asked a member for, by bucket
+        self._given: dict[contract.PartyName, int] = {}  # how many ids of its own each member has shown the leader
         self._parts: dict[int, bytes] = {}
         self._ticket = 0
         self._work: dict[int, tuple[str, int]] = {}
         self._handlers: dict[type[contract.Message], Callable[[contract.PartyName, Any], list[contract.Effect]]] = {
-            Present: self._on_present,
+            Ready: self._on_ready,
             Blinded: self._on_blinded,
             Answered: self._on_answered,
             Joined: self._on_joined,
+            TooFew: self._on_too_few,
             Seen: self._on_seen,
-            Agreed: self._on_agreed,
-            Disagreed: self._on_disagreed,
         }
 
     @property
@@ -155,8 +160,7 @@ class Aligner:
     def rows(self) -> NDArray[np.int64]:
         """This party's table rows in the agreed order."""
         assert self.joined is not None and self.agreed
-        position = {token: i for i, token in enumerate(self.column.tokens)}
-        return self.column.rows[[position[token] for token in self.joined]]
+        return self.column.rows_of(self.joined)
 
     def handle(self, event: contract.Event) -> list[contract.Effect]:
         if isinstance(event, contract.Received):
@@ -166,92 +170,93 @@ class Aligner:
             return handler(event.sender, event.body)
         if isinstance(event, contract.Computed):
             kind, bucket = self._work.pop(event.ticket)
-            return (
-                self._blinded(bucket, event.result) if kind == "blind" else self._computed(kind, bucket, event.result)
-            )
+            return self._computed(kind, bucket, event.result)
         if isinstance(event, contract.Started):
-            return self._on_started(event)
-        assert isinstance(event, (contract.PeerLost, contract.PeerBack)), event
+            return self._on_started()
+        assert isinstance(event, (contract.PeerLost, contract.PeerBack, contract.Woken)), event
         return []  # an alignment needs everybody: the runtime decides how long to wait
 
     # -- beginning ------------------------------------------------------------------------------------------------
 
-    def _on_started(self, event: contract.Started) -> list[contract.Effect]:
+    def _on_started(self) -> list[contract.Effect]:
+        assert len(self.column.tokens) == self.sizes[self.name], "a party brings the ids that it said"
         if self._imported:
             return self._check_imported()
         if self.leads:
-            return self._present(self.name, len(self.column.tokens))
-        return [contract.Send(self.leader, Present(len(self.column.tokens)))]
+            return self._on_ready(self.name, Ready(self.least))
+        return [contract.Send(self.leader, Ready(self.least))]
 
     def _check_imported(self) -> list[contract.Effect]:
         assert self.joined is not None
-        own = set(self.column.tokens)
-        strangers = sum(token not in own for token in self.joined)
+        strangers = int((self.column.rows_of(self.joined) < 0).sum())
         if strangers or len(set(self.joined)) != len(self.joined):
             what = f"{strangers} ids that are not in this party's table" if strangers else "an id more than once"
             raise BadData(f"the imported alignment of '{self.name}' lists {what}; make it anew from the same table.")
         return self._see()
 
-    def _on_present(self, sender: contract.PartyName, body: Present) -> list[contract.Effect]:
-        return self._present(sender, body.count)
-
-    def _present(self, who: contract.PartyName, count: int) -> list[contract.Effect]:
-        self._counts[who] = count
-        if len(self._counts) < len(self.parties):
+    def _on_ready(self, sender: contract.PartyName, body: Ready) -> list[contract.Effect]:
+        self._refuse_unless(self.leads and sender not in self._leasts, sender, "is ready out of turn")
+        self._leasts[sender] = body.least
+        if len(self._leasts) < len(self.parties):
             return []
-        # The smallest table first: then the least is learned about the others.
-        self._order = sorted(self.members, key=lambda name: (self._counts[name], name))
-        self._buckets = max(1, -(-max(self._counts.values()) // BUCKET_IDS))
-        return [contract.Observe("sizes", dict(sorted(self._counts.items()))), *self._start_buckets()]
+        return [contract.Observe("sizes", dict(sorted(self.sizes.items()))), *self._start_buckets()]
 
     # -- the leader -----------------------------------------------------------------------------------------------
 
     def _start_buckets(self) -> list[contract.Effect]:
         effects: list[contract.Effect] = []
-        while self._next_bucket < self._buckets and len(self._left) < BUCKETS_IN_FLIGHT:
+        while self._next_bucket < self._buckets and len(self._stage) < BUCKETS_IN_FLIGHT:
             bucket = self._next_bucket
             self._next_bucket += 1
-            self._left[bucket] = self._own_bucket(bucket, self._buckets)
             self._stage[bucket] = 0
-            effects += self._blind(bucket)
-        if self._next_bucket == self._buckets and not self._left:
+            effects.append(self._ask_for("blind", bucket, partial(_blinded, self._key, self._own(bucket), self.name)))
+        if self._next_bucket == self._buckets and not self._stage:
             effects += self._join()
         return effects
 
-    def _own_bucket(self, bucket: int, buckets: int) -> list[bytes]:
-        return [token for token in self.column.tokens if bucket_of(token, buckets) == bucket]
+    def _own(self, bucket: int) -> tuple[bytes, ...]:
+        return self.column.tokens[self._bounds[bucket] : self._bounds[bucket + 1]]
 
-    def _blind(self, bucket: int) -> list[contract.Effect]:
-        member = self._order[self._stage[bucket]]
-        return [
-            self._ask_for("blind", bucket, partial(psi_library.blind, self._key(member), tuple(self._left[bucket])))
-        ]
-
-    def _blinded(self, bucket: int, request: bytes) -> list[contract.Effect]:
-        return [contract.Send(self._order[self._stage[bucket]], Blinded(bucket, self._buckets, request))]
+    def _ask_member(self, bucket: int) -> list[contract.Effect]:
+        return [contract.Send(self._order[self._stage[bucket]], Blinded(bucket, self._left[bucket][1]))]
 
     def _on_answered(self, sender: contract.PartyName, body: Answered) -> list[contract.Effect]:
-        if self._stage.get(body.bucket) is None or self._order[self._stage[body.bucket]] != sender:
-            raise UnexpectedEvent(f"'{sender}' answered bucket {body.bucket} of the alignment out of turn.")
-        tokens = tuple(self._left[body.bucket])
-        job = partial(psi_library.intersect, self._key(sender), tokens, body.own, body.response)
-        return [self._ask_for("intersect", body.bucket, job)]
+        stage = self._stage.get(body.bucket)
+        in_turn = stage is not None and self._order[stage] == sender and body.bucket in self._left
+        self._refuse_unless(in_turn, sender, f"answered bucket {body.bucket} of the alignment out of turn")
+        places, _ = self._left[body.bucket]
+        whole = len(body.marks) == len(places) * MARK_BYTES and len(body.own) % POINT_BYTES == 0
+        self._refuse_unless(whole, sender, f"answered bucket {body.bucket} with another number of ids than was asked")
+        given = self._given[sender] = self._given.get(sender, 0) + len(body.own) // POINT_BYTES
+        self._refuse_unless(
+            given <= self.sizes[sender], sender, f"brings more ids than the {self.sizes[sender]} it said"
+        )
+        return [self._ask_for("match", body.bucket, partial(_matches, self._key, body.marks, body.own, sender))]
 
     def _computed(self, kind: str, bucket: int, result: Any) -> list[contract.Effect]:
         if kind == "answer":
-            own, response = result
-            return [contract.Send(self.leader, Answered(bucket, response, own))]
-        self._left[bucket] = list(result)
-        self._stage[bucket] += 1
-        if self._stage[bucket] < len(self._order) and self._left[bucket]:
-            return self._blind(bucket)
-        self._done += self._left.pop(bucket)
+            marks, own = result
+            return [contract.Send(self.leader, Answered(bucket, marks, own))]
+        if kind == "blind":
+            first, last = self._bounds[bucket], self._bounds[bucket + 1]
+            self._left[bucket] = (list(range(first, last)), result)
+        else:
+            self._left[bucket] = _kept(self._left[bucket], result)
+            self._stage[bucket] += 1
+        if self._left[bucket][0] and self._stage[bucket] < len(self._order):
+            return self._ask_member(bucket)
+        self._done += self._left.pop(bucket)[0]
         del self._stage[bucket]
         return self._start_buckets()
 
     def _join(self) -> list[contract.Effect]:
-        self.joined = sorted(self._done)
-        parts = max(1, -(-len(self.joined) // JOINED_TOKENS))
+        rows = len(self._done)
+        least, whose = max((least, name) for name, least in self._leasts.items())
+        if rows < least:
+            reason = f"{rows} rows are shared by all parties, and '{whose}' wants at least {least}"
+            return [contract.Broadcast(self.members, TooFew(whose, least)), contract.Finish(TOO_FEW, reason)]
+        self.joined = [self.column.tokens[place] for place in sorted(self._done)]
+        parts = _parts(rows)
         effects: list[contract.Effect] = []
         for part in range(parts):
             some = self.joined[part * JOINED_TOKENS : (part + 1) * JOINED_TOKENS]
@@ -261,31 +266,53 @@ class Aligner:
     # -- a member -------------------------------------------------------------------------------------------------
 
     def _on_blinded(self, sender: contract.PartyName, body: Blinded) -> list[contract.Effect]:
-        own = tuple(self._own_bucket(body.bucket, body.buckets))
-        return [self._ask_for("answer", body.bucket, partial(psi_library.answer, self._key(sender), own, body.request))]
+        self._refuse_unless(sender == self.leader, sender, f"asks for ids in an alignment that '{self.leader}' leads")
+        fresh = 0 <= body.bucket < self._buckets and body.bucket not in self._asked
+        self._refuse_unless(fresh, sender, f"asks for bucket {body.bucket} of {self._buckets} again, or it is none")
+        self._refuse_unless(len(body.points) % POINT_BYTES == 0, sender, "sent half an id")
+        self._asked[body.bucket] = len(body.points) // POINT_BYTES
+        asked = sum(self._asked.values())
+        said = self.sizes[sender]
+        self._refuse_unless(asked <= said, sender, f"asks for {asked} ids, more than the {said} it said it brings")
+        own = self._own(body.bucket)
+        return [self._ask_for("answer", body.bucket, partial(_answer, self._key, own, body.points, sender, self.name))]
 
     def _on_joined(self, sender: contract.PartyName, body: Joined) -> list[contract.Effect]:
+        in_turn = sender == self.leader and self.joined is None and body.part not in self._parts
+        self._refuse_unless(in_turn, sender, "joins ids out of turn")
+        most = _parts(min(self.sizes.values()))
+        fits = 0 <= body.part < body.parts <= most and len(body.tokens) <= JOINED_TOKENS * TOKEN_BYTES
+        self._refuse_unless(fits, sender, "joins more ids than the smallest party has")
         self._parts[body.part] = body.tokens
         if len(self._parts) < body.parts:
             return []
         whole = b"".join(self._parts[part] for part in range(body.parts))
-        self.joined = [whole[i : i + TOKEN_BYTES] for i in range(0, len(whole), TOKEN_BYTES)]
         self._parts.clear()
-        unknown = len(set(self.joined) - set(self.column.tokens))
-        if unknown:
-            raise BadData(f"'{sender}' joined {unknown} ids that '{self.name}' does not have; the salts may differ.")
+        tokens = [whole[i : i + TOKEN_BYTES] for i in range(0, len(whole), TOKEN_BYTES)]
+        self._refuse_unless(all(a < b for a, b in pairwise(tokens)), sender, "joins an id twice")
+        unknown = int((self.column.rows_of(tokens) < 0).sum())
+        self._refuse_unless(not unknown, sender, f"joins {unknown} ids that '{self.name}' does not have")
+        if len(tokens) < self.least:
+            return [contract.Finish(TOO_FEW, f"{len(tokens)} rows are shared, and '{self.name}' wants {self.least}")]
+        self.joined = tokens
         return self._see()
+
+    def _on_too_few(self, sender: contract.PartyName, body: TooFew) -> list[contract.Effect]:
+        self._refuse_unless(sender == self.leader, sender, f"ends an alignment that '{self.leader}' leads")
+        self._refuse_unless(body.whose in self.parties, sender, "names nobody's limit")
+        reason = f"fewer than {body.least} rows are shared by all parties, and '{body.whose}' wants at least so many"
+        return [contract.Finish(TOO_FEW, reason)]
 
     # -- agreeing -------------------------------------------------------------------------------------------------
 
     def _see(self) -> list[contract.Effect]:
         assert self.joined is not None
-        rows, digest = len(self.joined), digest_of(self.joined)
-        if self.leads:
-            return self._on_seen(self.name, Seen(rows, digest))
-        return [contract.Send(self.leader, Seen(rows, digest))]
+        seen = Seen(len(self.joined), digest_of(self.joined))
+        others = tuple(party for party in self.parties if party != self.name)
+        return [contract.Broadcast(others, seen), *self._on_seen(self.name, seen)]
 
     def _on_seen(self, sender: contract.PartyName, body: Seen) -> list[contract.Effect]:
+        self._refuse_unless(sender in self.parties and sender not in self._seen, sender, "shows its rows twice")
         self._seen[sender] = (body.rows, body.digest)
         if len(self._seen) < len(self.parties):
             return []
@@ -294,23 +321,16 @@ class Aligner:
         if odd:
             listed = ", ".join(f"'{name}' has {self._seen[name][0]} rows" for name in odd)
             reason = f"the rows of {listed}, not the {rows} rows of '{self.name}' in its order (digest {digest[:16]})"
-            return [contract.Broadcast(self.members, Disagreed(reason)), contract.Finish("misaligned", reason)]
-        return [contract.Broadcast(self.members, Agreed(digest)), *self._on_agreed(self.name, Agreed(digest))]
+            return [contract.Finish("misaligned", reason)]
+        self.agreed = digest
+        reason = f"{rows} rows are shared by all {len(self.parties)} parties"
+        return [contract.Observe("rows", rows), contract.Finish("aligned", reason)]
 
-    def _on_agreed(self, sender: contract.PartyName, body: Agreed) -> list[contract.Effect]:
-        assert self.joined is not None and digest_of(self.joined) == body.digest
-        self.agreed = body.digest
-        reason = f"{len(self.joined)} rows are shared by all {len(self.parties)} parties"
-        return [contract.Observe("rows", len(self.joined)), contract.Finish("aligned", reason)]
+    # -- work and refusals ----------------------------------------------------------------------------------------
 
-    def _on_disagreed(self, sender: contract.PartyName, body: Disagreed) -> list[contract.Effect]:
-        return [contract.Finish("misaligned", body.reason)]
-
-    # -- keys and work --------------------------------------------------------------------------------------------
-
-    def _key(self, peer: contract.PartyName) -> bytes:
-        """A blinding key for this pair, so that members cannot compare what they were sent."""
-        return hashlib.blake2b(f"psi {self.name} {peer}".encode(), key=self._secret, digest_size=32).digest()
+    def _refuse_unless(self, right: bool, sender: contract.PartyName, wrong: str) -> None:
+        if not right:
+            raise PeerFailed(f"'{self.name}' refuses the alignment: '{sender}' {wrong}.")
 
     def _ask_for(self, kind: str, bucket: int, job: Callable[[], Any]) -> contract.Compute:
         self._ticket += 1
@@ -319,23 +339,54 @@ class Aligner:
 
     # -- going on later -------------------------------------------------------------------------------------------
 
-    _PLAIN = ("agreed", "joined", "_counts", "_order", "_buckets", "_next_bucket", "_left", "_stage", "_done", "_parts")
+    _PLAIN = ("agreed", "joined", "_leasts", "_next_bucket", "_stage", "_done", "_asked", "_given", "_parts")
+    _PAIRS = ("_seen", "_left", "_work")
 
     def snapshot(self) -> contract.State:
-        state = {name: _copy(getattr(self, name)) for name in self._PLAIN}
-        work = [[ticket, *entry] for ticket, entry in self._work.items()]
-        seen = {name: list(entry) for name, entry in self._seen.items()}
-        return {**state, "ticket": self._ticket, "work": work, "seen": seen}
+        plain = {name: _copy(getattr(self, name)) for name in self._PLAIN}
+        pairs = {name: [[key, *entry] for key, entry in getattr(self, name).items()] for name in self._PAIRS}
+        return {**plain, **pairs, "_ticket": self._ticket}
 
     def restore(self, state: contract.State) -> None:
         for name in self._PLAIN:
             setattr(self, name, _copy(state[name]))
-        self._ticket = state["ticket"]
-        self._work = {ticket: (kind, bucket) for ticket, kind, bucket in state["work"]}
-        self._seen = {name: (rows, digest) for name, (rows, digest) in state["seen"].items()}
+        for name in self._PAIRS:
+            setattr(self, name, {key: (first, second) for key, first, second in state[name]})
+        self._ticket = state["_ticket"]
 
 
 def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copy(item) for key, item in value.items()}
-    return list(value) if isinstance(value, list) else value
+    return dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, list) else value
+
+
+def _parts(rows: int) -> int:
+    return max(1, -(-rows // JOINED_TOKENS))
+
+
+# -- the arithmetic, as jobs ------------------------------------------------------------------------------------------
+
+
+def _blinded(key: bytes, tokens: Sequence[bytes], who: str) -> bytes:
+    return multiplied(key, points_of(tokens), who)
+
+
+def _answer(key: bytes, own: Sequence[bytes], asked: bytes, asker: str, who: str) -> tuple[bytes, bytes]:
+    """(marks of the asker's ids under both keys, our own ids under ours)."""
+    if not own:  # nothing here can be shared: marks that match nothing
+        return bytes(len(asked) // POINT_BYTES * MARK_BYTES), b""
+    return b"".join(_marks(multiplied(key, asked, asker))), _blinded(key, own, who)
+
+
+def _matches(key: bytes, marks: bytes, own: bytes, member: str) -> list[int]:
+    """Which of the asked ids the member has: those whose mark is among its ids' under both keys."""
+    theirs = set(_marks(multiplied(key, own, member)))
+    return [i for i in range(len(marks) // MARK_BYTES) if marks[i * MARK_BYTES : (i + 1) * MARK_BYTES] in theirs]
+
+
+def _marks(points: bytes) -> list[bytes]:
+    return [points[at : at + MARK_BYTES] for at in range(0, len(points), POINT_BYTES)]
+
+
+def _kept(left: tuple[list[int], bytes], matches: Sequence[int]) -> tuple[list[int], bytes]:
+    places, points = left
+    return [places[i] for i in matches], b"".join(points[i * POINT_BYTES : (i + 1) * POINT_BYTES] for i in matches)

@@ -5,7 +5,6 @@ so that a second job with the same epsilon shows the same answers and tells noth
 new draws, and their epsilons add up. Noisy embeddings are drawn anew in every run: there every run adds up.
 """
 
-import json
 import os
 import threading
 from collections.abc import Sequence
@@ -15,11 +14,14 @@ import numpy as np
 
 from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Floats
-from offbeat.errors import Refused
+from offbeat.errors import BadData, Refused
 from offbeat.jobs.organisations import LABELS
+from offbeat.orgs.durable import append_line, read_lines, write_durably
 from offbeat.orgs.keyed_noise import WordsByName
+from offbeat.orgs.run_names import now_text
 from offbeat.privacy.label_response import private_targets
-from offbeat.runtime.grpc.identity import write_private
+
+SECRET_BYTES = 32
 
 
 class PrivacyLedger:
@@ -45,22 +47,24 @@ class PrivacyLedger:
                 raise Refused(overspent(who, what, after, budget))
             if any((line["what"], line["run"]) == (what, run) for line in self.history()):
                 return
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with (self.folder / "privacy.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"what": what, "run": run, "epsilon": epsilon}) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            line = {"at": now_text(), "what": what, "run": run, "epsilon": epsilon}
+            append_line(self.folder / "privacy.jsonl", line)
 
     def history(self) -> list[dict[str, object]]:
-        path = self.folder / "privacy.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+        return read_lines(self.folder / "privacy.jsonl")[0]
 
     def secret(self) -> bytes:
         path = self.folder / "labels.secret"
         with self._lock:
             if not path.is_file():
-                write_private(path, os.urandom(32))
-            return path.read_bytes()
+                write_durably(path, os.urandom(SECRET_BYTES))
+            secret = path.read_bytes()
+        if len(secret) != SECRET_BYTES:
+            raise BadData(
+                f"{path} has {len(secret)} bytes instead of {SECRET_BYTES}: without the secret the labels' random "
+                "answers could be undone. Restore it from a backup; a new one would answer every label anew."
+            )
+        return secret
 
 
 def overspent(who: str, what: str, after: float, budget: float) -> str:

@@ -7,7 +7,7 @@ The scores come from all parties together, through the daemon of the folder name
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from offbeat.orgs.control import Caller, Predict, Predicted, Request
 from offbeat.orgs.party_config import CONTROL_FILE, read_home
 
 PREDICT_WITHIN_S = 120.0
+ROWS_IN_ONE_QUESTION = 50_000
 NAMED_MOST = 5
 
 
@@ -52,8 +53,9 @@ class JointModel:
 
     def _ask(self, ids: Sequence[Any]) -> Predicted:
         wanted = id_texts(ids)
-        answer = ask(self.home, Predict(self.run, wanted), self.address, PREDICT_WITHIN_S)
-        assert isinstance(answer, Predicted)
+        answer = predict_in_parts(
+            lambda some: ask(self.home, Predict(self.run, some), self.address, PREDICT_WITHIN_S), wanted
+        )
         unknown = [text for text, known in zip(wanted, answer.known, strict=True) if not known]
         if unknown:
             told = f"{len(unknown)} of {len(wanted)} ids are not known to every party: {_some(unknown)}"
@@ -61,6 +63,21 @@ class JointModel:
                 raise BadData(f"{told}. Expected ids as they stand in the parties' id columns.")
             warnings.warn(f"{told}. They have no score (NaN, or None for a class).", stacklevel=3)
         return answer
+
+
+def predict_in_parts(ask_for: Callable[[list[str]], Any], ids: list[str]) -> Predicted:
+    """Questions of a size that any message can carry, one after the other; the answers together."""
+    starts = range(0, max(len(ids), 1), ROWS_IN_ONE_QUESTION)
+    answers: list[Predicted] = [ask_for(ids[at : at + ROWS_IN_ONE_QUESTION]) for at in starts]
+    first = answers[0]
+    chances = None if first.probabilities is None else [p for answer in answers for p in answer.probabilities or []]
+    return Predicted(
+        [score for answer in answers for score in answer.scores],
+        [known for answer in answers for known in answer.known],
+        chances,
+        first.classes,
+        sorted({name for answer in answers for name in answer.without}),
+    )
 
 
 def id_texts(ids: Sequence[Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """The calls between daemons, and from an owner to its own: small requests over the same port and certificates.
 
-A peer may propose, begin, report and halt; everything else is for the owner, who shows the party's own certificate.
-An error at the other side arrives as the same type with the same words, and the name of the party it came from.
+A peer may propose, count, begin, report and halt; everything else is for the owner, who shows the party's own
+certificate. An error at the other side arrives as the same type, in words that hold none of its data.
 """
 
 import time
@@ -27,6 +27,13 @@ class Packet(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 # -- between peers ----------------------------------------------------------------------------------------------------
 
 
+RunName = Annotated[str, msgspec.Meta(max_length=120)]
+Word = Annotated[str, msgspec.Meta(max_length=64)]
+Sentence = Annotated[str, msgspec.Meta(max_length=2000)]
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Sizes = Annotated[dict[Word, Whole], msgspec.Meta(max_length=1000)]
+
+
 class Ping(Packet, frozen=True):
     pass
 
@@ -34,41 +41,62 @@ class Ping(Packet, frozen=True):
 class Propose(Packet, frozen=True):
     """Take part in this job? `salt` keys the ids' tokens; it is kept with the keys, not in the run folder."""
 
-    run: Annotated[str, msgspec.Meta(max_length=120)]
+    run: RunName
     job: Annotated[str, msgspec.Meta(max_length=65536)]
     salt: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
 
 
+class Count(Packet, frozen=True):
+    """How many ids do you bring to this run, which all have accepted? The answer binds: see `Begin`."""
+
+    run: RunName
+
+
 class Begin(Packet, frozen=True):
-    run: str
+    """Begin; `ids` is what every party said it brings. Nobody may bring more."""
+
+    run: RunName
+    ids: Sizes
 
 
 class UnderWay(Packet, frozen=True):
     """Has this run begun? Asked of the initiator by a party that was restarted before it heard."""
 
-    run: str
+    run: RunName
+
+
+class Facts(Packet, frozen=True):
+    """What the initiator is entitled to know of a party's part in a run."""
+
+    events: Whole = 0
+    seconds: float = 0.0
+    updates: Whole = 0
+    bytes_sent: Whole = 0
+    rows: Whole = 0
+    digest: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    metrics: Annotated[dict[Word, float], msgspec.Meta(max_length=100)] = {}
 
 
 class Report(Packet, frozen=True):
-    """A party tells the initiator how its part ended; `facts` are what the initiator is entitled to."""
+    """A party tells the initiator how its part ended."""
 
-    run: str
-    verdict: str
-    reason: str
-    kind: str = ""  # the error's type, if it was one
-    facts: dict[str, Any] = {}
+    run: RunName
+    verdict: Word
+    reason: Sentence
+    kind: Word = ""  # the error's type, if it was one
+    facts: Facts = Facts()
 
 
 class Halt(Packet, frozen=True):
-    run: str
-    verdict: str
-    reason: str
+    run: RunName
+    verdict: Word
+    reason: Sentence
 
 
 class OpenPrediction(Packet, frozen=True):
-    run: str
-    prediction: str
-    rows: int
+    run: RunName
+    prediction: Word
+    rows: Whole
 
 
 class Poll(Packet, frozen=True):
@@ -109,6 +137,18 @@ class Predict(Packet, frozen=True):
 
 class Done(Packet, frozen=True):
     pass
+
+
+class Counted(Packet, frozen=True):
+    """What a party has committed itself to: so many distinct ids, of the table as it is now."""
+
+    ids: Whole
+
+
+class Begun(Packet, frozen=True):
+    """The run is under way, with these numbers of ids."""
+
+    ids: Sizes
 
 
 class Pong(Packet, frozen=True):
@@ -167,6 +207,7 @@ class Failure(Packet, frozen=True):
 Request = (
     Ping
     | Propose
+    | Count
     | Begin
     | UnderWay
     | Report
@@ -180,7 +221,7 @@ Request = (
     | Stop
     | Predict
 )
-Answer = Done | Pong | Submitted | RunStatus | Runs | Predicted | Letters | Failure
+Answer = Done | Counted | Begun | Pong | Submitted | RunStatus | Runs | Predicted | Letters | Failure
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -200,7 +241,10 @@ def decode_request(raw: bytes) -> Request:
 
 def decode_answer(raw: bytes) -> Answer:
     """The answer, or the error that it stands for."""
-    answer = _ANSWERS.decode(raw)
+    try:
+        answer = _ANSWERS.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
+        raise PeerFailed(f"an answer of {len(raw)} bytes is not one of ours: {problem}") from problem
     if isinstance(answer, Failure):
         raise error_named(answer.kind, answer.message)
     return answer
@@ -229,7 +273,10 @@ class Caller:
         from offbeat.runtime.grpc.dialer import open_channel
 
         member = self._member(peer)
-        wire = open_channel(self.identity, self.roster, member, Bounds())
+        # The pinned certificate is the only anchor: whoever else an authority has signed, or a member could sign, is
+        # not this member.
+        pinned = Roster((), (member.certificate_pem,))
+        wire = open_channel(self.identity, pinned, member, Bounds())
         try:
             raw = wire.unary_unary(f"/{SERVICE}/{METHOD}")(encode(request), timeout=timeout_s)
         except grpc.RpcError as problem:

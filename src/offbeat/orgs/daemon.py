@@ -1,8 +1,8 @@
 """`offbeat party serve`: one party's daemon. It answers its owner and its peers, and takes part in runs.
 
-The initiator proposes; every party accepts or refuses by its policy, before any data is read; then all begin. Each
-works through the run by itself, and reports to the initiator. A daemon that was killed finds its runs again when it
-starts, and goes on with them.
+The initiator proposes; every party accepts or refuses by its policy, before any data is read; then each says how many
+ids it brings, and all begin. Each works through the run by itself, and reports to the initiator. A daemon that was
+killed finds its runs again when it starts, and goes on with them; a run whose folder is damaged is set aside.
 """
 
 import json
@@ -12,27 +12,41 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, PeerFailed, Refused
+import msgspec
+
+from offbeat.errors import BadInput, OffbeatError, PeerFailed, Refused
 from offbeat.jobs.organisations import Job, job_from_text
 from offbeat.orgs import control
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
+from offbeat.orgs.discreet import for_peers, printable
+from offbeat.orgs.durable import locked
 from offbeat.orgs.party_config import CONTROL_FILE, Home
 from offbeat.orgs.policy import refuse_job
 from offbeat.orgs.post import Post
 from offbeat.orgs.predicting import Predictions
 from offbeat.orgs.row_ledger import RowLedger
+from offbeat.orgs.run_names import RunNames, check_run_name
 from offbeat.orgs.runs import Run
+from offbeat.orgs.tables import Tables
 from offbeat.orgs.train_embedding import check_shape
-from offbeat.runtime.grpc.identity import Member
+from offbeat.runtime.grpc.identity import Member, validity
 from offbeat.runtime.grpc.server import Server
 
 log = logging.getLogger("offbeat.party")
 
 RUNS_AT_ONCE = 8
+PROPOSALS_OF_ONE = 3
+PROPOSAL_KEPT_S = 600.0
+CALLS_OF_A_KIND = 4
+CALLS_AT_ONCE: dict[type, int] = {control.Poll: 1}
+COUNT_WITHIN_S = 300.0  # the party reads its table meanwhile
+DAMAGED = "damaged"
 PEER_REQUEST_BYTES = 2**20
 POLL_WITHIN_S = 10.0
 REFUSALS_LOGGED = 50
@@ -49,15 +63,21 @@ class Daemon:
         self.identity = home.identity()
         self.roster = home.roster()
         self.caller = Caller(self.identity, self.roster)
+        self.tables = Tables(home)
         self.ledger = RowLedger(home.ledger)
         self.privacy = PrivacyLedger(home.ledger)
+        self.names = RunNames(home.ledger)
         self.runs: dict[str, Run] = {}
+        self.damaged: dict[str, str] = {}  # runs that were set aside, and why
         self.address = ""
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self._post = Post()
         self._refused: Counter[str] = Counter()
-        self._predictions = Predictions(home, self.ledger, self._call)
+        self._callers: Counter[tuple[str, type]] = Counter()
+        self._settings_seen = _changed_at(home.file)
+        self._held = ExitStack()
+        self._predictions = Predictions(home, self.tables, self.ledger, self._call)
         self._ended = threading.Event()
         self.server = Server(
             self.identity, self.roster, home.config.listen or "127.0.0.1:0", control={control.METHOD: self._answer}
@@ -65,6 +85,7 @@ class Daemon:
         self._peer_requests: dict[type, Callable[[str, Any], Answer]] = {
             control.Ping: lambda peer, request: control.pong(home.name, self.roster),
             control.Propose: self._on_propose,
+            control.Count: self._on_count,
             control.Begin: self._on_begin,
             control.UnderWay: self._on_under_way,
             control.Report: self._on_report,
@@ -75,15 +96,18 @@ class Daemon:
         }
         self._owner_requests: dict[type, Callable[[Any], Answer]] = {
             control.Submit: self._on_submit,
-            control.Status: lambda request: self._run(request.run).status,
-            control.ListRuns: lambda request: control.Runs([run.status for run in self.runs.values()]),
+            control.Status: lambda request: self._run(request.run, home.name).status,
+            control.ListRuns: lambda request: control.Runs(self._statuses()),
             control.Stop: self._on_stop,
             control.Predict: self._on_predict,
         }
 
     def start(self) -> str:
         """Begin to listen, and take up the runs that a crash or a restart left; the address is returned."""
-        left = [self._left(state) for state in sorted(self.home.runs.glob("*/state.json"))]
+        self._hold_home()
+        self._check_certificate()
+        self.ledger.fold()
+        left = [run for folder in sorted(self.home.runs.glob("*/")) if (run := self._left(folder)) is not None]
         port = self.server.start()  # now: a peer may ask for one of those runs at once
         host = (self.home.config.listen or "127.0.0.1:0").rpartition(":")[0]
         self.address = f"{host}:{port}"
@@ -99,6 +123,20 @@ class Daemon:
     def stop(self) -> None:
         self._ended.set()
         self.server.stop()
+        self._held.close()
+
+    def _hold_home(self) -> None:
+        """Two daemons over one home would take up each other's runs."""
+        complaint = f"another daemon serves '{self.home.name}' from {self.home.folder} already; stop it first."
+        self._held.enter_context(locked(self.home.private / "daemon.lock", complaint))
+
+    def _check_certificate(self) -> None:
+        begin, end = validity(self.identity.certificate_pem)
+        if not begin <= datetime.now(UTC) <= end:
+            raise BadInput(
+                f"the certificate of '{self.home.name}' is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, so nobody "
+                "would accept it now. Set the clock, or make a new one (docs/how-to/rotating-keys.md)."
+            )
 
     # -- a party that cannot be called ----------------------------------------------------------------------------
 
@@ -124,24 +162,48 @@ class Daemon:
                 self._ended.wait(POLL_PAUSE_S)
 
     def _on_reply(self, peer: str, request: control.Reply) -> Answer:
-        self._post.answer(request.number, request.answer)
+        self._post.answer(peer, request.number, request.answer)
         return control.Done()
 
-    def _call(self, peer: str, request: Request) -> Answer:
+    def _call(self, peer: str, request: Request, within_s: float = control.CALL_WITHIN_S) -> Answer:
         """Call a peer, or leave a letter for one that cannot be called."""
         if self.roster.member(peer).address:
-            return self.caller.call(peer, request)
-        return control.decode_answer(self._post.send(peer, control.encode(request), control.CALL_WITHIN_S))
+            return self.caller.call(peer, request, within_s)
+        return control.decode_answer(self._post.send(peer, control.encode(request), within_s))
 
-    def _left(self, path: Path) -> Run:
-        """A run that an earlier process of this party knew."""
-        state = json.loads(path.read_text(encoding="utf-8"))
-        reports = state.pop("reports")
-        job = job_from_text((path.parent / "job.toml").read_text(encoding="utf-8"), path.parent / "job.toml")
-        run = self._new_run(state["run"], job, state["initiator"])
-        run.status, run.reports = RunStatus(**state), reports
+    def _left(self, folder: Path) -> Run | None:
+        """A run that an earlier process of this party knew; a damaged one is set aside and named."""
+        if folder.name == DAMAGED:
+            return None
+        try:
+            state = json.loads((folder / "state.json").read_bytes())
+            reports = state.pop("reports")
+            job = job_from_text((folder / "job.toml").read_text(encoding="utf-8"), folder / "job.toml")
+            status = msgspec.convert(state, RunStatus)
+            if status.run != folder.name:
+                raise BadInput(f"its state.json is of run '{status.run}'")
+            if not status.ended and not (self.home.private / folder.name / "nonce").is_file():
+                raise BadInput("its secrets under private/ are gone")
+        except Exception as problem:
+            self._set_aside(folder, problem)
+            return None
+        run = self._new_run(status.run, job, status.initiator)
+        run.status, run.reports = status, reports
         self.runs[run.run] = run
         return run
+
+    def _set_aside(self, folder: Path, problem: Exception) -> None:
+        aside = folder.parent / DAMAGED / f"{folder.name}-{secrets.token_hex(3)}"
+        aside.parent.mkdir(exist_ok=True, mode=0o700)
+        folder.rename(aside)
+        self.damaged[folder.name] = (
+            f"its folder is damaged ({type(problem).__name__}: {problem}) and was moved to {aside}"
+        )
+        log.error("run %s was set aside: %s", folder.name, self.damaged[folder.name])
+
+    def _statuses(self) -> list[RunStatus]:
+        lost = [RunStatus(run, "", "", "failed", "damaged", reason) for run, reason in self.damaged.items()]
+        return [*(run.status for run in self.runs.values()), *lost]
 
     def _take_up(self, run: Run) -> None:
         if run.status.phase in ("aligning", "training"):
@@ -153,58 +215,87 @@ class Daemon:
     def _take_up_accepted(self, run: Run) -> None:
         """All had agreed, or we had; the word to begin was lost with this process."""
         try:
-            if run.initiator == self.home.name:
-                self._give_word(run)
-            else:
-                self._ask_for_word(run)
+            lead, word = run.initiator == self.home.name, self._ask_for_word
+            for _ in self._tries(run):
+                try:
+                    self._lead(run) if lead else word(run)
+                except PeerFailed as problem:
+                    log.warning("run %s cannot begin yet: %s", run.run, problem)
+                else:
+                    return
+            if not self._ended.is_set() and not run.status.ended:
+                run.stop("failed", f"it did not begin: '{run.initiator}' could not bring everybody together.")
+        except OffbeatError as problem:
+            self._halt(run, "failed", f"it did not begin: {problem}")
         except Exception as problem:
             log.exception("run %s does not begin", run.run)
             run.stop("failed", f"it could not be taken up again: {problem!r}")
 
     def _ask_for_word(self, run: Run) -> None:
         """The initiator may be away too: ask it until it answers. What it does not know will never begin."""
-        for _ in self._tries(run):
-            try:
-                self._call(run.initiator, control.UnderWay(run.run))
-            except PeerFailed as problem:
-                log.warning("cannot ask %s whether run %s has begun: %s", run.initiator, run.run, problem)
-            except OffbeatError as problem:
-                run.stop("failed", f"it did not begin: {problem}")
-            else:
-                self._begin(run)
-                return
-        if not self._ended.is_set() and not run.status.ended:
-            run.stop("failed", f"it did not begin: '{run.initiator}' could not be asked about it.")
+        answer = self._call(run.initiator, control.UnderWay(run.run))
+        assert isinstance(answer, control.Begun)
+        run.begin_with(answer.ids)
+        self._begin(run)
 
     def _on_under_way(self, peer: str, request: control.UnderWay) -> Answer:
-        run = self._run(request.run)
+        run = self._run(request.run, peer)
         if run.initiator != self.home.name or run.status.ended:
-            raise Refused(f"run '{request.run}' is not under way at '{self.home.name}'.")
-        return control.Done()
+            raise Refused(f"run '{run.run}' is not under way at '{self.home.name}'.")
+        begun = run.own.kept("begun")
+        if begun is None:
+            raise PeerFailed(f"run '{run.run}' has not begun yet.")
+        return control.Begun(begun["ids"])
 
     def _new_run(self, name: str, job: Job, initiator: str) -> Run:
-        return Run(self.home, self.identity, self.roster, self.server, name, job, initiator, self.ledger, self.privacy)
+        party = (self.home, self.identity, self.roster, self.server)
+        return Run(*party, name, job, initiator, self.tables, self.ledger, self.privacy)
 
-    def _run(self, name: str) -> Run:
+    def _run(self, name: str, peer: str) -> Run:
+        """A peer hears of a run only if it has a part in it; the owner is told which runs there are."""
         run = self.runs.get(name)
-        if run is None:
-            known = ", ".join(self.runs) or "none"
-            raise BadInput(f"'{self.home.name}' knows no run '{name}'; it has {known}.")
+        if peer == self.home.name and run is None:
+            lost = f": {self.damaged[name]}" if name in self.damaged else f"; it has {', '.join(self.runs) or 'none'}"
+            raise BadInput(f"'{self.home.name}' knows no run '{name}'{lost}.")
+        if run is None or peer not in run.job.parties:
+            raise Refused(f"'{self.home.name}' knows no run {name!r} of '{peer}'.")
         return run
 
     # -- requests -------------------------------------------------------------------------------------------------
 
     def _answer(self, member: Member, raw: bytes) -> bytes:
+        own = member.name == self.home.name
         try:
-            if len(raw) > PEER_REQUEST_BYTES and member.name != self.home.name:
+            if len(raw) > PEER_REQUEST_BYTES and not own:
                 raise Refused(f"a request of {len(raw)} bytes from '{member.name}' is larger than a peer's may be.")
-            return control.encode(self._dispatch(member.name, control.decode_request(raw)))
+            request = control.decode_request(raw)
+            with nullcontext() if own else self._one_more(member.name, type(request)):
+                return control.encode(self._dispatch(member.name, request))
         except OffbeatError as problem:
             self._note_refusal(member.name, problem)
-            return control.encode(Failure(type(problem).__name__, str(problem)))
+            told, kind = (str(problem), type(problem).__name__) if own else self._told(problem)
+            return control.encode(Failure(kind, told))
         except Exception as problem:
-            log.exception("a request of %s failed", member.name)
-            return control.encode(Failure("PeerFailed", f"'{self.home.name}' failed to answer: {problem!r}"))
+            return control.encode(Failure("PeerFailed", self._told(problem)[0]))
+
+    def _told(self, problem: Exception) -> tuple[str, str]:
+        return for_peers(problem, self.home.name, "answering")
+
+    @contextmanager
+    def _one_more(self, peer: str, kind: type) -> Iterator[None]:
+        """A member holds few of this daemon's threads at once, so that no member keeps another out."""
+        most = CALLS_AT_ONCE.get(kind, CALLS_OF_A_KIND)
+        with self._lock:
+            if self._callers[peer, kind] >= most:
+                raise Refused(
+                    f"'{peer}' has {most} calls ({kind.__name__}) open at '{self.home.name}', the most at once."
+                )
+            self._callers[peer, kind] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callers[peer, kind] -= 1
 
     def _note_refusal(self, peer: str, problem: OffbeatError) -> None:
         """The first ones in full, then one each time their number doubles: a log must not be a way to fill a disk."""
@@ -214,6 +305,7 @@ class Daemon:
             log.warning("%s was refused: %s (%d so far)", peer, problem, count)
 
     def _dispatch(self, peer: str, request: Request) -> Answer:
+        self._read_settings()
         owner = self._owner_requests.get(type(request))
         if owner is None:
             return self._peer_requests[type(request)](peer, request)
@@ -223,6 +315,18 @@ class Daemon:
             )
         return owner(request)
 
+    def _read_settings(self) -> None:
+        """Data and policy are taken up from party.toml when it has changed; a file that is wrong changes nothing."""
+        seen = _changed_at(self.home.file)
+        if seen == self._settings_seen:
+            return
+        self._settings_seen = seen
+        try:
+            self.home.read_again()
+            log.info("party.toml has changed: its data and policy hold from now on; the rest needs a new start")
+        except OffbeatError as problem:
+            log.error("party.toml has changed and cannot be used, so the settings of before stay: %s", problem)
+
     # -- proposing and beginning ----------------------------------------------------------------------------------
 
     def _on_submit(self, request: control.Submit) -> Answer:
@@ -230,15 +334,22 @@ class Daemon:
         for name in job.parties:
             self.roster.member(name)
         self._refuse(job, self.home.name)
-        self._refuse_crowd()
+        self._refuse_crowd(self.home.name)
         name = f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         salt = secrets.token_bytes(32)
-        others = [party for party in job.parties if party != self.home.name]
-        self._agree(others, control.Propose(name, job.text, salt))
-        run = self._new_run(name, job, self.home.name)
-        self.runs[name] = run
-        run.accept(salt)
-        self._give_word(run)
+        log.info("proposing run %s to %s", name, ", ".join(party for party in job.parties if party != self.home.name))
+        self._agree([party for party in job.parties if party != self.home.name], control.Propose(name, job.text, salt))
+        run = self._accept(name, job, self.home.name, salt)
+        try:
+            run.count()
+        except OffbeatError as problem:
+            self._halt(run, "failed", for_peers(problem, self.home.name, "counting its ids")[0])
+            raise
+        try:
+            self._lead(run)
+        except OffbeatError as problem:  # a peer's, in words that it chose for us, or a refusal
+            self._halt(run, "failed", printable(str(problem)))
+            raise
         return control.Submitted(name)
 
     def _agree(self, others: list[str], proposal: control.Propose) -> None:
@@ -250,57 +361,89 @@ class Daemon:
                 accepted.append(other)
             except OffbeatError as problem:
                 for friend in accepted:
-                    self._tell(friend, control.Halt(proposal.run, "refused", f"{problem}"))
+                    self._tell(friend, control.Halt(proposal.run, "refused", printable(f"{problem}")))
                 raise
+
+    def _lead(self, run: Run) -> None:
+        """Collect everybody's number of ids, if that has not been done, and give the word to begin."""
+        begun = run.own.kept("begun")
+        if begun is None:
+            run.begin_with({name: self._counted(run, name) for name in run.job.parties})
+            begun = run.own.kept("begun")
+            assert begun is not None
+        self._give_word(run, begun["ids"])
+
+    def _counted(self, run: Run, name: str) -> int:
+        if name == self.home.name:
+            return run.count()
+        answer = self._call(name, control.Count(run.run), COUNT_WITHIN_S)
+        assert isinstance(answer, control.Counted)
+        return answer.ids
+
+    def _on_count(self, peer: str, request: control.Count) -> Answer:
+        return control.Counted(self._of_initiator(request.run, peer).count())
 
     def _refuse(self, job: Job, initiator: str) -> None:
         """What can be known to be impossible before any data is read."""
         refuse_job(self.home.config.policy, job, self.home.name, initiator, self.privacy.after)
         if self.home.name in job.labels_at and self.home.config.data.label is None:
-            raise BadData(
+            raise Refused(
                 f"the job wants the labels of '{self.home.name}', but its party.toml names no label column; add "
                 'label = "..." under [data], or leave this party out of labels_at.'
             )
         check_shape(job, self.home.config.data.shape, self.home.name)
 
-    def _refuse_crowd(self) -> None:
-        active = [name for name, run in self.runs.items() if not run.status.ended]
+    def _refuse_crowd(self, initiator: str) -> None:
+        """Proposals that never begin expire, and one initiator's cannot take all the room."""
+        active = [run for run in self.runs.values() if not run.status.ended]
+        for run in active:
+            if run.status.phase == "accepted" and time.monotonic() > run.accepted_s + PROPOSAL_KEPT_S:
+                run.stop("failed", f"'{run.initiator}' did not begin it within {PROPOSAL_KEPT_S:.0f} s")
+        active = [run for run in active if not run.status.ended]
+        waiting = [run for run in active if run.status.phase == "accepted" and run.initiator == initiator]
         if len(active) >= RUNS_AT_ONCE:
             raise Refused(f"'{self.home.name}' has {len(active)} runs under way, which is the most it takes at once.")
+        if len(waiting) >= PROPOSALS_OF_ONE:
+            raise Refused(f"'{initiator}' has {len(waiting)} proposals at '{self.home.name}' that it has not begun.")
 
     def _on_propose(self, peer: str, request: control.Propose) -> Answer:
         job = job_from_text(request.job, f"the job of '{peer}'")
-        if request.run in self.runs:
-            return control.Done()
-        if not request.run.startswith(f"{job.name}-") or "/" in request.run or len(request.run) > 120:
-            raise BadJob(f"'{peer}' named a run '{request.run[:120]}', which is not a name for job '{job.name}'.")
+        check_run_name(request.run, job.name, peer)
+        known = self.runs.get(request.run)
+        if known is not None and known.same_proposal(peer, job, request.salt):
+            return control.Done()  # our answer was lost
         self._refuse(job, peer)
-        self._refuse_crowd()
-        run = self._new_run(request.run, job, peer)
-        self.runs[request.run] = run
-        run.accept(request.salt)
+        self._refuse_crowd(peer)
+        self._accept(request.run, job, peer, request.salt)
         log.info("accepted run %s of %s", request.run, peer)
         return control.Done()
 
-    def _give_word(self, run: Run) -> None:
+    def _accept(self, name: str, job: Job, initiator: str, salt: bytes) -> Run:
+        self.names.burn(name, initiator, self.home.name)
+        run = self._new_run(name, job, initiator)
+        run.accept(salt)
+        self.runs[name] = run
+        return run
+
+    def _give_word(self, run: Run, ids: dict[str, int]) -> None:
         """Tell everybody to begin, and begin; whoever cannot be told now is told while the others wait for it."""
-        untold = self._tell_to_begin(run, [other for other in run.job.parties if other != self.home.name])
+        untold = self._tell_to_begin(run, ids, [other for other in run.job.parties if other != self.home.name])
         self._begin(run)
         if untold:
-            threading.Thread(target=self._tell_late, args=(run, untold), daemon=True).start()
+            threading.Thread(target=self._tell_late, args=(run, ids, untold), daemon=True).start()
 
-    def _tell_late(self, run: Run, untold: list[str]) -> None:
+    def _tell_late(self, run: Run, ids: dict[str, int], untold: list[str]) -> None:
         for _ in self._tries(run):
-            untold = self._tell_to_begin(run, untold)
+            untold = self._tell_to_begin(run, ids, untold)
             if not untold:
                 return
 
-    def _tell_to_begin(self, run: Run, others: list[str]) -> list[str]:
+    def _tell_to_begin(self, run: Run, ids: dict[str, int], others: list[str]) -> list[str]:
         """Those who could not be reached. A party that will not begin ends the run for all."""
         untold = []
         for other in others:
             try:
-                self._call(other, control.Begin(run.run))
+                self._call(other, control.Begin(run.run, ids))
             except PeerFailed as problem:
                 log.warning("could not tell %s to begin run %s yet: %s", other, run.run, problem)
                 untold.append(other)
@@ -318,14 +461,15 @@ class Daemon:
     def _on_begin(self, peer: str, request: control.Begin) -> Answer:
         run = self._of_initiator(request.run, peer)
         if run.status.ended and run.run not in self._threads:
-            raise Refused(f"run '{run.run}' has ended at '{self.home.name}' ({run.status.reason}).")
+            raise Refused(f"run '{run.run}' has ended at '{self.home.name}' ({run.status.verdict}).")
+        run.begin_with(request.ids)
         self._begin(run)
         return control.Done()
 
     def _of_initiator(self, name: str, peer: str) -> Run:
-        run = self._run(name)
+        run = self._run(name, peer)
         if peer != run.initiator:
-            raise Refused(f"run '{name}' is led by '{run.initiator}', not by '{peer}'.")
+            raise Refused(f"run '{run.run}' is led by '{run.initiator}', not by '{peer}'.")
         return run
 
     def _begin(self, run: Run) -> None:
@@ -338,10 +482,9 @@ class Daemon:
 
     # -- reporting and halting ------------------------------------------------------------------------------------
 
-    def _reporter(self, run: Run) -> Callable[[str, str, str, dict[str, Any]], None]:
-        def report(verdict: str, reason: str, kind: str, facts: dict[str, Any]) -> None:
-            log.info("run %s: %s (%s)", run.run, verdict, reason)
-            packet = control.Report(run.run, verdict, reason, kind, facts)
+    def _reporter(self, run: Run) -> Callable[[control.Report], None]:
+        def report(packet: control.Report) -> None:
+            log.info("run %s: %s (%s)", run.run, packet.verdict, run.status.reason)
             if run.initiator == self.home.name:
                 self._on_report(self.home.name, packet)
             else:
@@ -350,27 +493,28 @@ class Daemon:
         return report
 
     def _on_report(self, peer: str, request: control.Report) -> Answer:
-        run = self._run(request.run)
-        if run.initiator != self.home.name or peer not in run.job.parties:
-            raise Refused(f"'{peer}' reports about run '{request.run}', which '{self.home.name}' does not lead.")
-        run.note_report(peer, request.verdict, request.reason, request.kind, request.facts)
+        run, reason = self._run(request.run, peer), printable(request.reason)
+        if run.initiator != self.home.name:
+            raise Refused(f"'{peer}' reports about run '{run.run}', which '{self.home.name}' does not lead.")
+        packet = msgspec.structs.replace(request, verdict=printable(request.verdict), reason=reason)
+        run.note_report(peer, msgspec.structs.replace(packet, kind=printable(request.kind)))
         if request.kind and peer != self.home.name and not run.status.ended:
-            run.update(kind=request.kind)
-            run.stop("failed", f"'{peer}' failed: {request.reason}")
-            run.update(phase="refused" if request.kind == "Refused" else "failed", kind=request.kind)
+            run.update(kind=printable(request.kind))
+            run.stop("failed", f"'{peer}' failed: {reason}")
+            run.update(phase="refused" if request.kind == "Refused" else "failed", kind=printable(request.kind))
         if request.kind:
             for other in run.job.parties:
                 if other not in (peer, self.home.name):
-                    self._tell(other, control.Halt(request.run, "failed", f"'{peer}' failed: {request.reason}"))
+                    self._tell(other, control.Halt(run.run, "failed", f"'{peer}' failed: {reason}"))
         return control.Done()
 
     def _on_halt(self, peer: str, request: control.Halt) -> Answer:
         run = self._of_initiator(request.run, peer)
-        run.stop(request.verdict, request.reason, gently=request.verdict == "stopped")
+        run.stop(printable(request.verdict), printable(request.reason), gently=request.verdict == "stopped")
         return control.Done()
 
     def _on_stop(self, request: control.Stop) -> Answer:
-        self._halt(self._run(request.run), "stopped", f"stopped by the owner of '{self.home.name}'")
+        self._halt(self._run(request.run, self.home.name), "stopped", f"stopped by the owner of '{self.home.name}'")
         return control.Done()
 
     def _halt(self, run: Run, verdict: str, reason: str) -> None:
@@ -391,8 +535,12 @@ class Daemon:
     # -- predicting -----------------------------------------------------------------------------------------------
 
     def _on_predict(self, request: control.Predict) -> Answer:
-        return self._predictions.ask(self._run(request.run), request.ids)
+        return self._predictions.ask(self._run(request.run, self.home.name), request.ids)
 
     def _on_open_prediction(self, peer: str, request: control.OpenPrediction) -> Answer:
-        self._predictions.answer(self._run(request.run), peer, request)
+        self._predictions.answer(self._run(request.run, peer), peer, request)
         return control.Done()
+
+
+def _changed_at(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.is_file() else 0

@@ -6,9 +6,12 @@ Paths are relative to the file. The example that `offbeat party init` writes exp
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+from cryptography import x509
+
 from offbeat.errors import BadInput
-from offbeat.orgs.policy import Policy
-from offbeat.runtime.grpc.identity import Identity, Roster, check_name, load_identity, read_roster
+from offbeat.orgs.policy import Names, Policy
+from offbeat.runtime.grpc.identity import Identity, Roster, check_name, load_identity, read_roster, tls_name
 from offbeat.settings import Settings, quoted, read_toml, settings_from
 
 CONTROL_FILE = "control"
@@ -35,7 +38,8 @@ class Keys(Settings, frozen=True):
 
 
 class Store(Settings, frozen=True):
-    """Run folders hold nothing secret; what is secret lies under `private`, readable by the owner alone."""
+    """Keys, salts, aligned rows and finished models lie under `private`. Run folders hold what passed between the
+    parties, and checkpoints with this party's weights: they are its own too, readable by the owner alone."""
 
     runs: str = "runs"
     private: str = "private"
@@ -53,9 +57,15 @@ class PartyConfig(Settings, frozen=True):
 class Home:
     """A party's settings with the folder they are relative to."""
 
-    def __init__(self, config: PartyConfig, folder: Path) -> None:
+    def __init__(self, config: PartyConfig, folder: Path, file: Path | None = None) -> None:
         self.config = config
         self.folder = folder
+        self.file = file or folder / "party.toml"
+
+    def read_again(self) -> None:
+        """Take up the data and policy sections as they stand in the file now; the rest needs a new start."""
+        new = read_home(self.file).config
+        self.config = msgspec.structs.replace(self.config, data=new.data, policy=new.policy)
 
     @property
     def name(self) -> str:
@@ -87,7 +97,7 @@ class Home:
 
     def roster(self) -> Roster:
         """The roster, in which this party must be, under the certificate it has."""
-        roster = read_roster(self.roster_file)
+        roster = check_members(read_roster(self.roster_file), self.roster_file)
         if roster.member(self.name).fingerprint != self.identity().fingerprint:
             raise BadInput(
                 f"{self.roster_file} pins another certificate for '{self.name}' than {self.config.keys.certificate}; "
@@ -103,7 +113,36 @@ def read_home(path: Path) -> Home:
     config = settings_from(tree, PartyConfig, file)
     check_name(config.name)
     check_address(config.listen, f"{file}: listen")
-    return Home(config, file.resolve().parent)
+    return Home(config, file.resolve().parent, file.resolve())
+
+
+def check_members(roster: Roster, where: Path) -> Roster:
+    """Refuse a roster in which one party could speak in another's name."""
+    names: dict[str, str] = {}
+    shown: dict[str, str] = {}
+    for member in roster.members:
+        same = names.setdefault(tls_name(member.name), member.name)
+        if same != member.name:
+            raise BadInput(
+                f"{where}: '{same}' and '{member.name}' are the same name in certificates; rename one of them."
+            )
+        owner = shown.setdefault(member.fingerprint, member.name)
+        if owner != member.name:
+            raise BadInput(f"{where}: '{owner}' and '{member.name}' have the same certificate; each needs its own.")
+        if is_authority(member.certificate_pem):
+            raise BadInput(
+                f"{where}: the certificate of '{member.name}' may sign others (CA:TRUE), so '{member.name}' could make "
+                "certificates for any name. Ask it for one that `offbeat keys new` makes."
+            )
+    return roster
+
+
+def is_authority(certificate_pem: bytes) -> bool:
+    certificate = x509.load_pem_x509_certificate(certificate_pem)
+    try:
+        return bool(certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
+    except x509.ExtensionNotFound:
+        return False
 
 
 def check_address(address: str, where: str) -> str:
@@ -115,7 +154,17 @@ def check_address(address: str, where: str) -> str:
 
 
 def example(
-    name: str, *, data: str = "", id_column: str = "id", label: str = "", listen: str = "127.0.0.1:7443"
+    name: str,
+    *,
+    data: str = "",
+    id_column: str = "id",
+    label: str = "",
+    listen: str = "127.0.0.1:7443",
+    jobs: Names = (),
+    initiators: Names = (),
+    leaders: Names = (),
+    labels_for: Names = (),
+    predictions_for: Names = (),
 ) -> str:
     """A commented party.toml."""
     label_line = (
@@ -147,22 +196,29 @@ runs = "runs"         # what may be shown to others: records, logs of messages, 
 private = "private"   # what may not
 
 # What the owner allows. A job outside it is refused with the reason, before any data is read.
+# An empty list means nobody, "any" means everyone on the roster.
 [policy]
-jobs = ["any"]                    # names of jobs
-initiators = ["any"]              # who may propose one; "any": everyone on the roster
+jobs = {_names(jobs)}             # names of jobs this party takes part in
+initiators = {_names(initiators)} # who else may propose one
+leaders = {_names(leaders)}       # who else may lead the matching of ids: it learns which of its ids this party has
 peers = ["any"]                   # with whom to work
 methods = ["vfb2-svrg", "vfb2-saga", "vfb2-sgd"]   # "vafl" sends unmasked embeddings: add it knowingly
 secure_sum = ["pairwise", "two-tree"]
 parties_least = 3                 # with two parties no sum can hide a share
 columns_never = []                # columns that must not be used, even if listed above
-rows_least = 100                  # a smaller intersection is refused
+rows_least = 100                  # fewer common training rows are refused
+ids_ratio_most = 10.0             # a party that brings this many times the ids of this one is refused
 passes_most = 1000.0
 row_cap = 0                       # how often one row may enter a sum, over all jobs and predictions; 0: no cap
-labels = true                     # whether this party's labels may be used
+labels_for = {_names(labels_for)} # who may learn this party's labels, which the derivatives of a job tell
 derivatives = true                # whether it takes derivatives, which tell it the others' labels
-predictions_for = ["any"]         # who may ask for joint predictions
+predictions_for = {_names(predictions_for)} # who else may ask for joint predictions
 prediction_rows_most = 100000
 predict_without = false           # whether a prediction may leave out a party that does not answer
 # epsilon = 4.0                   # a privacy budget over all jobs, for its labels (jobs with label_dp_epsilon) or its
                                   # columns (VAFL with embedding.epsilon); a job that adds no noise to them is refused
 """
+
+
+def _names(names: Names) -> str:
+    return "[" + ", ".join(quoted(name) for name in names) + "]"

@@ -1,6 +1,6 @@
 """What the owner of a party allows. A job outside it is refused with the reason, before any data is touched."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,10 +13,12 @@ Names = tuple[str, ...]
 
 
 class Policy(Settings, frozen=True):
-    """An empty list of names means: nobody; the word "any" in it means: everyone on the roster."""
+    """An empty list of names means: nobody; the word "any" in it means: everyone on the roster. What gives something
+    of this party away is nobody's until the owner names somebody."""
 
-    jobs: Names = ("any",)  # job names
-    initiators: Names = ("any",)  # who may propose a job
+    jobs: Names = ()  # job names
+    initiators: Names = ()  # who else may propose a job
+    leaders: Names = ()  # who else may lead the matching of ids: it learns which of its ids this party has
     peers: Names = ("any",)  # with whom this party works
     methods: Names = ("vfb2-svrg", "vfb2-saga", "vfb2-sgd")  # algorithms, by name
     secure_sum: tuple[Literal["pairwise", "two-tree", "tree"], ...] = ("pairwise", "two-tree")
@@ -25,9 +27,10 @@ class Policy(Settings, frozen=True):
     rows_least: Annotated[int, msgspec.Meta(ge=1)] = 100  # a smaller intersection is refused
     passes_most: Annotated[float, msgspec.Meta(gt=0)] = 1000.0
     row_cap: Annotated[int, msgspec.Meta(ge=0)] = 0  # how often one row may enter a sum, ever; 0: no cap
-    labels: bool = True  # whether this party's labels (and derivatives, which tell them) may be used at all
+    ids_ratio_most: Annotated[float, msgspec.Meta(ge=1)] = 10.0  # no other party may bring this many times its ids
+    labels_for: Names = ()  # who may learn this party's labels, which derivatives tell
     derivatives: bool = True  # whether this party may be sent derivatives (they tell it other parties' labels)
-    predictions_for: Names = ("any",)  # who may ask for joint predictions
+    predictions_for: Names = ()  # who else may ask for joint predictions
     prediction_rows_most: Annotated[int, msgspec.Meta(ge=0)] = 100_000  # in one question
     predict_without: bool = False  # whether a prediction may leave out a party that does not answer
     epsilon: Annotated[float, msgspec.Meta(gt=0)] | None = None  # privacy budget over all jobs; None: none is kept
@@ -53,6 +56,9 @@ def objections(policy: Policy, job: Job, me: str, initiator: str) -> list[str]:
         reasons.append(f"its policy allows the jobs {_listed(policy.jobs)}")
     if not allows(policy.initiators, initiator) and initiator != me:
         reasons.append(f"its policy lets {_listed(policy.initiators)} propose jobs")
+    leader = job.labels_at[0]
+    if leader != me and not allows(policy.leaders, leader):
+        reasons.append(f"its policy lets {_listed(policy.leaders)} lead the matching of ids, not '{leader}'")
     strangers = [name for name in job.parties if name != me and not allows(policy.peers, name)]
     if strangers:
         reasons.append(f"its policy does not allow work with {_listed(tuple(strangers))}")
@@ -64,11 +70,19 @@ def objections(policy: Policy, job: Job, me: str, initiator: str) -> list[str]:
         reasons.append(f"its policy wants at least {policy.parties_least} parties, the job has {len(job.parties)}")
     if job.method.passes > policy.passes_most:
         reasons.append(f"its policy allows {policy.passes_most:g} passes, the job wants {job.method.passes:g}")
-    if me in job.labels_at and not policy.labels:
-        reasons.append("its policy keeps its labels out of every job")
+    learners = tuple(name for name in told_labels(job) if not allows(policy.labels_for, name))
+    if me in job.labels_at and learners:
+        reasons.append(f"its policy does not let {_listed(learners)} learn its labels (labels_for)")
     if me not in job.labels_at and not policy.derivatives:
         reasons.append("its policy takes no derivatives of others' losses, which would tell it their labels")
     return reasons
+
+
+def told_labels(job: Job) -> tuple[str, ...]:
+    """Who learns the labels of this job from derivatives; nobody where they are answered at random."""
+    if job.method.label_dp_epsilon is not None:
+        return ()
+    return tuple(name for name in job.parties if name not in job.labels_at)
 
 
 def _over_budget(policy: Policy, job: Job, me: str, spent: Spent) -> list[str]:
@@ -87,11 +101,22 @@ def _over_budget(policy: Policy, job: Job, me: str, spent: Spent) -> list[str]:
 
 
 def refuse_rows(policy: Policy, me: str, rows: int) -> None:
+    """`rows` are those left for training: the test rows do not make a tiny training larger."""
     if rows < policy.rows_least:
         raise Refused(
-            f"'{me}' refuses the alignment: {rows} rows are shared by all parties, and its policy wants at least "
-            f"{policy.rows_least}. A tiny intersection tells too much about the few people in it."
+            f"'{me}' refuses the alignment: {rows} training rows are shared by all parties, and its policy wants at "
+            f"least {policy.rows_least}. A tiny intersection tells too much about the few people in it."
         )
+
+
+def refuse_sizes(policy: Policy, me: str, sizes: Mapping[str, int]) -> None:
+    """A party that brings very many ids asks for very many: it could be trying out a whole list of people."""
+    for name, ids in sorted(sizes.items()):
+        if ids > policy.ids_ratio_most * max(sizes[me], policy.rows_least):
+            raise Refused(
+                f"'{me}' has {sizes[me]} ids and '{name}' brings {ids}; its policy allows {policy.ids_ratio_most:g} "
+                "times its own (ids_ratio_most)."
+            )
 
 
 def refuse_prediction(policy: Policy, me: str, asker: str, rows: int) -> None:

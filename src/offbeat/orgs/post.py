@@ -18,7 +18,7 @@ class Post:
 
     def __init__(self) -> None:
         self._boxes: dict[str, deque[tuple[int, bytes]]] = defaultdict(deque)
-        self._answers: dict[int, bytes | None] = {}  # None: still waited for
+        self._answers: dict[tuple[str, int], bytes | None] = {}  # None: still waited for
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
 
@@ -28,11 +28,11 @@ class Post:
             if len(self._boxes[peer]) >= LETTERS_KEPT:
                 raise PeerFailed(f"'{peer}' does not fetch its letters; is its daemon running?")
             number = next(self._numbers)
-            self._answers[number] = None
+            self._answers[peer, number] = None
             self._boxes[peer].append((number, request))
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._answers[number] is not None, timeout_s)
-            answer = self._answers.pop(number)
+            self._changed.wait_for(lambda: self._answers[peer, number] is not None, timeout_s)
+            answer = self._answers.pop((peer, number))
             if answer is None:
                 self._boxes[peer] = deque(letter for letter in self._boxes[peer] if letter[0] != number)
                 raise PeerFailed(
@@ -49,8 +49,9 @@ class Post:
             self._boxes[peer].clear()
             return letters
 
-    def answer(self, number: int, content: bytes) -> None:
+    def answer(self, peer: str, number: int, content: bytes) -> None:
+        """A peer answers the letters in its own box, and no others."""
         with self._changed:
-            if number in self._answers:
-                self._answers[number] = content
+            if (peer, number) in self._answers:
+                self._answers[peer, number] = content
                 self._changed.notify_all()

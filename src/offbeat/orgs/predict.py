@@ -119,10 +119,12 @@ class Predictor:
         secret: bytes,
         sums: SumOptions,
         tokens: Sequence[bytes] = (),
+        rows: int | None = None,
         without: bool = False,
     ) -> None:
         self.name, self.parties, self.asker, self.scorer, self.without = name, parties, asker, scorer, without
         self.tokens = list(tokens)
+        self.rows = len(self.tokens) if rows is None else rows  # what the policy was asked about
         self.result: Floats | None = None
         self.known: NDArray[np.bool_] = np.ones(len(self.tokens), np.bool_)
         self.left_out: list[contract.PartyName] = []
@@ -130,6 +132,7 @@ class Predictor:
         self.sums = MaskedSum(me=name, roster=parties, run=run, secret=secret, options=sums, source=self._source)
         self._waiting: set[contract.PartyName] = set()
         self._wanted = False
+        self._asked: bytes | None = None  # the tokens that were answered; other ones are another prediction
         self._handlers: dict[type[contract.Message], Callable[[contract.PartyName, Any], list[contract.Effect]]] = {
             KeyOffered: self._on_key,
             ShareAsked: self._on_asked,
@@ -229,25 +232,41 @@ class Predictor:
     def _on_wanted(self, sender: contract.PartyName, body: Wanted) -> list[contract.Effect]:
         if sender != self.asker:
             raise UnexpectedEvent(f"'{sender}' wants scores in a prediction of '{self.asker}'.")
+        if len(body.tokens) != self.rows * TOKEN_BYTES:
+            asked = len(body.tokens) / TOKEN_BYTES
+            return self._decline(f"'{sender}' announced {self.rows} rows and asks for {asked:g}")
+        if self._asked not in (None, body.tokens):
+            return self._decline(f"'{sender}' asks for other rows in the same prediction")
+        self._asked = body.tokens
         tokens = [body.tokens[i : i + TOKEN_BYTES] for i in range(0, len(body.tokens), TOKEN_BYTES)]
         try:
             values, known = self.scorer.scores(tokens)
         except Refused as problem:
-            return [contract.Send(sender, Declined(str(problem)))]
+            return self._decline(str(problem))
         self._source.values = np.where(known, values, 0.0)
         return [contract.Send(sender, Known(np.packbits(known).tobytes()))]
 
     def _on_asked(self, sender: contract.PartyName, body: ShareAsked) -> list[contract.Effect]:
+        if sender != self.asker or (body.start, body.stop) != (0, self.rows) or self._asked is None:
+            raise UnexpectedEvent(f"'{sender}' asks '{self.name}' for rows {body.start} to {body.stop} out of turn.")
         try:
             return self.sums.answer(sender, body)
         except OutOfRange as problem:
-            return [contract.Send(sender, Declined(str(problem)))]
+            return self._decline(str(problem))
 
     def _on_without(self, sender: contract.PartyName, body: Without) -> list[contract.Effect]:
         if not self.without:
-            return [contract.Send(sender, Declined(f"'{self.name}' does not predict without a party"))]
+            return self._decline(f"'{self.name}' does not predict without a party")
+        fewer = set(body.names) < set(self.sums.roster) and len(set(body.names)) == len(body.names)
+        if sender != self.asker or not fewer or not {self.name, sender} <= set(body.names):
+            raise UnexpectedEvent(f"'{sender}' names {list(body.names)} as those who are left of the prediction.")
+        if body.epoch != self.sums.epoch + 1:
+            raise UnexpectedEvent(f"'{sender}' counts epoch {body.epoch} after {self.sums.epoch}.")
         self.sums.enter_epoch(body.epoch, body.names)
         return self.sums.offer_key()
+
+    def _decline(self, reason: str) -> list[contract.Effect]:
+        return [contract.Send(self.asker, Declined(reason))]
 
     # -- going on later -------------------------------------------------------------------------------------------
 
@@ -256,6 +275,7 @@ class Predictor:
         return {
             "sums": self.sums.snapshot(),
             "wanted": self._wanted,
+            "asked": self._asked,
             "waiting": sorted(self._waiting),
             "known": self.known.copy(),
             "left_out": list(self.left_out),
@@ -264,5 +284,5 @@ class Predictor:
 
     def restore(self, state: contract.State) -> None:
         self.sums.restore(state["sums"])
-        self._wanted, self._waiting = state["wanted"], set(state["waiting"])
+        self._wanted, self._waiting, self._asked = state["wanted"], set(state["waiting"]), state["asked"]
         self.known, self.left_out, self._source.values = state["known"], list(state["left_out"]), state["values"]

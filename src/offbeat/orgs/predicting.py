@@ -1,9 +1,12 @@
 """Both sides of a joint prediction at one daemon: asking in the owner's name, and answering a peer."""
 
 import logging
+import re
 import secrets
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +17,10 @@ from offbeat.orgs.control import Answer, OpenPrediction, Predicted, Request
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_prediction
 from offbeat.orgs.row_ledger import RowLedger
+from offbeat.orgs.rows import OwnModel, read_model
 from offbeat.orgs.runs import Run
-from offbeat.orgs.scoring import TableScores, classes_of
+from offbeat.orgs.scoring import TableScores
+from offbeat.orgs.tables import Tables
 from offbeat.orgs.tokens import tokens_of
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.grpc.options import OnLoss, SessionOptions
@@ -23,24 +28,30 @@ from offbeat.runtime.grpc.options import OnLoss, SessionOptions
 log = logging.getLogger("offbeat.party")
 
 AT_ONCE = 16
+MODELS_KEPT = 8
+PREDICTION = re.compile(r"predict-[0-9a-f]{16}")
 WITHIN_S = 60.0
 
 
 class Predictions:
     """`call` asks a peer's daemon, or leaves a letter for it."""
 
-    def __init__(self, home: Home, ledger: RowLedger, call: Callable[[str, Request], Answer]) -> None:
-        self._home, self._ledger, self._call = home, ledger, call
+    def __init__(self, home: Home, tables: Tables, ledger: RowLedger, call: Callable[[str, Request], Answer]) -> None:
+        self._home, self._tables, self._ledger, self._call = home, tables, ledger, call
         self._room = threading.BoundedSemaphore(AT_ONCE)
+        self._models: OrderedDict[str, OwnModel] = OrderedDict()
+        self._lock = threading.Lock()
 
     def ask(self, run: Run, ids: Sequence[str]) -> Predicted:
         """Score these rows together with the run's other parties."""
         self._refuse_untrained(run)
+        classes = self._model(run).classes
         if not ids:
-            return Predicted([], [], [] if run.job.model.loss == "logistic" else None, classes_of(run), [])
+            return Predicted([], [], [] if run.job.model.loss == "logistic" else None, _listed(classes), [])
         prediction = f"predict-{secrets.token_hex(8)}"
         self._open_everywhere(run, prediction, len(ids))
-        party = self._predictor(run, prediction, self._home.name, tokens_of(ids, run.own.salt))
+        party = self._predictor(run, prediction, self._home.name, tokens_of(ids, run.own.salt), len(ids))
+        log.info("%s of run %s: %d rows asked of all parties", prediction, run.run, len(ids))
         finish = self._session(run, prediction, party).finished[self._home.name]
         if finish.verdict == "refused":
             raise Refused(f"{finish.reason}.")
@@ -50,14 +61,18 @@ class Predictions:
 
     def answer(self, run: Run, peer: str, request: OpenPrediction) -> None:
         """Take part in a peer's prediction, by policy, in a thread of its own."""
-        if peer not in run.job.parties or not request.prediction.startswith("predict-") or "/" in request.prediction:
-            raise Refused(f"'{peer}' has no part in run '{request.run}'.")
+        if peer not in run.job.parties or not PREDICTION.fullmatch(request.prediction):
+            raise Refused(f"'{peer}' has no part in run '{run.run}'.")
         self._refuse_untrained(run)
         refuse_prediction(self._home.config.policy, self._home.name, peer, request.rows)
         if not self._room.acquire(blocking=False):
             raise Refused(f"'{self._home.name}' is busy with {AT_ONCE} predictions; ask again later.")
-        party = self._predictor(run, request.prediction, peer, ())
-        threading.Thread(target=self._take_part, args=(run, request.prediction, party), daemon=True).start()
+        try:
+            party = self._predictor(run, request.prediction, peer, (), request.rows)
+            threading.Thread(target=self._take_part, args=(run, request.prediction, party), daemon=True).start()
+        except BaseException:
+            self._room.release()
+            raise
 
     def _open_everywhere(self, run: Run, prediction: str, rows: int) -> None:
         for other in run.job.parties:
@@ -87,9 +102,22 @@ class Predictions:
                 "ended well, or was stopped after a certificate, predicts. Submit the job again."
             )
 
-    def _predictor(self, run: Run, prediction: str, asker: str, tokens: Sequence[bytes]) -> predict.Predictor:
-        scorer = TableScores(self._home, run, self._ledger, what=f"{run.run}/{prediction}", asker=asker)
-        return run.own.predictor(prediction, asker, scorer, tokens, without=self._home.config.policy.predict_without)
+    def _predictor(
+        self, run: Run, prediction: str, asker: str, tokens: Sequence[bytes], rows: int
+    ) -> predict.Predictor:
+        kept, model, what = self._tables.current(), self._model(run), f"{run.run}/{prediction}"
+        scorer = TableScores(self._home, run, kept, model, self._ledger, what=what, asker=asker)
+        without = self._home.config.policy.predict_without
+        return run.own.predictor(prediction, asker, scorer, tokens, rows=rows, without=without)
+
+    def _model(self, run: Run) -> OwnModel:
+        """The trained block of a finished run, which no longer changes; the last few are kept in memory."""
+        with self._lock:
+            model = self._models.pop(run.run, None) or read_model(run.private, "model")
+            self._models[run.run] = model
+            while len(self._models) > MODELS_KEPT:
+                self._models.popitem(last=False)
+            return model
 
     def _session(self, run: Run, prediction: str, party: predict.Predictor) -> Outcome:
         on_loss: OnLoss = "continue" if self._home.config.policy.predict_without else "stop"
@@ -110,4 +138,10 @@ class Predictions:
         loss = run.job.model.loss
         chances = probabilities(np.where(party.known, scores, 0.0), loss).tolist() if loss == "logistic" else None
         shown = np.where(party.known, scores, np.nan).tolist()
-        return Predicted(shown, party.known.tolist(), chances, classes_of(run), list(party.left_out))
+        classes = _listed(self._model(run).classes)
+        return Predicted(shown, party.known.tolist(), chances, classes, list(party.left_out))
+
+
+def _listed(classes: tuple[Any, ...] | None) -> list[Any] | None:
+    """The names of the classes, at a party that holds the labels."""
+    return None if classes is None else list(classes)

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.util import find_spec
 
 from offbeat.errors import OffbeatError
 from offbeat.orgs.control import Caller, Ping, Pong
@@ -30,7 +29,7 @@ class Finding:
 
 def check_home(home: Home, *, reach: bool = True) -> list[Finding]:
     """All findings, the settings first; a check that cannot be made because an earlier one failed is left out."""
-    findings = [*_tried("keys", lambda: _keys(home)), *_tried("data", lambda: _data(home)), *_extras(home)]
+    findings = [*_tried("keys", lambda: _keys(home)), *_tried("data", lambda: _data(home)), *_policy(home)]
     if any(f.what == "keys" and f.state == "wrong" for f in findings):
         return findings
     roster = home.roster()
@@ -92,16 +91,14 @@ def _data(home: Home) -> Iterator[Finding]:
         )
 
 
-def _extras(home: Home) -> list[Finding]:
-    if find_spec("private_set_intersection") is None:
-        return [
-            Finding(
-                "psi",
-                "warning",
-                "the extra 'psi' is missing: only imported alignments work. pip install 'offbeat[psi]'",
-            )
-        ]
-    return [Finding("psi", "ok", "private set intersection is installed")]
+def _policy(home: Home) -> list[Finding]:
+    """What nobody may do yet, because the owner has named nobody."""
+    policy = home.config.policy
+    needed = ("jobs", "leaders") if home.config.data.label is None else ("jobs", "labels_for")
+    shut = [key for key in needed if not getattr(policy, key) and (key != "labels_for" or policy.epsilon is None)]
+    if not shut:
+        return []
+    return [Finding("policy", "warning", f"{', '.join(shut)} name nobody: jobs that need them will be refused.")]
 
 
 def _peer(home: Home, roster: Roster, name: str) -> Iterator[Finding]:

@@ -9,14 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.encode import Levels
+from offbeat.data.formats import read_frame
 from offbeat.data.holdout import held_out
 from offbeat.data.labels import encode_labels
 from offbeat.data.matrix import Floats, Matrix, take_rows
 from offbeat.data.prepare import Fitted, Preparation, fit_preparation
 from offbeat.data.table import Table, read_table
-from offbeat.errors import BadData, Refused
+from offbeat.errors import BadData, BadInput
 from offbeat.families.setting import with_constant
 from offbeat.jobs.organisations import Job
+from offbeat.names import did_you_mean
 from offbeat.orgs.budget import PrivacyLedger, private_labels
 from offbeat.orgs.party_config import Data, Home
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
@@ -42,7 +44,7 @@ def load_table(home: Home) -> Table:
     data, never = home.config.data, home.config.policy.columns_never
     banned = [column for column in data.columns if column in never]
     if banned:
-        raise Refused(f"'{home.name}' lists the column '{banned[0]}', which its policy keeps out of every job.")
+        raise BadInput(f"party.toml lists the column '{banned[0]}', which its policy keeps out of every job.")
     table = read_table(
         home.data_file,
         data.id,
@@ -52,7 +54,22 @@ def load_table(home: Home) -> Table:
         missing="keep" if data.missing == "median" else "refuse",
         duplicates="keep-first",
     )
+    _check_never(home, table, never)
     return _without(table, never) if not data.columns and never else table
+
+
+def _check_never(home: Home, table: Table, never: Sequence[str]) -> None:
+    """A misspelt name would keep nothing out."""
+    if not never:
+        return
+    frame = read_frame(home.data_file) if home.config.data.columns else None
+    there = [str(column) for column in (table.columns if frame is None else frame.columns)]
+    for column in never:
+        if column not in (*there, home.config.data.id, home.config.data.label):
+            raise BadInput(
+                f"the policy's columns_never lists '{column}', which {home.data_file} does not have: it keeps nothing "
+                f"out. {did_you_mean(column, there)}"
+            )
 
 
 def _without(table: Table, never: Sequence[str]) -> Table:

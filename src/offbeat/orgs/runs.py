@@ -1,38 +1,43 @@
 """One run at one party: proposed, aligned, trained, tested; every step can be taken up again after a crash.
 
-runs/<run>/state.json        phase and verdict; nothing secret
+runs/<run>/state.json        phase and verdict
 runs/<run>/job.toml          the job as all parties agreed to it
-runs/<run>/align/, events/, checkpoints/, record.json, report.html
-private/<run>/               salt, aligned rows, this party's block: never leaves the owner
+runs/<run>/align/, events/, checkpoints/ (with this party's weights), record.json, report.html
+private/<run>/               salt, nonce, digest of the table, aligned rows, this party's block
 """
 
 import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from offbeat.data.table import Table
 from offbeat.errors import OffbeatError, PeerFailed, Refused
 from offbeat.jobs.organisations import Job, wanted_of
 from offbeat.learning.scores import root_mean_square, two_class_metrics
-from offbeat.metrics.plain import json_text, replace_file
+from offbeat.metrics.plain import json_text
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.budget import PrivacyLedger
-from offbeat.orgs.control import ENDED_PHASES, RunStatus, error_named
+from offbeat.orgs.control import ENDED_PHASES, Facts, Report, RunStatus, error_named
+from offbeat.orgs.discreet import Discreet, Withheld, for_kind, for_peers, printable
+from offbeat.orgs.durable import write_durably
 from offbeat.orgs.org_record import OwnRun, write_record
 from offbeat.orgs.party_config import Home
-from offbeat.orgs.policy import refuse_rows
+from offbeat.orgs.policy import refuse_rows, refuse_sizes
 from offbeat.orgs.row_ledger import Counts, RowLedger, refuse_rows_over_cap
-from offbeat.orgs.rows import OwnRows, load_table, own_rows, write_model
+from offbeat.orgs.rows import OwnRows, own_rows, write_model
 from offbeat.orgs.sessions import OwnSessions, ids_of
-from offbeat.orgs.tokens import id_column
+from offbeat.orgs.tables import KeptTable, Tables
 from offbeat.orgs.train import OwnTraining
 from offbeat.party.contract import Message, Party
 from offbeat.party.verdicts import ended_well
@@ -46,6 +51,7 @@ from offbeat.runtime.grpc.session import Session
 log = logging.getLogger("offbeat.party")
 
 END_WITHIN_S = 20.0
+PROGRESS_EVERY_S = 2.0
 
 
 class Run:
@@ -60,16 +66,18 @@ class Run:
         run: str,
         job: Job,
         initiator: str,
+        tables: Tables,
         ledger: RowLedger,
         privacy: PrivacyLedger,
     ) -> None:
         self.home, self.identity, self.roster, self.server = home, identity, roster, server
         self.run, self.job, self.initiator = run, job, initiator
-        self.ledger, self.privacy = ledger, privacy
+        self.tables, self.ledger, self.privacy = tables, ledger, privacy
         self.own = OwnSessions(home, identity, run, job)
         self.folder, self.private = self.own.folder, self.own.private
         self.status = RunStatus(run, job.name, initiator, "proposed")
         self.reports: dict[str, dict[str, Any]] = {}
+        self.accepted_s = time.monotonic()
         self._session: Session | None = None
         self._stopped = ""
         self._sent: dict[str, dict[str, list[int]]] = {}  # by session: kind -> [messages, payload bytes]
@@ -85,23 +93,65 @@ class Run:
             self.status = RunStatus(
                 **{**{f: getattr(self.status, f) for f in self.status.__struct_fields__}, **changes}
             )
-            content = {f: getattr(self.status, f) for f in self.status.__struct_fields__}
-            replace_file(self.folder / "state.json", json_text({**content, "reports": self.reports}).encode())
+            self._write_state()
 
-    def note_report(self, peer: str, verdict: str, reason: str, kind: str, facts: dict[str, Any]) -> None:
+    def _write_state(self) -> None:
+        """A folder that somebody has removed is not made again: half a run folder would be worse than none."""
+        if (self.folder / "job.toml").is_file():
+            content = {f: getattr(self.status, f) for f in self.status.__struct_fields__}
+            with suppress(FileNotFoundError):  # removed while we write
+                write_durably(self.folder / "state.json", json_text({**content, "reports": self.reports}).encode())
+                return
+        if not self.status.ended:
+            reason = f"the folder of run '{self.run}' was removed at '{self.home.name}' while it was under way"
+            log.error("%s", reason)
+            self.status = msgspec.structs.replace(self.status, phase="failed", verdict="failed", reason=reason)
+            self._stopped = reason
+            if self._session is not None:
+                self._session.stop(reason)
+
+    def note_report(self, peer: str, report: Report) -> None:
         """What a party says about its end; two may say it at once."""
         with self._lock:
-            self.reports[peer] = {"verdict": verdict, "reason": reason, "kind": kind, **facts}
-            metrics = {**self.status.metrics, **facts.get("metrics", {})}
-            self.update(parties={**self.status.parties, peer: verdict}, metrics=metrics)
+            end = {"verdict": report.verdict, "reason": report.reason, "kind": report.kind}
+            self.reports[peer] = {**end, **msgspec.to_builtins(report.facts)}
+            told = report.facts.metrics if peer == self.job.labels_at[0] else {}  # the others know no scores
+            metrics = {printable(name): value for name, value in told.items() if isfinite(value)}
+            parties = {**self.status.parties, peer: report.verdict}
+            self.update(parties=parties, metrics={**self.status.metrics, **metrics})
 
     def accept(self, salt: bytes) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "job.toml").write_text(self.job.text, encoding="utf-8")
-        if not (self.private / "salt").exists():
-            write_private(self.private / "salt", salt)
-            write_private(self.private / "nonce", os.urandom(32))
+        """Write the run down, under secrets of its own that nothing had before."""
+        if self.folder.exists() or self.private.exists():
+            raise Refused(f"'{self.home.name}' has a folder of a run '{self.run}' already; propose another name.")
+        self.home.runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_private(self.private / "salt", salt)
+        write_private(self.private / "nonce", os.urandom(32))
+        write_durably(self.folder / "job.toml", self.job.text.encode())
         self.update(phase="accepted")
+
+    def same_proposal(self, initiator: str, job: Job, salt: bytes) -> bool:
+        return (initiator, job.digest, salt) == (self.initiator, self.job.digest, self.own.salt)
+
+    def count(self) -> int:
+        """Commit this party to the table as it is now: its digest, and its number of ids, which the others are told."""
+        kept = self.own.kept("table")
+        if kept is None:
+            table = self.tables.current()
+            kept = {"digest": table.digest, "ids": len(table.column(self.own.salt).tokens)}
+            write_checkpoint(self.private, "table", kept)
+        return int(kept["ids"])
+
+    def begin_with(self, sizes: Mapping[str, int]) -> None:
+        """Take the numbers of ids that all parties brought; what this party brought must be among them."""
+        kept, begun = self.own.kept("table"), self.own.kept("begun")
+        if begun is not None:
+            return
+        if kept is None or set(sizes) != set(self.job.parties) or sizes[self.home.name] != kept["ids"]:
+            raise Refused(f"run '{self.run}' was to begin with other numbers of ids than '{self.home.name}' gave.")
+        refuse_sizes(self.home.config.policy, self.home.name, sizes)
+        least = self.home.config.policy.rows_least
+        write_checkpoint(self.private, "begun", {"ids": dict(sizes), "least": least})
 
     def stop(self, verdict: str, reason: str, *, gently: bool = False) -> None:
         """End this run here, from any thread. Gently: a training of certified models is given time to end with the best
@@ -128,56 +178,64 @@ class Run:
 
     # -- the steps ------------------------------------------------------------------------------------------------
 
-    def take_part(self, report: Callable[[str, str, str, dict[str, Any]], None]) -> None:
+    def take_part(self, report: Callable[[Report], None]) -> None:
         """Align, train, test; what is done already is not done again."""
+        facts = Facts()
         try:
             verdict, reason, facts = self._steps()
-            kind, phase = "", "done" if ended_well(verdict) else "failed"
+            told, kind, phase = reason, "", "done" if ended_well(verdict) else "failed"
             phase = "stopped" if verdict == "stopped" else phase  # the others had heard of it before we did
         except Exception as problem:
-            verdict, facts = "failed", {}
-            reason, kind = self._explained(problem)
-            phase = "refused" if isinstance(problem, Refused) else "failed"
+            verdict, told, kind = "failed", *self._for_peers(problem)
+            reason = self._for_owner(problem)
+            phase = "refused" if kind == "Refused" else "failed"
         if self._stopped and phase != "done":
             verdict, reason, kind, phase = "stopped", self._stopped, "", "stopped"
+            told = reason
         if not self.status.ended:
             self.update(phase=phase, verdict=verdict, reason=reason, kind=kind)
         self._stopped = ""  # what a stopped run has kept may predict
-        report(verdict, reason, kind, facts)
+        report(Report(self.run, verdict, printable(told), kind, facts))
 
-    def _explained(self, problem: Exception) -> tuple[str, str]:
-        """Why a run failed, and the kind of error that its peers are told. What nobody foresaw is logged in full here:
-        its cause is in this daemon, and a run whose thread died unheard would keep everybody waiting."""
-        if type(problem) is OffbeatError or not isinstance(problem, OffbeatError):  # the former is a session's wrapping
-            log.error("run %s failed", self.run, exc_info=problem)
-        if isinstance(problem, OffbeatError):
-            return f"{self._where()}: {problem}", type(problem).__name__
-        advice = f"The log of the daemon of '{self.home.name}' has the traceback."
-        return f"{self._where()}: an unexpected {type(problem).__name__}: {problem}. {advice}", "OffbeatError"
+    def _for_peers(self, problem: Exception) -> tuple[str, str]:
+        """Why a run failed, without data. A run whose thread died unheard would keep everybody waiting."""
+        if isinstance(problem, Withheld):
+            return str(problem), for_kind(problem.cause)
+        told, kind = for_peers(problem, self.home.name, f"{self.status.phase} in run '{self.run}'")
+        named = told if f"'{self.home.name}'" in told else f"'{self.home.name}', while {self.status.phase}: {told}"
+        return named, kind
 
-    def _where(self) -> str:
-        return f"'{self.home.name}', while {self.status.phase}"
+    def _for_owner(self, problem: Exception) -> str:
+        """The same with everything that helps its owner; it stays in this party's folder."""
+        cause = problem.cause if isinstance(problem, Withheld) else problem
+        foreseen = isinstance(cause, OffbeatError)
+        what = f"{cause}" if foreseen else f"an unexpected {type(cause).__name__}: {cause}. The log has the traceback."
+        return f"'{self.home.name}', while {self.status.phase}: {what}"
 
-    def _steps(self) -> tuple[str, str, dict[str, Any]]:
-        self.update(phase="aligning")
-        table = load_table(self.home)
-        aligned = self._aligned(table)
-        count = len(aligned["rows"])
-        refuse_rows(self.home.config.policy, self.home.name, count)
-        self._spend()
+    def _steps(self) -> tuple[str, str, Facts]:
+        accepted = self.own.kept("table")
+        assert accepted is not None, "a run begins with this party's number of ids"
+        self._enter("aligning")
+        kept = self.tables.as_accepted(accepted["digest"], self.run)
+        table, aligned = kept.table, self._aligned(kept)
         own = own_rows(self.home, table, self.job, aligned["rows"], aligned["tokens"])
-        self.update(phase="training", progress={**self.status.progress, "rows": count})
+        refuse_rows(self.home.config.policy, self.home.name, len(own.tokens_train))
+        self._spend()
+        self._enter("training", rows=len(aligned["rows"]))
         training, outcome = self._trained(own, ids_of(own.tokens_train, table, aligned))
         finish = outcome.finished[self.home.name]
-        facts: dict[str, Any] = {"events": outcome.events, "seconds": outcome.time_s}
+        metrics: dict[str, float] = {}
         if ended_well(finish.verdict):
             metrics = self._tested(own, ids_of(own.tokens_test, table, aligned))
             self.update(metrics=metrics)
-            facts["metrics"] = metrics
         notes = (*self._alignment_notes(table, aligned), *own.notes)
         ended = OwnRun(self.job, self.run, training, outcome, own, notes, self.status.metrics, self._sent)
-        facts |= write_record(self.folder, ended)
-        return finish.verdict, finish.reason, facts
+        told = write_record(self.folder, ended)
+        return finish.verdict, finish.reason, Facts(outcome.events, outcome.time_s, **told, metrics=metrics)
+
+    def _enter(self, phase: str, **progress: Any) -> None:
+        log.info("run %s: %s", self.run, phase)
+        self.update(phase=phase, progress={**self.status.progress, **progress})
 
     def _spend(self) -> None:
         """Write down what leaves of this party under an account, before it can."""
@@ -185,18 +243,19 @@ class Run:
         if epsilon is not None:
             self.privacy.spend(what, epsilon, self.run, self.home.config.policy.epsilon, self.home.name)
 
-    def _aligned(self, table: Table) -> dict[str, Any]:
+    def _aligned(self, table: KeptTable) -> dict[str, Any]:
         """Which rows of the table are aligned, in which order, by which tokens."""
         kept = self.own.kept("alignment")
         if kept is not None:
             self._sent["align"] = kept["sent"]
             return kept
-        column = id_column(table.ids, self.own.salt)
+        column = table.column(self.own.salt)
         party = self.own.aligner(column)
-        outcome = self.session("align", party, align_psi.MESSAGES, self.folder / "align", self.job.digest)
+        digest = hashlib.sha256(f"{self.job.digest} {sorted(party.sizes.items())}".encode()).hexdigest()
+        outcome = self.session("align", party, align_psi.MESSAGES, self.folder / "align", digest)
         finish = outcome.finished[self.home.name]
         if finish.verdict != "aligned":
-            raise error_named("BadData" if finish.verdict == "misaligned" else "PeerFailed", f"{finish.reason}.")
+            raise error_named("Refused" if finish.verdict == align_psi.TOO_FEW else "PeerFailed", f"{finish.reason}.")
         assert party.joined is not None
         notes, sent = column.notes(self.home.name), self._sent["align"]
         aligned = {"rows": party.rows(), "tokens": list(party.joined), "notes": notes, "sent": sent}
@@ -211,19 +270,40 @@ class Run:
         if self.job.rows.align == "import":
             return (*aligned["notes"], f"{told} The order was imported; no ids were compared.")
         learned = (
-            f"Private set intersection told '{leader}' how many ids each party has and which of its own the parties "
-            "asked before the last one share, and everybody which of its own ids all have."
+            f"Private set intersection told everybody how many ids each party has and which of its own ids all have, "
+            f"and '{leader}' which of its own the parties asked before the last one share."
         )
         return (*aligned["notes"], told, learned)
 
     def _trained(self, own: OwnRows, ids: list[Any]) -> tuple[OwnTraining, Outcome]:
         cap, before = self._row_limits(ids)
         training = self.own.training(own, cap=cap, before=before)
-        outcome = self.session("train", training.party, training.messages, self.folder, self._training_digest(own))
+        with self._progress_of(training):
+            outcome = self.session("train", training.party, training.messages, self.folder, self._training_digest(own))
         self.ledger.add(ids, training.watched.asked, what=self.run, asker=self.initiator)
         write_model(self.private, "model", training.model())
         self.update(kept=training.certified())
         return training, outcome
+
+    @contextmanager
+    def _progress_of(self, training: OwnTraining) -> Iterator[None]:
+        """Note now and then how far a training is: a party that does not lead it is told nothing by it."""
+        over = threading.Event()
+
+        def note() -> None:
+            while not over.wait(PROGRESS_EVERY_S):
+                if "objective" not in self.status.progress:  # the chair's certificates say it better
+                    self.update(progress={**self.status.progress, "passes": training.passes()})
+                else:
+                    self.update()
+
+        noting = threading.Thread(target=note, name=f"progress of {self.run}", daemon=True)
+        noting.start()
+        try:
+            yield
+        finally:
+            over.set()
+            noting.join()
 
     def _row_limits(self, ids: list[Any]) -> tuple[int, Counts]:
         """The cap and what was used before, as they were when the training began: a restart must not see others."""
@@ -273,7 +353,7 @@ class Run:
         session = Session(
             self.identity,
             self.roster,
-            party,
+            Discreet(party, f"{self.status.phase} in run '{self.run}'"),
             messages,
             run=f"{self.run}/{what}",
             server=self.server,
@@ -311,4 +391,6 @@ class Run:
         if name == "certificate":
             self.update(progress={**self.status.progress, **value})
         elif name in ("lost", "back", "passes", "batch_loss"):
+            if name in ("lost", "back"):
+                log.warning("run %s: '%s' is %s", self.run, value, name)
             self.update(progress={**self.status.progress, name: value})

@@ -12,8 +12,8 @@ from offbeat.learning.grid import round_rows
 from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
-from offbeat.orgs.rows import OwnModel, load_table, read_model
-from offbeat.orgs.tokens import id_column
+from offbeat.orgs.rows import OwnModel
+from offbeat.orgs.tables import KeptTable
 from offbeat.privacy.embedding import PrivateEmbedding
 
 if TYPE_CHECKING:
@@ -50,15 +50,15 @@ def noisy_scores(private: PrivateEmbedding, parts: Floats, tokens: Sequence[byte
 class TableScores:
     """Looks rows up by token; every row that enters a sum is counted in the owner's ledger, and held to the cap."""
 
-    def __init__(self, home: Home, run: "Run", ledger: RowLedger, *, what: str, asker: str) -> None:
-        self._home, self._run, self._ledger, self._what, self._asker = home, run, ledger, what, asker
+    def __init__(
+        self, home: Home, run: "Run", kept: KeptTable, model: OwnModel, ledger: RowLedger, *, what: str, asker: str
+    ) -> None:
+        self._home, self._run, self._kept, self._model = home, run, kept, model
+        self._ledger, self._what, self._asker = ledger, what, asker
 
     def scores(self, tokens: Sequence[bytes]) -> tuple[Floats, NDArray[np.bool_]]:
-        table = load_table(self._home)
-        model = read_model(self._run.private, "model")
-        column = id_column(table.ids, self._run.own.salt)
-        row_of = dict(zip(column.tokens, column.rows.tolist(), strict=True))
-        rows = np.array([row_of.get(token, -1) for token in tokens], dtype=np.int64)
+        table, model = self._kept.table, self._model
+        rows = self._kept.rows_of(list(tokens), self._run.own.salt)
         known = rows >= 0
         self._count(table.ids, rows[known])
         values = np.zeros(len(tokens))
@@ -74,9 +74,3 @@ class TableScores:
         cap = self._home.config.policy.row_cap
         refuse_rows_over_cap(cap, self._ledger.counts(chosen), int(times.max(initial=1)), self._home.name)
         self._ledger.add(chosen, times.astype(np.int64), what=self._what, asker=self._asker)
-
-
-def classes_of(run: "Run") -> list[Any] | None:
-    """The names of the classes, at a party that holds the labels."""
-    classes = read_model(run.private, "model").classes
-    return None if classes is None else list(classes)

@@ -50,11 +50,20 @@ class OwnSessions:
         return read_checkpoint(self.private, name)
 
     def aligner(self, column: IdColumn) -> Aligner:
-        job, imported = self.job, None
+        job, imported, begun = self.job, None, self.kept("begun")
+        assert begun is not None, "a run begins with everybody's number of ids"
         if job.rows.align == "import":
             imported = imported_order(self.home, job, self.salt)
-        secret = self.secret("alignment")
-        return Aligner(self.home.name, job.parties, job.labels_at[0], column, secret=secret, imported=imported)
+        return Aligner(
+            self.home.name,
+            job.parties,
+            job.labels_at[0],
+            column,
+            sizes=begun["ids"],
+            least=begun["least"],
+            secret=self.secret("alignment"),
+            imported=imported,
+        )
 
     def training(self, own: OwnRows, *, cap: int, before: Counts) -> OwnTraining:
         watched = WatchedRows(self.home.name, own.tokens_train, cap=cap, before=before)
@@ -68,10 +77,10 @@ class OwnSessions:
         model = read_model(self.private, "model")
         scores = part_scores(self.job, self.home, model, own.test, own.tokens_test, self.secret("scores"))
         scorer = FixedScores(own.tokens_test, scores)
-        return self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test)
+        return self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test, rows=len(own.tokens_test))
 
     def predictor(
-        self, what: str, asker: str, scorer: Scorer, tokens: Sequence[bytes], *, without: bool = False
+        self, what: str, asker: str, scorer: Scorer, tokens: Sequence[bytes], *, rows: int, without: bool = False
     ) -> Predictor:
         return Predictor(
             self.home.name,
@@ -82,6 +91,7 @@ class OwnSessions:
             secret=self.secret(what) if what == "test" else os.urandom(32),  # whoever asks again gets other masks
             sums=sums_of(self.job),
             tokens=tokens if self.home.name == asker else (),
+            rows=rows,
             without=without,
         )
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,17 @@ class IdColumn:
     rows: NDArray[np.int64]
     duplicates: int
     missing: int
+
+    def rows_of(self, tokens: Sequence[bytes]) -> NDArray[np.int64]:
+        """The table row of each token, -1 where there is none."""
+        places = [bisect_left(self.tokens, token) for token in tokens]
+        known = [
+            place < len(self.tokens) and self.tokens[place] == token
+            for place, token in zip(places, tokens, strict=True)
+        ]
+        return np.array(
+            [self.rows[place] if there else -1 for place, there in zip(places, known, strict=True)], np.int64
+        )
 
     def notes(self, name: PartyName) -> list[str]:
         notes = []
@@ -55,5 +67,7 @@ def digest_of(tokens: Sequence[bytes]) -> str:
     return hashlib.sha256(b"".join(tokens)).hexdigest()
 
 
-def bucket_of(token: bytes, buckets: int) -> int:
-    return int.from_bytes(token[:4], "big") * buckets >> 32
+def bucket_bounds(tokens: Sequence[bytes], buckets: int) -> list[int]:
+    """Where each bucket of sorted tokens begins, and the last one ends: a bucket is a range of first bytes."""
+    starts = (-(-(bucket << 32) // buckets) for bucket in range(1, buckets))
+    return [0, *(bisect_left(tokens, start.to_bytes(4, "big")) for start in starts), len(tokens)]

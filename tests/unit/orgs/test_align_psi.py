@@ -6,30 +6,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.errors import BadData, PeerFailed
-from offbeat.orgs.align_psi import Aligner
-from offbeat.orgs.tokens import IdColumn, bucket_of, digest_of, id_column, tokens_of
-from offbeat.party.contract import Send
+from offbeat.orgs.align_psi import TOO_FEW, Aligner, Answered, Blinded, Joined, Ready, Seen, TooFew
+from offbeat.orgs.blinding import POINT_BYTES, multiplied, points_of
+from offbeat.orgs.jacobi import jacobi_symbols
+from offbeat.orgs.tokens import bucket_bounds, digest_of, id_column, tokens_of
+from offbeat.party.contract import Computed, Received, Send, Started
 from offbeat.runtime.simulator import Simulator
-
-pytest.importorskip("private_set_intersection", reason="needs the extra 'psi'")
 
 SALT = b"salt of the job"
 
 
 def aligners(
-    ids: dict[str, list[object]], leader: str = "bank", imported: dict[str, list[object]] | None = None
+    ids: dict[str, list[object]],
+    leader: str = "bank",
+    imported: dict[str, list[object]] | None = None,
+    least: dict[str, int] | None = None,
 ) -> list[Aligner]:
     names = tuple(ids)
+    columns = {name: id_column(np.array(own, dtype=object), SALT) for name, own in ids.items()}
     return [
         Aligner(
             name,
             names,
             leader,
-            id_column(np.array(own, dtype=object), SALT),
+            column,
+            sizes={other: len(columns[other].tokens) for other in names},
             secret=name.encode().ljust(32, b"."),
+            least=(least or {}).get(name, 0),
             imported=tokens_of(imported[name], SALT) if imported else None,
         )
-        for name, own in ids.items()
+        for name, column in columns.items()
     ]
 
 
@@ -144,17 +150,119 @@ def test_a_restored_aligner_goes_on() -> None:
         assert party.rows().tolist() == done.rows().tolist()
 
 
-def test_buckets_cover_the_range() -> None:
-    assert bucket_of(b"\0" * 16, 7) == 0 and bucket_of(b"\xff" * 16, 7) == 6
+@given(st.lists(st.binary(min_size=16, max_size=16), max_size=60, unique=True), st.integers(1, 9))
+def test_buckets_cut_sorted_tokens_by_their_first_bytes(tokens: list[bytes], buckets: int) -> None:
+    tokens.sort()
+    bounds = bucket_bounds(tokens, buckets)
+    slow = [[t for t in tokens if int.from_bytes(t[:4], "big") * buckets >> 32 == bucket] for bucket in range(buckets)]
+    assert [tokens[bounds[bucket] : bounds[bucket + 1]] for bucket in range(buckets)] == slow
     assert digest_of([]) != digest_of([b"x" * 16])
 
 
-def test_an_answer_out_of_turn_is_refused() -> None:
-    from offbeat.orgs.align_psi import Answered
-    from offbeat.party.contract import Received
+def test_fewer_common_ids_than_one_party_wants_are_told_to_the_leader_alone() -> None:
+    ids: dict[str, list[object]] = {"bank": [1, 2, 3], "shop": [2, 3, 4], "telecom": [3, 2, 9]}
+    parties = aligners(ids, least={"shop": 3})
+    sent: list[object] = []
+    for party in parties:
+        handle = party.handle
+        party.handle = lambda event, handle=handle: sent.extend(e := handle(event)) or e  # type: ignore[method-assign]
+    outcome = Simulator(seed=0).run(parties)
+    assert {finish.verdict for finish in outcome.finished.values()} == {TOO_FEW}
+    assert outcome.finished["telecom"].reason.startswith("fewer than 3 rows are shared by all parties, and 'shop'")
+    assert not any(isinstance(getattr(effect, "body", None), Joined) for effect in sent)
+    assert parties[1].joined is None and parties[2].joined is None
 
-    leader = Aligner(
-        "bank", ("bank", "shop", "telecom"), "bank", IdColumn((), np.empty(0, np.int64), 0, 0), secret=b"s" * 32
-    )
-    with pytest.raises(PeerFailed, match="out of turn"):
-        leader.handle(Received("shop", Answered(0, b"", b"")))
+
+# -- blinding ---------------------------------------------------------------------------------------------------------
+
+PRIME = 2**255 - 19
+
+
+def words(numbers: list[int]) -> np.ndarray:
+    return np.frombuffer(b"".join(n.to_bytes(32, "little") for n in numbers), "<u8").reshape(-1, 4).astype(np.uint64)
+
+
+@given(st.lists(st.integers(0, PRIME - 1), min_size=1, max_size=20))
+@settings(deadline=None)
+def test_squares_modulo_the_prime_are_found(numbers: list[int]) -> None:
+    euler = [pow(number, (PRIME - 1) // 2, PRIME) for number in numbers]
+    assert jacobi_symbols(words(numbers), words([PRIME])[0]).tolist() == [-1 if e == PRIME - 1 else e for e in euler]
+
+
+@given(st.integers(0, 2**200), st.integers(0, 2**120))
+@settings(deadline=None)
+def test_jacobi_symbols_of_composite_moduli_are_those_of_their_factors(value: int, half: int) -> None:
+    n = (2 * half + 1) * (2**61 - 1)
+    whole = jacobi_symbols(words([value % n]), words([n])[0])[0]
+    parts = [jacobi_symbols(words([value % m]), words([m])[0])[0] for m in (2 * half + 1, 2**61 - 1)]
+    assert whole == parts[0] * parts[1]
+
+
+def test_every_point_is_on_the_curve_and_none_on_its_twist() -> None:
+    """A mixture of both would tell one bit of every id, whatever it is blinded with."""
+    blinded = multiplied(b"k" * 32, points_of(tokens_of(range(300), SALT)), "bank")
+    for at in range(0, len(blinded), POINT_BYTES):
+        u = int.from_bytes(blinded[at : at + POINT_BYTES], "little")
+        assert pow(u**3 + 486662 * u**2 + u, (PRIME - 1) // 2, PRIME) == 1
+
+
+def test_two_keys_commute_and_other_keys_give_other_points() -> None:
+    points = points_of(tokens_of(range(20), SALT))
+    one, two = b"1" * 32, b"2" * 32
+    assert multiplied(two, multiplied(one, points, "a"), "b") == multiplied(one, multiplied(two, points, "a"), "b")
+    assert multiplied(one, points, "a") != multiplied(two, points, "a")
+
+
+@pytest.mark.parametrize("wrong", [bytes(32), (1).to_bytes(32, "little"), b"short"])
+def test_bytes_that_are_no_blinded_ids_name_their_sender(wrong: bytes) -> None:
+    with pytest.raises(PeerFailed, match="'evil' sent something else than blinded ids"):
+        multiplied(b"k" * 32, wrong, "evil")
+
+
+# -- wrong messages ---------------------------------------------------------------------------------------------------
+
+TABLES: dict[str, list[object]] = {"bank": [1, 2, 3], "shop": [2, 3, 4], "telecom": [3, 2, 9]}
+
+
+@pytest.mark.parametrize(
+    ("receiver", "sender", "body", "reason"),
+    [
+        ("shop", "telecom", Blinded(0, b"x" * 32), "'telecom' asks for ids in an alignment that 'bank' leads"),
+        ("shop", "bank", Blinded(1, b"x" * 32), "asks for bucket 1 of 1 again, or it is none"),
+        ("shop", "bank", Blinded(-1, b"x" * 32), "asks for bucket -1"),
+        ("shop", "bank", Blinded(0, b"x" * 33), "sent half an id"),
+        ("shop", "bank", Blinded(0, b"x" * 128), "asks for 4 ids, more than the 3 it said it brings"),
+        ("shop", "telecom", Joined(0, 1, b""), "'telecom' joins ids out of turn"),
+        ("shop", "bank", Joined(0, 2, b""), "joins more ids than the smallest party has"),
+        ("shop", "bank", Joined(-1, 1, b""), "joins more ids"),
+        ("shop", "bank", Joined(0, 1, b"".join(sorted(tokens_of([2, 2], SALT)))), "joins an id twice"),
+        ("shop", "bank", Joined(0, 1, b"".join(sorted(tokens_of([1, 2], SALT)))), "joins 1 ids that 'shop' does not"),
+        ("shop", "telecom", TooFew("shop", 3), "ends an alignment that 'bank' leads"),
+        ("shop", "stranger", Seen(1, "x"), "shows its rows twice"),
+        ("shop", "bank", Ready(1), "is ready out of turn"),
+        ("bank", "shop", Answered(0, b"", b""), "answered bucket 0 of the alignment out of turn"),
+    ],
+)
+def test_a_message_out_of_turn_is_refused_and_names_its_sender(
+    receiver: str, sender: str, body: object, reason: str
+) -> None:
+    party = next(party for party in aligners(TABLES) if party.name == receiver)
+    party.handle(Started())
+    with pytest.raises(PeerFailed, match=f"'{receiver}' refuses the alignment: '{sender}'") as refused:
+        party.handle(Received(sender, body))  # type: ignore[arg-type]
+    assert reason in str(refused.value)
+
+
+def test_a_member_that_brings_more_ids_than_it_said_is_named_by_the_leader() -> None:
+    bank, shop, _ = aligners(TABLES)
+    (compute,) = [e for e in (*bank.handle(Started()),) if hasattr(e, "job")] or [None]
+    assert compute is None  # nothing leaves before everybody is there
+    bank.handle(Received("shop", Ready(0)))
+    effects = bank.handle(Received("telecom", Ready(0)))
+    (compute,) = [effect for effect in effects if hasattr(effect, "job")]
+    (asked,) = bank.handle(Computed(compute.ticket, compute.job()))
+    (work,) = shop.handle(Received("bank", asked.body))
+    (answer,) = shop.handle(Computed(work.ticket, work.job()))
+    more = Answered(0, answer.body.marks, answer.body.own + multiplied(b"k" * 32, answer.body.own[:32], "shop"))
+    with pytest.raises(PeerFailed, match="'shop' brings more ids than the 3 it said"):
+        bank.handle(Received("shop", more))

@@ -8,24 +8,30 @@ import pytest
 from offbeat.errors import BadInput, BadJob, Refused
 from offbeat.jobs.organisations import Job, Method, Model, job_from_text
 from offbeat.orgs.party_config import example, read_home
-from offbeat.orgs.policy import Policy, objections, refuse_job, refuse_prediction, refuse_rows
+from offbeat.orgs.policy import Policy, objections, refuse_job, refuse_prediction, refuse_rows, refuse_sizes
 
 JOB = Job(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))
+OPEN = Policy(jobs=("any",), initiators=("any",), leaders=("any",), labels_for=("any",), predictions_for=("any",))
+
+
+def policy(**changes: object) -> Policy:
+    return msgspec.structs.replace(OPEN, **changes)
 
 
 @pytest.mark.parametrize(
     ("policy", "job", "reason"),
     [
-        (Policy(jobs=("other",)), JOB, "allows the jobs 'other'"),
-        (Policy(initiators=("telecom",)), JOB, "lets 'telecom' propose"),
-        (Policy(initiators=()), JOB, "lets nobody propose"),
-        (Policy(peers=("bank",)), JOB, "not allow work with 'telecom'"),
-        (Policy(methods=("vfb2-svrg",)), JOB, "not 'vfb2-saga'"),
-        (Policy(secure_sum=("two-tree",)), JOB, "not 'pairwise'"),
-        (Policy(parties_least=4), JOB, "at least 4 parties, the job has 3"),
-        (Policy(passes_most=10), JOB, "allows 10 passes, the job wants 60"),
-        (Policy(derivatives=False), JOB, "would tell it their labels"),
-        (Policy(epsilon=1.0), JOB, "adds no noise"),
+        (policy(jobs=("other",)), JOB, "allows the jobs 'other'"),
+        (policy(initiators=("telecom",)), JOB, "lets 'telecom' propose"),
+        (policy(initiators=()), JOB, "lets nobody propose"),
+        (policy(peers=("bank",)), JOB, "not allow work with 'telecom'"),
+        (policy(methods=("vfb2-svrg",)), JOB, "not 'vfb2-saga'"),
+        (policy(secure_sum=("two-tree",)), JOB, "not 'pairwise'"),
+        (policy(parties_least=4), JOB, "at least 4 parties, the job has 3"),
+        (policy(passes_most=10), JOB, "allows 10 passes, the job wants 60"),
+        (policy(derivatives=False), JOB, "would tell it their labels"),
+        (policy(leaders=("telecom",)), JOB, "lets 'telecom' lead the matching of ids, not 'bank'"),
+        (policy(epsilon=1.0), JOB, "adds no noise"),
     ],
 )
 def test_each_bound_of_a_policy_refuses_with_its_reason(policy: Policy, job: Job, reason: str) -> None:
@@ -35,26 +41,40 @@ def test_each_bound_of_a_policy_refuses_with_its_reason(policy: Policy, job: Job
     assert refused.value.exit_code == 4
 
 
-def test_a_label_holder_may_keep_its_labels() -> None:
-    assert objections(Policy(labels=False), JOB, "bank", "shop") == ["its policy keeps its labels out of every job"]
-    assert objections(Policy(labels=False), JOB, "shop", "bank") == []
+def test_a_label_holder_names_those_who_may_learn_its_labels() -> None:
+    told = "its policy does not let 'telecom' learn its labels (labels_for)"
+    assert objections(policy(labels_for=("shop",)), JOB, "bank", "shop") == [told]
+    assert objections(policy(labels_for=()), JOB, "shop", "bank") == []
+    private = msgspec.structs.replace(JOB, method=Method(label_dp_epsilon=1.0))
+    assert objections(policy(labels_for=()), private, "bank", "shop") == []
 
 
-def test_the_default_policy_accepts_a_plain_job_and_names_all_objections_at_once() -> None:
-    assert objections(Policy(), JOB, "shop", "bank") == []
-    assert len(objections(Policy(jobs=(), peers=(), methods=()), JOB, "shop", "bank")) == 3
-    assert objections(Policy(), JOB, "stranger", "bank") == ["'stranger' is not one of its parties"]
+def test_the_default_policy_gives_nothing_to_anybody_and_names_all_objections_at_once() -> None:
+    reasons = objections(Policy(), JOB, "shop", "bank")
+    assert [reason.split(" ")[2] for reason in reasons] == ["allows", "lets", "lets"]
+    assert "learn its labels" in objections(Policy(), JOB, "bank", "bank")[-1]
+    assert objections(OPEN, JOB, "shop", "bank") == []
+    assert len(objections(policy(jobs=(), peers=(), methods=()), JOB, "shop", "bank")) == 3
+    assert objections(OPEN, JOB, "stranger", "bank") == ["'stranger' is not one of its parties"]
+    with pytest.raises(Refused, match="gives predictions to nobody"):
+        refuse_prediction(Policy(), "shop", "bank", 1)
+
+
+def test_a_party_that_brings_very_many_ids_is_refused() -> None:
+    refuse_sizes(policy(ids_ratio_most=10.0), "shop", {"shop": 200, "bank": 2000})
+    with pytest.raises(Refused, match="'shop' has 200 ids and 'bank' brings 2001; its policy allows 10 times"):
+        refuse_sizes(policy(ids_ratio_most=10.0), "shop", {"shop": 200, "bank": 2001})
 
 
 def test_tiny_intersections_and_foreign_predictions_are_refused() -> None:
     refuse_rows(Policy(rows_least=3), "shop", 3)
-    with pytest.raises(Refused, match="2 rows are shared"):
+    with pytest.raises(Refused, match="2 training rows are shared"):
         refuse_rows(Policy(rows_least=3), "shop", 2)
     refuse_prediction(Policy(predictions_for=("bank",)), "shop", "bank", 10)
     with pytest.raises(Refused, match="to 'bank', not to 'telecom'"):
         refuse_prediction(Policy(predictions_for=("bank",)), "shop", "telecom", 10)
     with pytest.raises(Refused, match="at most 5 rows"):
-        refuse_prediction(Policy(prediction_rows_most=5), "shop", "bank", 6)
+        refuse_prediction(policy(prediction_rows_most=5), "shop", "bank", 6)
 
 
 def test_a_job_comes_back_from_its_own_text_with_the_same_digest() -> None:

@@ -50,6 +50,7 @@ def predictors(
             secret=name.encode().ljust(32, b"."),
             sums=SumOptions(scheme=scheme, two_party_insecure=insecure),
             tokens=tokens_of(ids, SALT) if name == names[0] else (),
+            rows=len(ids),
             without=without,
         )
         for name, scorer in tables.items()

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offbeat.errors import BadData, Refused
+from offbeat.errors import BadData, BadInput, Refused
 from offbeat.jobs.organisations import Job, Model, Rows
 from offbeat.orgs.guard import Guarded, RowsNamed
 from offbeat.orgs.party_config import example, read_home
@@ -58,7 +58,7 @@ def test_a_kept_block_scores_rows_of_a_later_file(tmp_path: Path) -> None:
 
 def test_columns_the_policy_bans_are_not_read(tmp_path: Path) -> None:
     assert list(load_table(home(tmp_path, columns_never='["age"]')).columns) == ["colour"]
-    with pytest.raises(Refused, match="keeps out of every job"):
+    with pytest.raises(BadInput, match="keeps out of every job"):
         load_table(home(tmp_path, columns='["age", "colour"]', columns_never='["age"]'))
 
 

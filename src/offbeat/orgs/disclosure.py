@@ -1,0 +1,57 @@
+"""Who will learn what from a job, in sentences: said by `offbeat job submit` before anything is sent."""
+
+from offbeat.jobs.organisations import Job
+from offbeat.orgs.policy import told_labels
+
+
+def disclosures(job: Job) -> list[str]:
+    """One sentence for each thing that leaves a party."""
+    return [*_about_ids(job), *_about_labels(job), *_about_columns(job), *_about_tests(job)]
+
+
+def _about_ids(job: Job) -> list[str]:
+    if job.rows.align == "import":
+        return ["All parties learn whether their imported orders of rows are the same."]
+    leader = job.labels_at[0]
+    return [
+        "All parties learn how many ids each has, and which of their own ids all have.",
+        f"'{leader}' leads the matching: it also learns which of its ids are shared by the parties asked before the "
+        "last one.",
+    ]
+
+
+def _about_labels(job: Job) -> list[str]:
+    holders = _listed(job.labels_at)
+    if job.method.label_dp_epsilon is not None:
+        epsilon = f"{job.method.label_dp_epsilon:g}"
+        return [f"The others learn random answers for the labels of {holders} ({epsilon}-label-privacy)."]
+    learners = told_labels(job)
+    if not learners:
+        return []
+    return [f"The labels of {holders} for all training rows are told to {_listed(learners)}, by the derivatives."]
+
+
+def _about_columns(job: Job) -> list[str]:
+    if not job.embeds:
+        return [
+            f"The label holder ({_listed(job.labels_at)}) learns the sum over all parties of each training row's "
+            "product with the model, once for each time the row is used; enough of them can give columns away up to a "
+            "rotation."
+        ]
+    noise = (
+        "unmasked and without noise"
+        if job.embedding.epsilon is None
+        else f"clipped and noisy: ({job.embedding.epsilon:g}, {job.embedding.delta:g})-differentially private"
+    )
+    return [f"'{job.labels_at[0]}' learns one number of every row from every party, many times over, {noise}."]
+
+
+def _about_tests(job: Job) -> list[str]:
+    if not job.rows.test_fraction:
+        return []
+    learner = job.labels_at[0]
+    return [f"'{learner}' learns the joint score of every test row ({job.rows.test_fraction:.0%} of the common rows)."]
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return " and ".join(f"'{name}'" for name in names)

@@ -1,0 +1,84 @@
+"""Files that survive a power cut: written beside the old one, forced to the disk, then renamed over it."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from offbeat.errors import BadInput
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file as a whole. Only its owner can read it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    unfinished = path.with_name(path.name + ".new")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        _force(file, content)
+    unfinished.replace(path)
+    _force_folder(path.parent)
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    """Add a line of JSON to a file; when this returns, the line survives a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = not path.exists()
+    with path.open("a+b") as file:
+        torn = file.tell() and _last_byte(file) != b"\n"  # a power cut left half a line: it stays alone
+        _force(file, (b"\n" if torn else b"") + json.dumps(line).encode() + b"\n")
+    path.chmod(0o600)
+    if fresh:
+        _force_folder(path.parent)
+
+
+def read_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
+    """(the whole lines from an offset on, where they end); what a power cut left of a line is passed over."""
+    if not path.is_file():
+        return [], 0
+    with path.open("rb") as file:
+        file.seek(offset)
+        content = file.read()
+    end = content.rfind(b"\n") + 1
+    return [line for raw in content[:end].splitlines() if (line := _line(raw)) is not None], offset + end
+
+
+def _line(raw: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(raw)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) else None
+
+
+def _last_byte(file: BinaryIO) -> bytes:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1)
+
+
+@contextmanager
+def locked(path: Path, complaint: str = "") -> Iterator[None]:
+    """Hold a lock file. With a complaint, whoever comes second is refused by it; without one, it waits."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if complaint else 0))
+        except BlockingIOError:
+            raise BadInput(complaint) from None
+        yield
+
+
+def _force(file: BinaryIO, content: bytes) -> None:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _force_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,157 @@
+"""Three organisations in three folders of this machine, with daemons in this process or in processes of their own."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from offbeat.jobs.organisations import Job, Method, Model, Network, Rows
+from offbeat.learning.central import optimum
+from offbeat.learning.losses import LOGISTIC
+from offbeat.orgs import control
+from offbeat.orgs.client import ask
+from offbeat.orgs.daemon import Daemon
+from offbeat.orgs.party_config import example, read_home
+from offbeat.orgs.rows import load_table, own_rows
+from offbeat.runtime.checkpoint import read_checkpoint
+from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
+from offbeat.runtime.processes import free_ports
+
+NAMES = ("bank", "shop", "telecom")
+ROWS = 240
+WITHIN_S = 90.0
+
+
+def job(**method: object) -> Job:
+    options = {"algorithm": "vfb2-svrg", "target": 1e-16, "passes": 500.0, **method}
+    return Job(
+        name="credit",
+        parties=NAMES,
+        labels_at=("bank",),
+        method=Method(**options),  # type: ignore[arg-type]
+        model=Model(strength=0.05),
+        rows=Rows(test_fraction=0.25),
+        network=Network(loss_s=20.0, wait_s=60.0),
+    )
+
+
+class Town:
+    """Three organisations in three folders; their daemons, here in one process."""
+
+    def __init__(self, folder: Path, *, silent: str = "", names: tuple[str, ...] = NAMES, columns: int = 4) -> None:
+        self.folder, self.silent, self.names, self.columns = folder, silent, names, columns
+        self.daemons: dict[str, Daemon] = {}
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        identities = {name: new_identity(name) for name in names}
+        members = []
+        for name, identity in identities.items():
+            place = folder / name
+            write_private(place / "keys" / f"{name}.key", identity.key_pem)
+            (place / "keys" / f"{name}.crt").write_bytes(identity.certificate_pem)
+            address = "" if name == silent else f"127.0.0.1:{self.ports[name]}"
+            members.append(Member(name, identity.certificate_pem, address))
+        self.roster = Roster(tuple(members))
+        for k, name in enumerate(names):
+            write_roster(folder / name / "roster.toml", self.roster)
+            self.settings(name)
+            self.table(name, k)
+
+    def settings(self, name: str, **policy: str) -> None:
+        listen = "" if name == self.silent else f"127.0.0.1:{self.ports[name]}"
+        allowed = {"initiators": ("any",), "leaders": ("bank",), "labels_for": ("any",), "predictions_for": ("any",)}
+        label = "bad" if name == "bank" else ""
+        text = example(name, data="table.csv", label=label, listen=listen, jobs=("credit",), **allowed)
+        for key, value in policy.items():
+            (line,) = [line for line in text.splitlines() if line.startswith(f"{key} = ")]
+            text = text.replace(line, f"{key} = {value}")
+        (self.folder / name / "party.toml").write_text(text)
+
+    def table(self, name: str, k: int, rows: int = ROWS) -> None:
+        """Columns of its own, its own order of rows, ten rows that others lack."""
+        rng, width = np.random.default_rng(0), self.columns
+        X = rng.standard_normal((rows + 40, 4 * width))
+        y = (X @ rng.standard_normal(4 * width) + rng.standard_normal(rows + 40) > 0).astype(int)
+        order = np.random.default_rng(k + 1).permutation([*range(rows), *range(rows + 10 * k, rows + 10 * k + 10)])
+        head = ["id", *(f"{name}{j}" for j in range(width)), *(["bad"] if name == "bank" else [])]
+        lines = [",".join(head)]
+        for i in order:
+            label = [str(y[i])] if name == "bank" else []
+            lines.append(",".join([f"c{i}", *(repr(float(v)) for v in X[i, width * k : width * (k + 1)]), *label]))
+        (self.folder / name / "table.csv").write_text("\n".join(lines) + "\n")
+
+    def open(self) -> "Town":
+        for name in self.names:
+            self.daemons[name] = Daemon(read_home(self.folder / name))
+            self.daemons[name].start()
+        return self
+
+    def restart(self, name: str) -> None:
+        self.daemons[name].stop()
+        self.daemons[name] = Daemon(read_home(self.folder / name))
+        self.daemons[name].start()
+
+    def close(self) -> None:
+        for daemon in self.daemons.values():
+            daemon.stop()
+
+    def ask(self, name: str, request: control.Request) -> object:
+        return ask(self.folder / name, request, timeout_s=60.0)
+
+    def submit(self, wanted: Job) -> str:
+        submitted = self.ask("bank", control.Submit(wanted.text))
+        assert isinstance(submitted, control.Submitted)
+        return submitted.run
+
+    def ended(self, name: str, run: str) -> control.RunStatus:
+        """Wait for the run's end at this party."""
+        thread = self.daemons[name]._threads.get(run)
+        if thread is not None:
+            thread.join(WITHIN_S)
+        status = self.ask(name, control.Status(run))
+        assert isinstance(status, control.RunStatus)
+        assert status.ended, status
+        return status
+
+
+def pooled_scores(town: Town, run: str, wanted: Job) -> dict[str, float]:
+    """By id: the score of the centralised model on the pooled tables, as only a test can compute it."""
+    train, whole, labels, ids = [], [], None, []
+    for name in wanted.parties:
+        home = read_home(town.folder / name)
+        table, kept = load_table(home), read_checkpoint(home.private / run, "alignment")
+        assert kept is not None
+        own = own_rows(home, table, wanted, kept["rows"], kept["tokens"])
+        train.append(own.train)
+        whole.append(np.vstack([own.train, own.test]))
+        if own.y_train is not None:
+            labels = own.y_train
+            row_of = dict(zip(kept["tokens"], kept["rows"].tolist(), strict=True))
+            ids = [str(table.ids[row_of[token]]) for token in (*own.tokens_train, *own.tokens_test)]
+    assert labels is not None
+    weights, _ = optimum(np.hstack(train), labels, LOGISTIC, wanted.model.strength, tolerance=1e-12)
+    return dict(zip(ids, np.hstack(whole) @ weights, strict=True))
+
+
+def serve(town: Town, name: str) -> "subprocess.Popen[bytes]":
+    code = "from offbeat.cli.orgs import party_serve; import sys, pathlib; party_serve(pathlib.Path(sys.argv[1]))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    (town.folder / name / "private" / "control").unlink(missing_ok=True)
+    with (town.folder / name / "daemon.log").open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, str(town.folder / name)], stdout=log, stderr=log, env=environment
+        )
+    wait_until(lambda: (town.folder / name / "private" / "control").is_file() or child.poll() is not None)
+    assert child.poll() is None, (town.folder / name / "daemon.log").read_text()
+    return child
+
+
+def wait_until(ready) -> None:  # type: ignore[no-untyped-def]
+    never = threading.Event()
+    for _ in range(int(WITHIN_S / 0.02)):
+        if ready():
+            return
+        never.wait(0.02)
+    raise AssertionError("waited in vain")
