@@ -28,7 +28,7 @@ from offbeat.data.assemble import VerticalData
 from offbeat.data.columns import NumberedColumns
 from offbeat.data.labels import Task, encode_labels
 from offbeat.data.matrix import take_rows
-from offbeat.data.prepare import Preparation
+from offbeat.data.preparation import Preparation
 from offbeat.data.table import Table, table_from_arrays
 from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadData, BadJob, OutOfRange
@@ -170,7 +170,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         holders: Any = "all" if everywhere else [next(iter(X))] if job.labels_at is None else job.labels_at
         if everywhere and job.labels_at is not None:
             raise BadData(f"{job.algorithm} gives the labels to every party; leave labels_at out, or use vfb2-svrg.")
-        preparation = Preparation(standardise=self.standardise)  # type: ignore[arg-type]
+        preparation = Preparation(how="none" if self.standardise == "none" else "scaled")
         return vertical_from_arrays(X, y, holders, preparation, 0.0, self.seed, task=task)
 
     def _keep(self, result: Result, data: VerticalData) -> None:

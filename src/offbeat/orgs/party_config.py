@@ -3,10 +3,13 @@
 Paths are relative to the file. The example that `offbeat party init` writes explains every key.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
+from offbeat.data.preparation import Prepare
 from offbeat.errors import BadInput
+from offbeat.jobs.vertical import instead_of_old_keys
 from offbeat.orgs.policy import Policy
 from offbeat.runtime.grpc.identity import Identity, Roster, check_name, load_identity, read_roster
 from offbeat.settings import Settings, quoted, read_toml, settings_from
@@ -22,10 +25,8 @@ class Data(Settings, frozen=True):
     id: str
     label: str | None = None
     columns: tuple[str, ...] = ()
-    one_hot: tuple[str, ...] = ()
-    standardise: bool = True
+    prepare: Prepare = "auto"
     shape: tuple[int, ...] = ()  # how the columns are laid out for a convolutional or recurrent embedding
-    missing: Literal["refuse", "median"] = "refuse"
 
 
 class Keys(Settings, frozen=True):
@@ -100,10 +101,18 @@ def read_home(path: Path) -> Home:
     """Read a party.toml, or the one in a folder."""
     file = path / "party.toml" if path.is_dir() else path
     tree = read_toml(file, "file with a party's settings", "`offbeat party init NAME` writes one.")
+    _refuse_old_keys(tree, file)
     config = settings_from(tree, PartyConfig, file)
     check_name(config.name)
     check_address(config.listen, f"{file}: listen")
     return Home(config, file.resolve().parent)
+
+
+def _refuse_old_keys(tree: Mapping[str, Any], file: Path) -> None:
+    data = tree.get("data", {})
+    if isinstance(data, Mapping) and data.keys() & {"standardise", "missing", "one_hot"}:
+        one_hot = {"this party": data["one_hot"]} if data.get("one_hot") else {}
+        raise BadInput(f"{file}: {instead_of_old_keys(data.get('standardise'), data.get('missing'), one_hot)}")
 
 
 def check_address(address: str, where: str) -> str:
@@ -132,9 +141,8 @@ file = {quoted(data or f"{name}.csv")}   # .csv, .tsv, .parquet, .npz or LIBSVM
 id = {quoted(id_column)}                 # the column by which rows are matched with the others'
 {label_line}
 columns = []                # feature columns; none listed: all but id and label
-one_hot = []                # of these, the categorical ones
-standardise = true          # with this party's own training means; nothing is shared
-missing = "refuse"          # or "median"
+prepare = "auto"            # "bins", "scaled", "none"; learned from this party's own training rows, nothing is shared
+# prepare = {{ how = "auto", columns = {{ town = "category", note = "leave-out" }} }}   # with columns treated otherwise
 # shape = [1, 28, 28]       # only where a job's embedding is "cnn" ([channels, side, side]) or "lstm" ([times, values])
 
 [keys]
