@@ -165,6 +165,7 @@ class _Layout:
     scaled: list[int] = field(default_factory=list)
     levels: list[Levels] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
 
     def add(self, source: Source) -> None:
         treatment = self._treatment(source)
@@ -222,10 +223,7 @@ class _Layout:
         beyond = int(np.count_nonzero((known < low) | (known > high)))
         if not beyond:
             return middle, *EVERYTHING
-        self.notes.append(
-            f"Column {source.name!r}: values below {low:.4g} or above {high:.4g} count as these two, so that a few do "
-            f"not hide all others ({beyond:,} of {source.values.size:,} training rows)."
-        )
+        self.cut.append(f"{source.name} outside of {low:.4g} to {high:.4g} ({beyond:,} rows)")
         return middle, low, high
 
     def _add_levels(self, source: Source, *, as_bins: bool) -> None:
@@ -260,6 +258,12 @@ class _Layout:
             )
         return values[kept], rare > 0
 
+    def _about_cuts(self) -> list[str]:
+        if not self.cut:
+            return []
+        shown = ", ".join(self.cut[:5]) + (f" and {len(self.cut) - 5} columns more" if len(self.cut) > 5 else "")
+        return [f"Values far out count as the nearest bound, so that a few do not hide all others: {shown}."]
+
     def fitted(self, columns: Sequence[str], spelling: Mapping[str, Sequence[str]]) -> Fitted:
         if not self.names:
             raise BadData(
@@ -267,7 +271,8 @@ class _Layout:
             )
         plain = not self.levels and not self.marked and len(self.number) == len(columns)
         names = columns if plain else tuple(self.names)
-        return Fitted(self.preparation, columns, names, self._numbers(), tuple(self.levels), spelling)
+        notes = (*self.notes, *self._about_cuts())
+        return Fitted(self.preparation, columns, names, self._numbers(), tuple(self.levels), spelling, notes=notes)
 
     def _numbers(self) -> Numbers:
         table = np.array(self.number, dtype=np.float64).reshape(-1, 5)
@@ -294,7 +299,6 @@ def cuts(known: Floats) -> tuple[float, float, float]:
 
 def _with_scales(fitted: Fitted, features: Floats, layout: _Layout) -> Fitted:
     preparation, width = fitted.preparation, len(fitted.columns)
-    fitted = replace(fitted, notes=tuple(layout.notes))
     if preparation.counts == "tf-idf":
         fitted = replace(fitted, idf=inverse_document_frequency(fitted.encoded(features)))
     if preparation.scale_indicators:
