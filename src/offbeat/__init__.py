@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from offbeat.data.assemble import VerticalData as VerticalData
+    from offbeat.data.preparation import Preparation as Preparation
     from offbeat.data.vertical import vertical_from_arrays as vertical_from_arrays
     from offbeat.data.vertical import vertical_from_dataset as vertical_from_dataset
     from offbeat.data.vertical import vertical_from_tables as vertical_from_tables
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
     from offbeat.metrics.record import RunRecord as RunRecord
     from offbeat.run.experiment import Result as Result
     from offbeat.run.experiment import run_experiment as run_experiment
+    from offbeat.run.model import TrainedModel as TrainedModel
+    from offbeat.run.model import load as load
     from offbeat.runtime.simulator import Simulator as Simulator
     from offbeat.runtime.threads import Threads as Threads
 
 PLACES = {
     "data.assemble": ("VerticalData",),
+    "data.preparation": ("Preparation",),
     "data.vertical": ("vertical_from_arrays", "vertical_from_dataset", "vertical_from_tables"),
     "errors": (
         "BadData", "BadInput", "BadJob", "BudgetSpent", "NotInstalled", "OffbeatError", "OutOfRange", "PeerFailed",
@@ -45,6 +49,7 @@ PLACES = {
     "jobs.vertical": ("Job",),
     "metrics.record": ("RunRecord",),
     "run.experiment": ("Result", "run_experiment"),
+    "run.model": ("TrainedModel", "load"),
     "runtime.simulator": ("Simulator",),
     "runtime.threads": ("Threads",),
 }  # fmt: skip

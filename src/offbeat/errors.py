@@ -27,11 +27,11 @@ class BadInput(OffbeatError):
     exit_code = 2
 
 
-class BadData(BadInput):
+class BadData(BadInput, ValueError):
     pass
 
 
-class BadJob(BadInput):
+class BadJob(BadInput, ValueError):
     pass
 
 

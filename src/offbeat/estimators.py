@@ -1,48 +1,67 @@
 """scikit-learn's manners for vertical learning: rows shared by all, columns by party.
 
     model = VerticalClassifier(passes=40).fit({"bank": Xb, "shop": Xs, "telecom": Xt}, y)
-    model.predict_proba({"bank": Zb, "shop": Zs, "telecom": Zt})
+    model = VerticalClassifier(parties={"bank": ["income", "age"], "shop": ["spend"]}).fit(frame, y)
+    model.predict_proba(frame)
     model.certificate_.duality_gap      # how far the objective is from the best possible, at most
+    model.save("model"); VerticalClassifier.load("model")
 
 Everything runs in this process: it is for research, for planning, and for finding out what a joint model would be
-worth before organisations connect. Columns are taken as they are unless `standardise` says otherwise.
+worth before organisations connect. Columns may hold text, dates and missing values: `prepare` says what is done to
+them, in the words of job files (docs/how-to/prepare-columns.md).
 
-To scikit-learn's splitters a dictionary of three parties looks like three rows. `PartyColumns` tells them better:
+To scikit-learn's splitters a dictionary of three parties looks like three rows. One frame with `parties`, or
+`PartyColumns`, tells them better:
 
     cross_val_score(VerticalClassifier(), PartyColumns({"bank": Xb, "shop": Xs, "telecom": Xt}), y)
-    GridSearchCV(VerticalClassifier(), {"penalty": np.logspace(-4, -1, 4)}).fit(PartyColumns(X), y)
+    GridSearchCV(VerticalClassifier(parties=parties), {"penalty": np.logspace(-4, -1, 4)}).fit(frame, y)
 """
 
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from offbeat.data.assemble import VerticalData
 from offbeat.data.columns import NumberedColumns
 from offbeat.data.labels import Task, encode_labels
-from offbeat.data.matrix import take_rows
-from offbeat.data.prepare import Preparation
-from offbeat.data.table import Table, table_from_arrays
+from offbeat.data.matrix import as_matrix, is_sparse, take_rows
+from offbeat.data.preparation import Preparation
+from offbeat.data.split import split_columns
+from offbeat.data.table import table_from_arrays
 from offbeat.data.vertical import vertical_from_arrays
-from offbeat.errors import BadData, BadJob, OutOfRange
+from offbeat.errors import BadData, BadInput, BadJob, OutOfRange
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, linear_named
 from offbeat.jobs.vertical import Job, vertical_job_from
 from offbeat.learning.scores import probabilities
+from offbeat.metrics.plain import json_text
+from offbeat.metrics.record import RunRecord
 from offbeat.names import did_you_mean
 from offbeat.run.experiment import Result, run_experiment
+from offbeat.run.folder import write_job, write_result
+from offbeat.run.model import TrainedModel, load, model_of
+from offbeat.run.observer import Progress, Watch
 
 if TYPE_CHECKING:
     from offbeat.orgs.client import JointModel
 
 Floats = NDArray[np.float64]
 Blocks = Mapping[str, Any]
+Own = TypeVar("Own", bound="_Vertical")
+
+PARTIES_USUAL = 3
+"""One matrix without `parties` is cut into so many, where it has as many columns."""
+PARAMETERS_FILE = "estimator.json"
 
 
 class PartyColumns(Mapping[str, Any]):
@@ -77,23 +96,55 @@ class PartyColumns(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._blocks)
 
+    def __repr__(self) -> str:
+        widths = ", ".join(f"{name}: {block.shape[1]}" for name, block in self._blocks.items())
+        return f"PartyColumns({self.shape[0]} rows; columns of {widths})"
+
 
 def _cuttable(name: str, block: Any) -> Any:
-    return block if hasattr(block, "iloc") else table_from_arrays(block, name=f"party {name!r}").features
+    """Something that can be cut by rows."""
+    if hasattr(block, "iloc"):
+        return block
+    table = table_from_arrays(block, name=f"party {name!r}")
+    return np.asarray(block, dtype=object) if table.levels else table.features
 
 
 class _Vertical(BaseEstimator):  # type: ignore[misc]
-    """What the two estimators share. The constructor only stores; `fit` checks."""
+    """What the two estimators share. The constructor only stores; `fit` checks.
+
+    algorithm           a linear method: vfb2-saga (the default), vfb2-svrg, afsvrg-vp, ... (docs/reference/job-file.md)
+    parties             for one matrix or frame: the columns of each party, by name or position, as in
+                        {"bank": ["income", "age"], "shop": [2, 3]}; None: shared out evenly over three parties
+    prepare             what is done to the columns: "auto", "bins", "scaled", "none", a table with `how`, `columns` and
+                        `bins`, or one of these by party
+    penalty             the strength lambda; scikit-learn's C is 1 / (rows * penalty)
+    penalty_kind        "l2", "nonconvex", "none"
+    loss                "auto", "logistic", "squared_hinge", "ls_svm", or "squared" for numbers
+    intercept           whether there is one
+    passes, target      end after so many passes over the rows, or when the certificate is at or below the target
+    step, batch         numbers, or "auto"
+    in_flight           how many products a party asks for at a time
+    by_curvature        divide each coordinate's steps by its curvature: for columns of very different scales
+    secure_sum          "pairwise", "two-tree", "tree"
+    two_party_insecure  accept that two parties hide nothing from each other
+    fraction_bits       binary digits after the point of a share; fewer leave room for larger numbers
+    labels_at           the parties that hold the labels; None: the first
+    label_dp_epsilon    answer every label at random once, with this epsilon
+    runtime, slow       "simulator" or "threads"; how many times slower a party is
+    seed                decides the order of rows and batches; None is 0
+    verbose             tell of the progress on standard error
+    """
 
     def __init__(
         self,
         algorithm: str = DEFAULT_ALGORITHM,
         *,
+        parties: Mapping[str, Sequence[str | int]] | int | None = None,
+        prepare: Any = "auto",
         penalty: float = 1e-4,
         penalty_kind: str = "l2",
         loss: str = "auto",
         intercept: bool = True,
-        standardise: str = "none",
         passes: float = 60,
         target: float | None = 1e-6,
         step: float | str = "auto",
@@ -107,14 +158,16 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         label_dp_epsilon: float | None = None,
         runtime: str = "simulator",
         slow: dict[str, float] | None = None,
-        seed: int = 0,
+        seed: int | None = 0,
+        verbose: bool = False,
     ) -> None:
         self.algorithm = algorithm
+        self.parties = parties
+        self.prepare = prepare
         self.penalty = penalty
         self.penalty_kind = penalty_kind
         self.loss = loss
         self.intercept = intercept
-        self.standardise = standardise
         self.passes = passes
         self.target = target
         self.step = step
@@ -129,20 +182,65 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         self.runtime = runtime
         self.slow = slow
         self.seed = seed
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.allow_nan = True
+        tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
+
+    # -- columns by party ----------------------------------------------------------------------------------------
+
+    def _blocks(self, X: Any, *, reset: bool) -> dict[str, Any]:
+        """Columns by party, whatever form they come in. `reset`: whether this is what the model is fitted on."""
+        if isinstance(X, Mapping) and not is_sparse(X):  # some sparse matrices are mappings of cells
+            _check_blocks(X)
+            if reset:
+                for name in ("columns_by_party_", "feature_names_in_"):  # of a fit before, on one matrix
+                    self.__dict__.pop(name, None)
+            return dict(X)
+        return self._cut(_matrix(X), reset=reset)
+
+    def _cut(self, X: Any, *, reset: bool) -> dict[str, Any]:
+        """One matrix or frame, cut by columns."""
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        if reset:
+            self.columns_by_party_ = self._owners(X)
+        elif not hasattr(self, "columns_by_party_"):
+            raise BadData(f"X must come as it was fitted: a dictionary with the columns of {', '.join(self.parties_)}.")
+        found = {}
+        for party, positions in self.columns_by_party_.items():
+            found[party] = X.iloc[:, positions] if hasattr(X, "iloc") else X[:, positions]
+        return found
+
+    def _owners(self, X: Any) -> dict[str, list[int]]:
+        names = [str(name) for name in X.columns] if hasattr(X, "iloc") else [str(j) for j in range(X.shape[1])]
+        if isinstance(self.parties, Mapping):
+            wanted = {party: [_name(column, names) for column in mine] for party, mine in self.parties.items()}
+            return {party: positions.tolist() for party, positions in split_columns(names, (), wanted).items()}
+        count = min(PARTIES_USUAL, len(names)) if self.parties is None else self.parties
+        if len(names) < 2:
+            raise BadData(
+                "X has 1 feature(s), and vertical learning needs two parties or more, each with a column. Bring more "
+                "columns, or use a model for one party."
+            )
+        return {party: positions.tolist() for party, positions in split_columns(names, count, "equal").items()}
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _fit(self, X: Blocks, y: Any, task: Task, given: Any) -> Result:
-        """y: the labels as numbers; given: as the user brought them, perhaps with an index."""
-        _check_blocks(X)
-        job = self._job(task, X)
-        _warn_of_indexes([*X.items(), ("y", given)])
-        data = self._data(X, y, task, job)
-        result = run_experiment(data, job)
+    def _fit(self, X: Any, y: Any, task: Task, classes: NDArray[Any] | None = None) -> None:
+        blocks = self._blocks(X, reset=True)
+        blocks, labels = _aligned(blocks, y)
+        job = self._job(task, blocks)
+        targets = labels if classes is None else np.where(labels == classes[1], 1.0, -1.0)
+        data = self._data(blocks, targets, task, job)
+        if classes is not None:
+            data = replace(data, classes=tuple(classes.tolist()))
+        result = run_experiment(data, job, watch=_teller(self.passes) if self.verbose else None)
         _check_usable(result)
-        self._keep(result, data)
+        self._take(model_of(job, result), result.record)
         self._warn(result)
-        return result
 
     def _job(self, task: Task, X: Blocks) -> Job:
         me = type(self).__name__
@@ -156,11 +254,14 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         unknown = [name for name in slow if name not in X]
         if unknown:
             raise BadJob(f"slow names {unknown[0]!r}, which is no party. {did_you_mean(str(unknown[0]), X)}")
+        own = ("runtime", "slow", "prepare", "parties", "verbose")
         given = {
             name: _plain(getattr(self, name))
             for name in self.get_params(deep=False)
-            if name not in ("runtime", "slow", "standardise") and getattr(self, name) is not None
+            if name not in own and getattr(self, name) is not None
         }
+        if self.parties is None and hasattr(self, "columns_by_party_"):
+            given["two_party_insecure"] = True  # nobody said who holds what: there is nothing to hide
         runtime = {"kind": self.runtime, "slow": slow}
         tree = {**given, "task": task, "runtime": runtime, "optimum": False, "looks_per_pass": 1.0}
         return vertical_job_from(tree, me)
@@ -170,65 +271,131 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         holders: Any = "all" if everywhere else [next(iter(X))] if job.labels_at is None else job.labels_at
         if everywhere and job.labels_at is not None:
             raise BadData(f"{job.algorithm} gives the labels to every party; leave labels_at out, or use vfb2-svrg.")
-        preparation = Preparation(standardise=self.standardise)  # type: ignore[arg-type]
-        return vertical_from_arrays(X, y, holders, preparation, 0.0, self.seed, task=task)
+        return vertical_from_arrays(X, y, holders, self._preparation(X), 0.0, self.seed or 0, task=task)
 
-    def _keep(self, result: Result, data: VerticalData) -> None:
-        self.parties_ = data.names
-        self.n_features_in_ = sum(data.widths.values())
-        self.coef_ = {name: np.array(result.weights[name]) for name in data.names}
-        self.intercept_ = result.intercept
-        self.certificate_ = result.record.certificate
-        self.record_ = result.record
-        self.n_iter_ = result.record.passes
-        self._columns = dict(data.columns)
-        self._fitted = dict(data.fitted)
+    def _preparation(self, X: Blocks) -> Any:
+        """As it is, or by party: those that are left out are prepared as usual. Sparse columns stay as they are."""
+        by_party = isinstance(self.prepare, Mapping) and "how" not in self.prepare
+        known = {field.name for field in msgspec.structs.fields(Preparation)}
+        if by_party and not set(self.prepare) <= known - set(X):
+            unknown = [party for party in self.prepare if party not in X]
+            if unknown:
+                raise BadJob(f"prepare names {unknown[0]!r}, which is no party. {did_you_mean(str(unknown[0]), X)}")
+            return {party: self.prepare.get(party, "auto") for party in X}
+        return self.prepare
+
+    def _take(self, model: TrainedModel, record: RunRecord) -> None:
+        """All that is known of a fitted model."""
+        self.model_, self.record_ = model, record
+        self.parties_ = model.names
+        raw = {name: model.fitted(name).raw_columns for name in model.names}
+        self.n_features_in_ = sum(len(columns) for columns in raw.values())
+        named = not any(isinstance(columns, NumberedColumns) for columns in raw.values())
+        if named and not hasattr(self, "columns_by_party_"):
+            self.feature_names_in_ = np.array([c for columns in raw.values() for c in columns], dtype=object)
+        self.coef_ = {name: np.array(model.parts[name].arrays["weights"]) for name in model.names}
+        self.intercept_ = model.intercept
+        self.certificate_ = record.certificate
+        self.n_iter_ = record.passes
+
+    @property
+    def coefficients_(self) -> dict[str, dict[str, float]]:
+        """The coefficient of every prepared column, by party and name."""
+        check_is_fitted(self, "model_")
+        columns = {name: self.model_.fitted(name).columns for name in self.parties_}
+        return {name: dict(zip(columns[name], map(float, self.coef_[name]), strict=True)) for name in self.parties_}
 
     def _warn(self, result: Result) -> None:
         record = result.record
         if record.verdict == "target" or (record.verdict == "passes" and self.target is None):
             return
-        warnings.warn(f"{record.reason}. See record_.", ConvergenceWarning, stacklevel=4)
+        warnings.warn(
+            f"{record.reason}. Raise passes ({self.passes:g} now), or set a larger target or penalty; by_curvature=True"
+            " helps where columns are of very different scales or nearly alike. record_ has the curve.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
 
     # -- using ---------------------------------------------------------------------------------------------------
 
-    def decision_function(self, X: Blocks) -> Floats:
+    def _scores(self, X: Any) -> Floats:
         """The product of every row with the whole model."""
-        check_is_fitted(self)
-        _check_blocks(X)
-        _warn_of_indexes(list(X.items()))
-        tables = {name: self._table(X, name) for name in self.parties_}
-        unknown = [name for name in X if name not in tables]
-        if unknown:
-            raise BadData(f"{unknown[0]!r} is no party of this model. {did_you_mean(str(unknown[0]), self.parties_)}")
-        sizes = {name: len(table) for name, table in tables.items()}
-        if len(set(sizes.values())) > 1:
-            raise BadData(f"All parties need the same number of rows; came {sizes}.")
-        total = np.full(next(iter(sizes.values())), float(self.intercept_))
-        for name, table in tables.items():
-            total += np.asarray(self._fitted[name].apply(table.features) @ self.coef_[name])
-        return total
+        check_is_fitted(self, "model_")
+        blocks, _ = _aligned(self._blocks(X, reset=False), None)
+        return self.model_.decision_function(blocks)
 
-    def _table(self, X: Blocks, name: str) -> Table:
-        if name not in X:
-            raise BadData(f"The columns of party {name!r} are missing; this model needs {', '.join(self.parties_)}.")
-        table = table_from_arrays(X[name], name=f"party {name!r}", missing="refuse")
-        expected = len(self.coef_[name])  # nothing here makes several columns of one
-        if len(table.columns) != expected:
-            raise BadData(f"Party {name!r} had {expected} columns when fitted; came {len(table.columns)}.")
-        named = not isinstance(table.columns, NumberedColumns)
-        known = self._columns[name]
-        if named and not isinstance(known, NumberedColumns) and list(table.columns) != list(known):
-            raise BadData(
-                f"Party {name!r} had the columns {', '.join(known)} when fitted; came {', '.join(table.columns)}. "
-                "Bring the same columns in the same order."
-            )
-        return table
+    def save(self, folder: str | Path) -> Path:
+        """Write the fitted model into a new folder, which `load` and `offbeat.load` read: no pickle is needed."""
+        check_is_fitted(self, "model_")
+        place = Path(folder)
+        if place.exists():
+            raise BadInput(f"{place} is there already. Give a folder that is not, or remove it first.")
+        write_job(self.model_.job, place)
+        write_result(Result(self.record_, self.model_.parts, ()), place)
+        classes = getattr(self, "classes_", None)
+        kept = {
+            "kind": type(self).__name__,
+            "parameters": {name: msgspec.to_builtins(_plain(value)) for name, value in self.get_params().items()},
+            "columns_by_party": getattr(self, "columns_by_party_", None),
+            "feature_names": list(map(str, getattr(self, "feature_names_in_", ()))),
+            "classes": None if classes is None else {"dtype": classes.dtype.str, "values": classes.tolist()},
+        }
+        (place / PARAMETERS_FILE).write_text(json_text(kept), encoding="utf-8")
+        return place
+
+    @classmethod
+    def load(cls: type[Own], folder: str | Path) -> Own:
+        """The fitted model that `save` wrote."""
+        file = Path(folder) / PARAMETERS_FILE
+        if not file.is_file():
+            raise BadInput(f"{folder} holds no saved estimator: {PARAMETERS_FILE} is not there. Did `save` write it?")
+        kept = msgspec.json.decode(file.read_bytes())
+        if kept["kind"] != cls.__name__:
+            raise BadInput(f"{folder} holds a {kept['kind']}; load it with {kept['kind']}.load.")
+        model = cls(**kept["parameters"])
+        if kept["columns_by_party"] is not None:
+            model.columns_by_party_ = kept["columns_by_party"]
+        if kept["feature_names"]:
+            model.feature_names_in_ = np.array(kept["feature_names"], dtype=object)
+        model._take(load(folder), RunRecord.read(Path(folder)))
+        if kept["classes"] is not None:
+            model.classes_ = np.array(kept["classes"]["values"], dtype=np.dtype(kept["classes"]["dtype"]))
+        return model
+
+
+# -- what comes in ---------------------------------------------------------------------------------------------------
 
 
 def _plain(value: Any) -> Any:
     """numpy's numbers and arrays, as grids are made of, become Python's."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _name(column: str | int, names: Sequence[str]) -> str:
+    """A column's name; a position that is none of the names counts from 0."""
+    if isinstance(column, int | np.integer) and str(column) not in names and 0 <= column < len(names):
+        return names[int(column)]
+    return str(column)
+
+
+def _matrix(X: Any) -> Any:
+    """One matrix of two dimensions with a row and a column at least."""
+    if is_sparse(X):
+        X = X if X.dtype.kind == "c" else as_matrix(X)
+    elif not hasattr(X, "iloc"):
+        X = np.asarray(X)
+    if getattr(getattr(X, "dtype", None), "kind", "") == "c":
+        raise BadData(f"Complex data not supported: X holds {X.dtype}. Bring real numbers.")
+    if X.ndim != 2:
+        raise BadData(
+            f"Expected 2D array, got {X.ndim}D array instead: X is a dictionary from party to its columns, or one "
+            "matrix or frame. Reshape your data, a single column by X.reshape(-1, 1)."
+        )
+    if not X.shape[0]:
+        raise BadData(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
+    if not X.shape[1]:
+        raise BadData(f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
+    return X
 
 
 def _check_blocks(X: Any) -> None:
@@ -244,78 +411,137 @@ def _check_blocks(X: Any) -> None:
             raise BadData(f"Parties must be named by text, as in {{'bank': Xb, 'shop': Xs}}; got {name!r}.")
 
 
-def _check_labels(y: Any) -> None:
-    """An empty label is no class of its own."""
+def _check_labels(y: Any, me: str) -> Any:
+    """One label a row; an empty label is no class of its own."""
     import pandas as pd
 
+    if y is None:
+        raise BadData(
+            f"This {me} requires y to be passed, but the target y is None. Give the labels, one for each row."
+        )
     labels = np.asarray(y)
+    if labels.ndim != 1 and not (labels.ndim == 2 and labels.shape[1] == 1):
+        raise BadData(f"y must be one label per row; came an array of shape {labels.shape}.")
+    labels = labels if labels.ndim == 1 else column_or_1d(labels, warn=True)
     empty = np.asarray(pd.isna(labels) | np.isinf(labels) if labels.dtype.kind == "f" else pd.isna(labels))
     if empty.any():
         row = int(np.argwhere(empty)[0][0])
+        what = "infinity" if labels.dtype.kind == "f" and np.isinf(labels[row]) else "NaN"
         raise BadData(
-            f"y must have a label in every row; row {row + 1} has {labels[row]} ({int(empty.sum())} such rows). Fill "
-            "the labels in or leave these rows out."
+            f"Input y contains {what}, and y must have a label in every row; row {row + 1} has {labels[row]} "
+            f"({int(empty.sum())} such rows). Fill the labels in or leave these rows out."
         )
+    if labels.size == 1:
+        raise BadData("n_samples=1: there is one row, and learning needs at least two.")
+    return y if hasattr(y, "index") and np.ndim(y) == 1 else labels
 
 
-def _warn_of_indexes(given: list[tuple[str, Any]]) -> None:
-    """Rows are matched by position, as everywhere in scikit-learn; data frames may know better."""
+def _aligned(blocks: dict[str, Any], y: Any) -> tuple[dict[str, Any], Any]:
+    """Frames whose indexes hold the same labels are brought into the order of the first; otherwise rows are matched by
+    position, and a warning tells where indexes differ."""
     import pandas as pd
 
-    indexes = [(name, part.index) for name, part in given if isinstance(getattr(part, "index", None), pd.Index)]
-    for name, index in indexes[1:]:
-        first, expected = indexes[0]
-        if len(index) != len(expected):
+    found = dict(blocks) if y is None else {**blocks, "y": y}
+    indexed = [name for name, part in found.items() if isinstance(getattr(part, "index", None), pd.Index)]
+    for name in indexed[1:]:
+        first, index = found[indexed[0]].index, found[name].index
+        if len(index) != len(first) or index.equals(first):
             continue
-        differ = np.asarray(index.to_numpy() != expected.to_numpy())
-        if differ.any():
-            row = int(np.argmax(differ))
-            warnings.warn(
-                f"The rows of {first} and {name} are matched by position, but their indexes differ: row {row + 1} is "
-                f"{expected[row]} in one and {index[row]} in the other. Bring them into one order first (by reindex, "
-                "say), or drop the indexes (reset_index) if the order is right.",
-                UserWarning,
-                stacklevel=4,
-            )
-            return
+        if first.is_unique and index.is_unique and index.isin(first).all():
+            found[name] = found[name].loc[first]
+            continue
+        _warn_of_indexes(indexed[0], first, name, index)
+        break
+    labels = None if y is None else np.asarray(found.pop("y"))
+    return found, labels
+
+
+def _warn_of_indexes(one: str, first: Any, other: str, index: Any) -> None:
+    row = int(np.argmax(np.asarray(index.to_numpy() != first.to_numpy())))
+    warnings.warn(
+        f"The rows of {one} and {other} are matched by position, but their indexes differ: row {row + 1} is "
+        f"{first[row]} in one and {index[row]} in the other. Bring them into one order first (by reindex, say), or "
+        "drop the indexes (reset_index) if the order is right.",
+        UserWarning,
+        stacklevel=5,
+    )
 
 
 def _check_usable(result: Result) -> None:
     """A run that never got anywhere leaves no model."""
     record = result.record
     if record.verdict == "range":
-        raise OutOfRange(f"Nothing was learned: {record.reason}")
+        raise OutOfRange(f'Nothing was learned: {record.reason} The argument for that is prepare="auto".')
     if record.verdict == "diverged":
         raise BadJob(f"Training diverged after {record.passes:.3g} passes: {record.reason}.")
 
 
-class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
-    """Two classes of any type. After `fit`: coef_ (by party), intercept_, classes_, certificate_, record_."""
+def _teller(passes: float) -> Watch:
+    """Tells of the progress on standard error, about ten times."""
+    told = [-1.0]
 
-    def fit(self, X: Blocks, y: Any) -> "VerticalClassifier":
-        """X: the columns of each party (arrays, sparse matrices, data frames), all with the same rows; y: labels."""
-        _check_labels(y)
+    def watch(now: Progress) -> None:
+        if now.passes >= told[0] + passes / 10:
+            told[0] = now.passes
+            certificate = "" if now.certificate is None else f", certificate {now.certificate:.3g}"
+            objective = "" if now.objective is None else f": objective {now.objective:.6g}"
+            print(f"{now.passes:.1f} of {passes:g} passes{objective}{certificate}", file=sys.stderr)
+
+    return watch
+
+
+class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
+    __doc__ = f"""Two classes of any type. After `fit`: coef_ (arrays by party), coefficients_ (by party and name),
+    intercept_, classes_, certificate_, record_, feature_names_in_, n_features_in_.
+{(_Vertical.__doc__ or "").partition("checks.")[2]}"""
+
+    def fit(self, X: Any, y: Any) -> "VerticalClassifier":
+        """X: the columns of each party (arrays, sparse matrices, data frames), or one matrix or frame of all; y:
+        labels, one for each row."""
+        y = _check_labels(y, type(self).__name__)
         labels = np.asarray(y)
+        kind = type_of_target(labels, input_name="y") if labels.dtype != object else "unknown"
+        if kind.startswith("continuous"):
+            raise BadData(f"Unknown label type: {kind}. A number to be predicted is for VerticalRegressor.")
         try:
-            classes, position = np.unique(labels, return_inverse=True)
+            classes = np.unique(labels)
         except TypeError as problem:
             raise BadData(f"The classes cannot be put in order: {problem}.") from problem
-        if len(classes) != 2 or labels.ndim != 1:
-            encode_labels(labels.ravel(), "classification", "y")
-            raise BadData(f"y must be one label per row; came an array of shape {labels.shape}.")
-        self._fit(X, np.where(position == 0, -1.0, 1.0), "classification", y)
+        if len(classes) != 2:
+            self._refuse_classes(labels, len(classes))
+        self._fit(X, y, "classification", classes)
         self.classes_ = classes
         return self
 
-    def predict(self, X: Blocks) -> NDArray[Any]:
-        positive = self.decision_function(X) >= 0
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def _refuse_classes(self, labels: NDArray[Any], count: int) -> None:
+        try:
+            encode_labels(labels, "classification", "y")
+        except BadData as problem:
+            kind = "multiclass" if count > 2 else "one class"
+            raise BadData(
+                f"Only binary classification is supported. The type of the target is {kind}. {problem}"
+            ) from None
+
+    def decision_function(self, X: Any) -> Floats:
+        """The product of every row with the whole model; above 0 is for the second class."""
+        return self._scores(X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        positive = self._scores(X) >= 0
         return np.asarray(self.classes_[positive.astype(np.intp)])
 
-    def predict_proba(self, X: Blocks) -> Floats:
+    def predict_proba(self, X: Any) -> Floats:
         """One column per class, in the order of classes_."""
-        scores = self.decision_function(X)
-        positive = probabilities(scores, self.record_.options["loss"])
+        positive = probabilities(self._scores(X), self.record_.options["loss"])
         return np.column_stack([1.0 - positive, positive])
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        return np.asarray(np.log(self.predict_proba(X)))
 
     @staticmethod
     def connect(home: str | Path, run: str, address: str = "") -> "JointModel":
@@ -326,13 +552,16 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
 
 
 class VerticalRegressor(RegressorMixin, _Vertical):  # type: ignore[misc]
-    """A number to predict, by the squared loss. After `fit`: coef_ (by party), intercept_, certificate_, record_."""
+    __doc__ = f"""A number to predict, by the squared loss. After `fit`: coef_ (arrays by party), coefficients_ (by
+    party and name), intercept_, certificate_, record_, feature_names_in_, n_features_in_.
+{(_Vertical.__doc__ or "").partition("checks.")[2]}"""
 
-    def fit(self, X: Blocks, y: Any) -> "VerticalRegressor":
-        """X: the columns of each party (arrays, sparse matrices, data frames), all with the same rows; y: numbers."""
-        _check_labels(y)
-        self._fit(X, y, "regression", y)
+    def fit(self, X: Any, y: Any) -> "VerticalRegressor":
+        """X: the columns of each party (arrays, sparse matrices, data frames), or one matrix or frame of all; y:
+        numbers, one for each row."""
+        y = _check_labels(y, type(self).__name__)
+        self._fit(X, y, "regression")
         return self
 
-    def predict(self, X: Blocks) -> Floats:
-        return self.decision_function(X)
+    def predict(self, X: Any) -> Floats:
+        return self._scores(X)

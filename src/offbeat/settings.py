@@ -79,10 +79,18 @@ def _explained(problem: str, tree: Mapping[str, Any], kind: type[Any]) -> str:
         section = f"under [{key}]" if key else "at the top level"
         if "missing" in what:
             return f"the key '{field}' is missing {section}."
-        return f"unknown key '{field}' {section}. {did_you_mean(field, _keys(type_))}"
+        return f"unknown key '{field}' {section}. {_elsewhere(field, kind) or did_you_mean(field, _keys(type_))}"
     near = did_you_mean(value, _choices(type_)) if isinstance(value, str) and _choices(type_) else ""
     hint = f" {near}" if near.startswith("Did") else ""
     return f"{key} must be {_described(type_)}; got {_shown(value)}.{hint}"
+
+
+def _elsewhere(field: str, kind: type[Any]) -> str:
+    """The table that does know a key."""
+    for one in inspect.type_info(kind).fields:  # type: ignore[attr-defined]
+        if field in _keys(one.type):
+            return f"It belongs under [{one.name}]."
+    return ""
 
 
 def _followed(steps: Iterable[str], value: Any, type_: Any) -> tuple[Any, Any, list[str]]:

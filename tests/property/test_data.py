@@ -8,9 +8,11 @@ from hypothesis.extra import numpy as hnp
 
 from offbeat.data.align import align
 from offbeat.data.encode import bin_edges
+from offbeat.data.fitting import fit_preparation
 from offbeat.data.holdout import held_out
 from offbeat.data.matrix import cut_columns, stack_columns
-from offbeat.data.prepare import Preparation, fit_preparation
+from offbeat.data.preparation import Preparation
+from offbeat.data.prepare import fitted_from, state_of
 from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.split import split_columns, split_rows
 from offbeat.data.table import Table
@@ -68,7 +70,7 @@ def party(ids: np.ndarray, values: np.ndarray, labels: np.ndarray | None, order:
     return Table(ids[order], columns, values[order], None if labels is None else labels[order], name)
 
 
-FULL = Preparation(standardise="all", rows="party-unit")
+FULL = Preparation(how="scaled", rows="party-unit")
 
 
 @settings(max_examples=40)
@@ -114,16 +116,50 @@ def test_joined_rows_carry_the_same_id_everywhere(orders: list[list[int]], data:
         np.testing.assert_array_equal(table.ids[joined.rows[name]], joined.ids)
 
 
-@given(matrices(), seeds)
-def test_preparing_columns_one_by_one_is_preparing_them_together(matrix: np.ndarray, seed: int) -> None:
+HOWS = st.sampled_from(["auto", "bins"])
+
+
+def with_holes(matrix: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Some cells empty, none of the first two rows, which differ in every column."""
+    matrix = np.vstack([np.zeros(matrix.shape[1]), np.ones(matrix.shape[1]), matrix])
+    holes = rng.random(matrix.shape) < 0.2
+    holes[:2] = False
+    return np.where(holes, np.nan, matrix)
+
+
+@given(matrices(), seeds, HOWS, st.booleans())
+def test_preparing_columns_one_by_one_is_preparing_them_together(
+    matrix: np.ndarray, seed: int, how: str, scale_indicators: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = with_holes(matrix, rng)
     columns = tuple(f"c{j}" for j in range(matrix.shape[1]))
-    preparation = Preparation(bins=3, standardise="all")
+    preparation = Preparation(how=how, bins=3, scale_indicators=scale_indicators)  # type: ignore[arg-type]
     together = fit_preparation(matrix, columns, preparation)
     alone = [fit_preparation(matrix[:, [j]], columns[j : j + 1], preparation) for j in range(matrix.shape[1])]
-    later = np.random.default_rng(seed).normal(size=(5, matrix.shape[1])) * 100
+    later = with_holes(rng.normal(size=(5, matrix.shape[1])) * 100, rng)
     np.testing.assert_array_equal(
         together.apply(later), np.hstack([one.apply(later[:, [j]]) for j, one in enumerate(alone)])
     )
+    assert list(together.columns) == [name for one in alone for name in one.columns]
+
+
+@given(
+    hnp.arrays(np.float64, st.tuples(st.integers(2, 30), st.integers(1, 4)), elements=st.floats(-1e150, 1e150)),
+    seeds,
+    HOWS,
+)
+def test_whatever_the_scale_prepared_rows_are_finite_and_bounded(matrix: np.ndarray, seed: int, how: str) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = with_holes(matrix, rng)
+    columns = tuple(f"c{j}" for j in range(matrix.shape[1]))
+    fitted = fit_preparation(matrix, columns, Preparation(how=how))  # type: ignore[arg-type]
+    train = fitted.apply(matrix)
+    assert np.isfinite(train).all()
+    assert np.abs(train).max() <= np.sqrt(matrix.shape[0]) + 1e-6
+    kept = fitted_from(state_of(fitted))
+    np.testing.assert_array_equal(kept.apply(matrix), train)
+    assert kept.columns == fitted.columns
 
 
 @given(hnp.arrays(np.float64, st.integers(1, 60), elements=st.integers(-3, 9).map(float)), st.integers(2, 8))

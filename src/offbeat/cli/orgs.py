@@ -357,18 +357,33 @@ def predict(
     run: Annotated[str, typer.Argument(help="A finished run.")],
     ids: Annotated[Path | None, typer.Option("--ids", help="A file with one id per line.")] = None,
     one: Annotated[list[str] | None, typer.Option("--id", help="One id; may be repeated.")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", metavar="PARTY=FILE", help="A party's new rows, for a run in one place; once a party."),
+    ] = None,
     party: PartyOption = "",
     home: HomeOption = Path("."),
     out: Annotated[Path | None, typer.Option("--out", help="Write a CSV file here.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Score rows together with the parties of a finished run; this party alone learns the scores."""
+    """Score new rows by a finished run: files of all parties with --data where the run was made in one place; or, with
+    --ids, together with the organisations of the run, and then this party alone learns the scores."""
+    if data:
+        from offbeat.cli.scoring import score_files
+
+        if ids is not None or one:
+            raise BadInput("--data scores the rows of files, --ids and --id rows that organisations hold; choose one.")
+        score_files(Path(run), data, out, json_)
+        return
     from offbeat.orgs.client import PREDICT_WITHIN_S, predict_in_parts
     from offbeat.orgs.control import Predict
 
     wanted = [*_ids_in(ids), *(one or [])]
     if not wanted:
-        raise BadInput("expected ids, by --ids FILE (one per line) or --id ID.")
+        raise BadInput(
+            "expected rows to score: --data PARTY=FILE for each party of a run in one place; or ids that organisations "
+            "hold, by --ids FILE (one per line) or --id ID."
+        )
     answer = predict_in_parts(
         lambda some: ask(home, party, Predict(Path(run).name, some), timeout_s=PREDICT_WITHIN_S), wanted
     )

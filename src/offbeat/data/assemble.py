@@ -4,14 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.columns import take_names
 from offbeat.data.dataset import DataSet
+from offbeat.data.fitting import fit_preparation
 from offbeat.data.labels import Task, encode_labels
 from offbeat.data.matrix import Flags, Floats, Matrix, cut_columns, take_rows
-from offbeat.data.prepare import AS_IS, Fitted, Preparation, fit_preparation
+from offbeat.data.preparation import AS_IS, Preparation, preparation_from
+from offbeat.data.prepare import Fitted
 from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.split import HowColumns, Parties, split_columns
 from offbeat.errors import BadData, BadJob
@@ -20,8 +23,8 @@ from offbeat.names import did_you_mean
 LabelsAt = Sequence[str] | Literal["all"] | None
 """Party names, or `all`; None where the tables tell."""
 
-Preparations = Preparation | Mapping[str, Preparation]
-"""One for all parties (each takes what concerns its columns), or one by party."""
+Preparations = str | Preparation | Mapping[str, str | Preparation]
+"""One for all parties (each takes what concerns its columns), or one by party; each may be a word."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,13 @@ class Raw:
     source: str
     notes: tuple[str, ...] = ()
     digest: str = ""
+    dates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def build(
     raw: Raw, labels_at: LabelsAt, preparation: Preparations, task: Task, centre_labels: bool = False
 ) -> VerticalData:
-    by_party = _by_party(preparation, raw.columns)
+    by_party = preparations_by_party(preparation, raw.columns)
     train: dict[str, Matrix] = {}
     test: dict[str, Matrix] = {}
     fitted: dict[str, Fitted] = {}
@@ -91,13 +95,14 @@ def build(
         fitted[party] = _fitted(party, mine, raw, by_party[party])
         train[party] = fitted[party].apply(mine)
         test[party] = fitted[party].apply(take_rows(block, raw.test))
-    return _finish(raw, train, test, fitted, labels_at, by_party, task, centre_labels)
+    return _finish(raw, train, test, fitted, labels_at, task, centre_labels)
 
 
 def _fitted(party: str, rows: Matrix, raw: Raw, preparation: Preparation) -> Fitted:
     """What the party learns from its training rows; what is wrong is said with the party's name."""
     try:
-        return fit_preparation(rows, raw.columns[party], preparation, raw.level_names.get(party))
+        texts, dates = raw.level_names.get(party), raw.dates.get(party, ())
+        return fit_preparation(rows, raw.columns[party], preparation, texts, dates)
     except (BadData, BadJob) as problem:
         if party == "all":
             raise
@@ -113,13 +118,12 @@ def build_split_late(
     rng: np.random.Generator,
     labels_at: LabelsAt,
 ) -> VerticalData:
-    whole = build(raw, None, replace(preparation, rows="as-is"), data.task)
+    whole = build(raw, None, msgspec.structs.replace(preparation, rows="as-is"), data.task)
     parts = split_columns(whole.columns["all"], parties, split, rng)
     raw = replace(raw, notes=("The columns were shared out after encoding; each was prepared alone.",))
     columns = {party: take_names(whole.columns["all"], positions) for party, positions in parts.items()}
     train, test = cut_columns(whole.train["all"], parts), cut_columns(whole.test["all"], parts)
-    by_party = dict.fromkeys(parts, preparation)
-    built = _finish(raw, train, test, {}, labels_at, by_party, data.task, data.centre_labels, columns)
+    built = _finish(raw, train, test, {}, labels_at, data.task, data.centre_labels, (columns, preparation))
     return replace(built, notes=(*whole.notes, *built.notes))
 
 
@@ -129,30 +133,32 @@ def _finish(
     test: dict[str, Matrix],
     fitted: dict[str, Fitted],
     labels_at: LabelsAt,
-    by_party: Mapping[str, Preparation],
     task: Task,
     centre_labels: bool,
-    columns: Mapping[str, Sequence[str]] | None = None,
+    late: tuple[Mapping[str, Sequence[str]], Preparation] | None = None,
 ) -> VerticalData:
+    """`late`: the names of columns that were prepared before they were shared out, and how they were."""
     y, classes = encode_labels(raw.labels, task, raw.where)
     _check_training_rows(y, classes, raw)
     offset = float(y[~raw.test].mean()) if centre_labels else 0.0
-    preparation = next(iter(by_party.values()))
     names = tuple(train)
+    columns = {party: one.columns for party, one in fitted.items()} if late is None else late[0]
+    preparations = [one.preparation for one in fitted.values()] if late is None else [late[1]]
+    rows = preparations[0].rows
     return VerticalData(
         names=names,
-        train=scale_party_rows(train, preparation.rows),
-        test=scale_party_rows(test, preparation.rows),
+        train=scale_party_rows(train, rows),
+        test=scale_party_rows(test, rows),
         y_train=y[~raw.test] - offset,
         y_test=y[raw.test] - offset,
         ids_train=raw.ids[~raw.test],
         ids_test=raw.ids[raw.test],
-        columns=columns or {party: fitted[party].columns for party in names},
+        columns=columns,
         labels_at=_holders(labels_at, names),
         task=task,
         classes=classes,
-        source=f"{raw.source}; {_width(train):,} columns over {len(names)} parties; {_sentence(by_party)}.",
-        notes=(*raw.notes, *_constant_notes(fitted), *_swamped_notes(fitted), *_offset_note(offset)),
+        source=f"{raw.source}; {_width(train):,} columns over {len(names)} parties; {_sentence(preparations)}.",
+        notes=(*raw.notes, *_preparation_notes(fitted), *_offset_note(offset)),
         fitted=fitted,
         y_offset=offset,
         digest=raw.digest,
@@ -169,26 +175,30 @@ def _check_training_rows(y: Floats, classes: tuple[Any, ...] | None, raw: Raw) -
         )
 
 
-def _by_party(preparation: Preparations, columns: Mapping[str, Sequence[str]]) -> dict[str, Preparation]:
-    if not isinstance(preparation, Preparation):
+def preparations_by_party(preparation: Preparations, columns: Mapping[str, Sequence[str]]) -> dict[str, Preparation]:
+    """How each party prepares its columns; one that is given by party and lacks some leaves theirs as they are."""
+    if isinstance(preparation, Mapping):
         unknown = [party for party in preparation if party not in columns]
         if unknown:
             raise BadJob(
                 f"A preparation is given for {unknown[0]!r}, which is no party. {did_you_mean(unknown[0], columns)}"
             )
-        chosen = {party: preparation.get(party, AS_IS) for party in columns}
+        chosen = {
+            party: preparation_from(preparation.get(party, AS_IS), f"The preparation of {party!r}") for party in columns
+        }
         if len({one.rows for one in chosen.values()}) > 1:
             raise BadJob("All parties must scale their rows in the same way; the preparations differ in `rows`.")
         return chosen
-    if not preparation.one_hot:
-        return dict.fromkeys(columns, preparation)
+    common = preparation_from(preparation, "The preparation")
+    if not common.columns:
+        return dict.fromkeys(columns, common)
     owned = {party: set(names) for party, names in columns.items()}
-    for name in preparation.one_hot:
+    for name in common.columns:
         if not any(name in mine for mine in owned.values()):
             everything = [column for names in columns.values() for column in names]
-            raise BadJob(f"one_hot names column {name!r}, which no party has. {did_you_mean(name, everything)}")
+            raise BadJob(f"prepare names column {name!r}, which no party has. {did_you_mean(name, everything)}")
     return {
-        party: replace(preparation, one_hot=tuple(name for name in preparation.one_hot if name in mine))
+        party: msgspec.structs.replace(common, columns={k: v for k, v in common.columns.items() if k in mine})
         for party, mine in owned.items()
     }
 
@@ -209,30 +219,12 @@ def _width(blocks: Mapping[str, Matrix]) -> int:
     return sum(int(block.shape[1]) for block in blocks.values())
 
 
-def _sentence(by_party: Mapping[str, Preparation]) -> str:
-    return max((one.sentence() for one in by_party.values()), key=len)
+def _sentence(preparations: Sequence[Preparation]) -> str:
+    return "; ".join(dict.fromkeys(one.sentence() for one in preparations))
 
 
-def _constant_notes(fitted: Mapping[str, Fitted]) -> list[str]:
-    notes = []
-    for party, one in fitted.items():
-        if one.constant:
-            shown = ", ".join(one.constant[:5]) + (", ..." if len(one.constant) > 5 else "")
-            owner = "" if party == "all" else f"{party}: "
-            notes.append(f"{owner}{len(one.constant)} columns are constant over the training rows ({shown}).")
-    return notes
-
-
-def _swamped_notes(fitted: Mapping[str, Fitted]) -> list[str]:
-    notes = []
-    for party, one in fitted.items():
-        for column in one.swamped[:5]:
-            owner = "" if party == "all" else f"{party}: "
-            notes.append(
-                f"{owner}one value of column {column} is so far from the others that, standardised, these are all "
-                "alike: next to nothing is learned from it. Correct the value if it is a mistake."
-            )
-    return notes
+def _preparation_notes(fitted: Mapping[str, Fitted]) -> list[str]:
+    return [note if party == "all" else f"{party}: {note}" for party, one in fitted.items() for note in one.notes]
 
 
 def _offset_note(offset: float) -> list[str]:

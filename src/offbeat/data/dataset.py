@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from offbeat.data.labels import Task
 from offbeat.data.matrix import Flags
-from offbeat.data.prepare import AS_IS, Preparation
+from offbeat.data.preparation import AS_IS, Preparation
 from offbeat.data.table import Table
 
 

@@ -15,31 +15,57 @@ Counts = Literal["as-is", "log1p", "tf-idf"]
 
 @dataclass(frozen=True)
 class Levels:
-    """One raw column turned into 0/1 columns from `start` on: one per value in `values`; or, for bins, one below the
-    first of the `values` and one from each of them up to the next."""
+    """One raw column turned into 0/1 columns from `start` on: one for each of the `values`; or, for bins, one below the
+    first of the `values` and one from each of them up to the next. Then, perhaps, one for all `other` values, and one
+    for `missing` ones. Without these a value of no bin or category is 0 in all columns, or goes to bin `missing_bin`.
+    """
 
     column: int
     start: int
     values: Floats = field(repr=False)
     is_bins: bool = False
+    other: bool = False
+    missing: bool = False
+    missing_bin: int = -1
 
     @property
     def width(self) -> int:
-        return self.values.size + self.is_bins
+        return self.values.size + self.is_bins + self.other + self.missing
 
     @property
     def span(self) -> slice:
         return slice(self.start, self.start + self.width)
 
+    def places(self, values: Floats) -> Integers:
+        """Which of its columns is 1 in each row; -1 for none."""
+        if self.is_bins:
+            places = np.searchsorted(self.values, values, side="right")
+        else:
+            places = self._categories(values)
+        missing = np.isnan(values)
+        if missing.any():
+            without = self.missing_bin if self.is_bins else self._elsewhere
+            places[missing] = self.width - 1 if self.missing else without
+        return places
 
-def indicators(values: Floats, item: Levels) -> Floats:
-    """0/1 columns; a missing or unseen value is 0 in all of them."""
-    if not item.is_bins:
-        return np.asarray(values[:, None] == item.values[None, :], dtype=np.float64)
-    block = np.zeros((values.size, item.width))
-    known = ~np.isnan(values)
-    block[np.flatnonzero(known), np.searchsorted(item.values, values[known], side="right")] = 1.0
-    return block
+    @property
+    def _elsewhere(self) -> int:
+        """Where values of no category go."""
+        return self.values.size if self.other else -1
+
+    def _categories(self, values: Floats) -> Integers:
+        if not self.values.size:
+            return np.full(values.size, self._elsewhere, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self.values, values), self.values.size - 1)
+        places[self.values[places] != values] = self._elsewhere
+        return places
+
+
+def write_indicators(block: Floats, values: Floats, item: Levels) -> None:
+    """Set the 1s of one column's indicators in a block of zeros."""
+    places = item.places(values)
+    known = np.flatnonzero(places >= 0)
+    block[known, item.start + places[known]] = 1.0
 
 
 def bin_edges(values: Floats, bins: int) -> Floats:
@@ -70,11 +96,6 @@ def spell(value: float, names: Sequence[str] | None) -> str:
     if names is not None:
         return names[int(value)]
     return str(int(value)) if float(value).is_integer() else f"{value:g}"
-
-
-def filled(values: Floats, fill: Floats | float) -> Floats:
-    missing = np.isnan(values)
-    return np.where(missing, fill, values) if missing.any() else values
 
 
 def indicator_columns(levels: tuple[Levels, ...]) -> Integers:

@@ -1,6 +1,7 @@
 """File formats, compressed or not, as they come: a data frame, or arrays. Checking is the table's business."""
 
 import bz2
+import codecs
 import csv
 import gzip
 import io
@@ -27,6 +28,9 @@ FRAMES = (".csv", ".tsv", ".parquet")
 LIBSVM = (".svm", ".libsvm", ".txt")
 ARRAYS = (*LIBSVM, ".npz", "-ubyte")
 KNOWN = (*FRAMES, *ARRAYS)
+SEPARATORS = ",;\t|"
+SNIFFED = 65_536
+"""Characters of a file by which its separator is found."""
 
 
 @dataclass(frozen=True)
@@ -80,25 +84,36 @@ def read_all(file: Path) -> bytes:
 # -- data frames ---------------------------------------------------------------------------------------------------
 
 
-def read_frame(file: Path) -> "pd.DataFrame | None":
+@dataclass(frozen=True)
+class Frame:
+    """`decimal_comma`: whether 1,5 can be a number, as in files whose columns are not separated by commas."""
+
+    frame: "pd.DataFrame"
+    decimal_comma: bool = False
+
+
+def read_frame(file: Path) -> Frame | None:
     """A CSV, TSV or Parquet file; None for the other kinds. Cells of a CSV that look like numbers become numbers only
     later, so that an id "007" keeps its zeros."""
     kind = kind_of(file)
     if kind not in FRAMES:
         return None
-    content = io.BytesIO(read_all(file))
-    return _parquet(content, file) if kind == ".parquet" else _csv(content, file, "\t" if kind == ".tsv" else ",")
+    content = read_all(file)
+    if kind == ".parquet":
+        return Frame(_parquet(io.BytesIO(content), file))
+    encoding = "utf-16" if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+    separator = _separator(content[:SNIFFED].decode(encoding, errors="replace"), "\t" if kind == ".tsv" else ",", file)
+    return Frame(_csv(io.BytesIO(content), file, separator, encoding), decimal_comma=separator != ",")
 
 
-def _csv(content: io.BytesIO, file: Path, separator: str) -> "pd.DataFrame":
+def _csv(content: io.BytesIO, file: Path, separator: str, encoding: str) -> "pd.DataFrame":
     import pandas as pd
 
-    _check_header(content, file, separator)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header would be cut
             return pd.read_csv(
-                content, sep=separator, dtype=str, skipinitialspace=True, index_col=False, encoding="utf-8-sig"
+                content, sep=separator, dtype=str, skipinitialspace=True, index_col=False, encoding=encoding
             )
     except UnicodeDecodeError as error:
         raise BadData(f"{file} is not written in UTF-8. Save it anew in that encoding.") from error
@@ -106,21 +121,24 @@ def _csv(content: io.BytesIO, file: Path, separator: str) -> "pd.DataFrame":
         raise BadData(f"{file} is not a table of separated values: {' '.join(str(error).split())}") from error
 
 
-def _check_header(content: io.BytesIO, file: Path, separator: str) -> None:
-    first = content.readline().decode("utf-8-sig", errors="replace").strip()
-    content.seek(0)
-    names = [name.strip() for name in next(csv.reader([first], delimiter=separator), [])]
-    if not first:
+def _separator(start: str, usual: str, file: Path) -> str:
+    """The one under which the first lines have the most columns, as many in each; the usual one where none has two."""
+    lines = start.splitlines()
+    lines = lines[:-1] if len(start) >= SNIFFED and len(lines) > 1 else lines  # the last one may be cut
+    if not lines or not lines[0].strip():
         raise BadData(f"{file} is empty, or its first line is; a header line with column names was expected.")
-    others = [mark for mark in ",;\t|" if mark != separator and mark in first]
-    if len(names) == 1 and others:
-        raise BadData(
-            f"{file}: its columns seem to be separated by {others[0]!r}, but by its name {separator!r} was expected. "
-            "Save it with commas as .csv, or with tabs as .tsv."
-        )
+    marks = [usual, *(mark for mark in SEPARATORS if mark != usual)]
+    try:
+        widths = {mark: [len(row) for row in csv.reader(lines[:50], delimiter=mark) if row] for mark in marks}
+    except csv.Error as error:
+        raise BadData(f"{file} is not a table of separated values: {error}.") from error
+    even = [mark for mark in marks if widths[mark][0] > 1 and len(set(widths[mark])) == 1]
+    chosen = max(even, key=lambda mark: widths[mark][0]) if even else max(marks, key=lambda mark: widths[mark][0])
+    names = [name.strip() for name in next(csv.reader(lines[:1], delimiter=chosen))]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise BadData(f"{file}: the header names column {twice[0]!r} {names.count(twice[0])} times; names must differ.")
+    return chosen
 
 
 def _parquet(content: io.BytesIO, file: Path) -> "pd.DataFrame":

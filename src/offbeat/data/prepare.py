@@ -1,121 +1,76 @@
-"""Preparing one party's columns, from that party's training rows alone.
+"""What one party learned about its columns from its own training rows, and how it prepares any rows by it.
 
-Order: missing values → one-hot and quantile bins → counts (log1p or tf-idf) → standardisation → row scaling
-(`row_scale.py`). All but the last work on one column at a time, so a party needs nobody else, and the result does not
-depend on how the other columns are shared out. What is learned (levels, medians, means, ...) is kept in a `Fitted`
-value and serves rows that come later.
+Order: missing values, cuts → 0/1 columns of categories and bins → counts (log1p or tf-idf) → standardisation → row
+scaling (`row_scale.py`). All but the last work on one column at a time, so a party needs nobody else, and the result
+does not depend on how the other columns are shared out. A `Fitted` value is learned in fitting.py, kept with the
+party's part of the model, and serves rows that come later.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Literal, get_args
+from dataclasses import dataclass, field, fields
+from typing import Any
 
+import msgspec
 import numpy as np
 
-from offbeat.data.encode import (
-    Counts,
-    Levels,
-    bin_edges,
-    bin_names,
-    count_weights,
-    filled,
-    indicator_columns,
-    indicators,
-    inverse_document_frequency,
-    spell,
-)
-from offbeat.data.matrix import Csr, Floats, Integers, Matrix
-from offbeat.data.row_scale import Rows
+from offbeat.data.columns import NumberedColumns
+from offbeat.data.encode import Levels, count_weights, write_indicators
+from offbeat.data.matrix import Floats, Integers, Matrix
+from offbeat.data.preparation import Preparation
 from offbeat.data.table import Table
-from offbeat.errors import BadData, BadJob
+from offbeat.errors import BadData
 from offbeat.names import did_you_mean
 
-Missing = Literal["refuse", "median"]
-Standardise = Literal["none", "numeric", "all"]
-
-SWAMPED_ROWS_LEAST = 20
-SWAMPED_SHARE = 0.99
-"""A cell with more of its column's variance than this leaves nothing of the other rows."""
+NO_COLUMNS = np.empty(0, dtype=np.int64)
+EVERYTHING = (-np.inf, np.inf)
+ROWS_AT_ONCE = 8192
+"""Rows are prepared in pieces that stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
-class Preparation:
-    """What is done to the columns before learning.
+class Numbers:
+    """The columns that stay numbers: where they come from, where they go, what fills them, and where they are cut.
+    `marked` are those (positions among them) whose missing cells are marked in the columns `marks_at`."""
 
-    one_hot       names of categorical columns: one 0/1 column per level seen in training; an unseen level is all zero
-    bins          cut every other column at so many training quantiles and one-hot encode the bins; 0 for none
-    missing       `refuse` them, or fill with the column's training `median` (a missing category is all zero)
-    counts        `as-is`, or `log1p`, or `tf-idf` (idf = ln((1+n)/(1+df)) + 1 over the training rows)
-    standardise   `none`; `numeric` (z-scores, 0/1 columns of one-hot left alone); `all` (the 0/1 columns as well)
-    rows          `as-is`, `party-unit`, `pooled-unit`
-    """
+    column: Integers
+    at: Integers
+    fill: Floats
+    low: Floats
+    high: Floats
+    marked: Integers = field(default_factory=lambda: NO_COLUMNS)
+    marks_at: Integers = field(default_factory=lambda: NO_COLUMNS)
 
-    one_hot: tuple[str, ...] = ()
-    bins: int = 0
-    missing: Missing = "refuse"
-    counts: Counts = "as-is"
-    standardise: Standardise = "none"
-    rows: Rows = "as-is"
+    def prepared(self, features: Floats, marks: Floats | None = None) -> Floats:
+        """Their values, filled and cut. `marks`: the block in which missing cells are marked."""
+        everything = self.column.size == features.shape[1]  # in the order they came: no copy is needed
+        values = features if everything else np.take(features, self.column, axis=1)
+        missing = np.isnan(values)
+        if missing.any():
+            if marks is not None and self.marked.size:
+                marks[:, self.marks_at] = missing[:, self.marked]
+            values = np.where(missing, self.fill, values)
+        return np.clip(values, self.low, self.high) if self.cut else values
 
-    def sentence(self) -> str:
-        """How the columns were prepared, in words, for a record's source line."""
-        return ", ".join(part for part in self._parts() if part) or "columns as they are"
-
-    def _parts(self) -> tuple[str, ...]:
-        return (
-            "missing values filled with training medians" if self.missing == "median" else "",
-            "categorical columns one-hot" if self.one_hot else "",
-            f"quantile bins ({self.bins}) one-hot" if self.bins else "",
-            {"as-is": "", "log1p": "log(1 + count)", "tf-idf": "tf-idf from training rows"}[self.counts],
-            {
-                "none": "",
-                "numeric": "numeric columns standardised and one-hot left 0/1",
-                "all": "all columns standardised",
-            }[self.standardise],
-            {
-                "as-is": "",
-                "party-unit": "each party's part of a row scaled to norm 1/sqrt(q)",
-                "pooled-unit": "whole rows scaled to norm 1 (row norms pooled)",
-            }[self.rows],
-        )
-
-
-AS_IS = Preparation()
-
-
-def check_preparation(preparation: Preparation) -> Preparation:
-    """The same preparation, if every option has a meaning; otherwise the nearest right word."""
-    words = {"missing": Missing, "counts": Counts, "standardise": Standardise, "rows": Rows}
-    for option in fields(preparation):
-        value = getattr(preparation, option.name)
-        if option.name in words and value not in get_args(words[option.name]):
-            known = did_you_mean(str(value), get_args(words[option.name]))
-            raise BadJob(f"Preparation: {option.name} = {value!r} has no meaning. {known}")
-    if preparation.bins < 0 or preparation.bins == 1:
-        raise BadJob(f"Preparation: bins must be 0 (none) or at least 2; came {preparation.bins}.")
-    if len(set(preparation.one_hot)) < len(preparation.one_hot):
-        raise BadJob(f"Preparation: a column is listed twice under one_hot: {list(preparation.one_hot)}.")
-    return preparation
+    @property
+    def cut(self) -> bool:
+        return bool(np.isfinite(self.low).any() or np.isfinite(self.high).any())
 
 
 @dataclass(frozen=True)
 class Fitted:
     """What one party learned from its training rows. `apply` gives its prepared columns for any rows, before row
-    scaling; `spelling` holds the texts behind the codes of text columns."""
+    scaling; `spelling` holds the texts behind the codes of text columns; `notes` say what a user should know."""
 
     preparation: Preparation
     raw_columns: Sequence[str] = field(repr=False)
     columns: Sequence[str] = field(repr=False)
-    plain: Integers = field(repr=False)
-    plain_at: Integers = field(repr=False)
-    fill: Floats = field(repr=False)
-    levels: tuple[Levels, ...] = field(repr=False)
-    spelling: Mapping[str, Sequence[str]] = field(repr=False)
+    numbers: Numbers = field(repr=False)
+    levels: tuple[Levels, ...] = field(default=(), repr=False)
+    spelling: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
     idf: Floats | None = field(default=None, repr=False)
     centre: Floats | None = field(default=None, repr=False)
     scale: Floats | None = field(default=None, repr=False)
-    constant: tuple[str, ...] = ()
-    swamped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def apply(self, features: Matrix) -> Matrix:
         """Prepared columns of these rows, whose raw columns are in the order they were learned in."""
@@ -123,195 +78,138 @@ class Fitted:
             raise BadData(f"This preparation was learned on {len(self.raw_columns)} columns; {features.shape[1]} came.")
         if not isinstance(features, np.ndarray):
             return count_weights(features, self.preparation.counts, self.idf)
-        _refuse_missing(features, self.raw_columns, self.preparation)
-        block = count_weights(self.encoded(features), self.preparation.counts, self.idf)
-        if self.centre is None or self.scale is None:
+        if self.preparation.strict:
+            refuse_missing(features, self.raw_columns, self.preparation)
+        block = count_weights(self.encoded(features, self._whole_rows), self.preparation.counts, self.idf)
+        if self.centre is None or self.scale is None or not self._whole_rows:
             return block
         return (np.asarray(block) - self.centre) * self.scale
 
+    @property
+    def _whole_rows(self) -> bool:
+        """Whether more than the numbers is standardised, or something comes before."""
+        return self.preparation.scale_indicators or self.preparation.counts != "as-is"
+
     def apply_table(self, table: Table) -> Matrix:
         """Prepared columns of a later table: its columns found by name, its text codes translated."""
-        return self.apply(self._recoded(table) if isinstance(table.features, np.ndarray) else table.features)
+        return self.apply(self.recoded(table) if isinstance(table.features, np.ndarray) else table.features)
 
-    def encoded(self, features: Floats) -> Floats:
-        if not self.levels:
-            return filled(features, self.fill)
+    def encoded(self, features: Floats, raw: bool = True) -> Floats:
+        """Numbers filled and cut, and standardised unless they are wanted `raw`; the others as 0/1 columns."""
+        as_they_are = raw or self.centre is None
+        if not self.levels and not self.numbers.marked.size and self.numbers.column.size == len(self.raw_columns):
+            values = self.numbers.prepared(features)
+            return values if as_they_are else self._standardised(values)
         block = np.zeros((features.shape[0], len(self.columns)))
-        block[:, self.plain_at] = filled(features[:, self.plain], self.fill)
-        for item in self.levels:
-            block[:, item.span] = indicators(features[:, item.column], item)
+        for start in range(0, features.shape[0], ROWS_AT_ONCE):
+            some, cells = block[start : start + ROWS_AT_ONCE], features[start : start + ROWS_AT_ONCE]
+            values = self.numbers.prepared(cells, some)
+            some[:, self.numbers.at] = values if as_they_are else self._standardised(values)
+            for item in self.levels:
+                write_indicators(some, cells[:, item.column], item)
         return block
 
-    def _recoded(self, table: Table) -> Floats:
+    def _standardised(self, values: Floats) -> Floats:
+        assert self.centre is not None and self.scale is not None
+        return (values - self.centre[self.numbers.at]) * self.scale[self.numbers.at]
+
+    def recoded(self, table: Table) -> Floats:
+        """A later table's cells as the training rows had them: columns in their order, texts by the same codes."""
         place = {column: j for j, column in enumerate(table.columns)}
         features = np.empty((len(table), len(self.raw_columns)))
+        lacking = [column for column in self.raw_columns if column not in place]
+        if lacking:
+            raise BadData(
+                f"{table.name} lacks {_listed(lacking)}, on which the model was trained. "
+                f"{did_you_mean(lacking[0], place)}"
+            )
         for j, column in enumerate(self.raw_columns):
-            if column not in place:
-                raise BadData(f"{table.name} lacks the column {column!r}. {did_you_mean(column, place)}")
             values = np.asarray(table.features)[:, place[column]]
-            features[:, j] = _translated(values, table.levels.get(column), self.spelling.get(column))
+            features[:, j] = self._translated(values, column, table)
         return features
 
+    def _translated(self, values: Floats, column: str, table: Table) -> Floats:
+        """Codes of a later table as ours; a text that training never met becomes -1, which matches none."""
+        ours, theirs = self.spelling.get(column), table.levels.get(column)
+        if ours is None and theirs is None:
+            return values
+        if ours is None:
+            assert theirs is not None
+            raise BadData(
+                f"{table.name}, column {column!r}: numbers were expected, as in the training rows; came text such as "
+                f"{theirs[0]!r}. Correct the column."
+            )
+        known = {level: float(i) for i, level in enumerate(ours)}
+        if theirs is None:  # categories that are digits alone look like numbers in a later table
+            return np.array([np.nan if v != v else known.get(f"{v:.15g}", -1.0) for v in values.tolist()])
+        codes = np.array([*(known.get(level, -1.0) for level in theirs), np.nan])
+        return codes[np.where(np.isnan(values), len(theirs), values).astype(np.int64)]
 
-def _translated(codes: Floats, theirs: Sequence[str] | None, ours: Sequence[str] | None) -> Floats:
-    """Codes of a later table as ours; a level we never met becomes -1, which matches none."""
-    if theirs is None or ours is None:
-        return codes
-    known = {level: float(i) for i, level in enumerate(ours)}
-    table = np.array([known.get(level, -1.0) for level in theirs] + [np.nan])
-    return table[np.where(np.isnan(codes), len(theirs), codes).astype(np.int64)]
-
-
-# -- learning ------------------------------------------------------------------------------------------------------
-
-
-def fit_preparation(
-    features: Matrix,
-    columns: Sequence[str],
-    preparation: Preparation,
-    spelling: Mapping[str, Sequence[str]] | None = None,
-) -> Fitted:
-    """Learn one party's preparation from its training rows. `spelling` gives the texts behind codes."""
-    check_preparation(preparation)
-    texts = spelling or {}
-    if not isinstance(features, np.ndarray):
-        return _fit_sparse(features, columns, preparation)
-    _check_columns(columns, preparation, texts)
-    _refuse_missing(features, columns, preparation)
-    return _fit_scales(_fit_levels(features, columns, preparation, texts), features)
+    def unseen(self, features: Floats) -> dict[str, int]:
+        """How many cells of each category column hold what the training rows never had. `features`: recoded rows."""
+        found = {}
+        for item in self.levels:
+            name = self.raw_columns[item.column]
+            if not item.is_bins and name in self.spelling:
+                found[name] = int(np.count_nonzero(features[:, item.column] == -1.0))
+        return {name: count for name, count in found.items() if count}
 
 
-def _check_columns(columns: Sequence[str], preparation: Preparation, texts: Mapping[str, Sequence[str]]) -> None:
-    for name in preparation.one_hot:
-        if name not in columns:
-            raise BadJob(f"one_hot names column {name!r}, which is not there. {did_you_mean(name, columns)}")
-    for name in texts:
-        if name in columns and name not in preparation.one_hot:
-            raise BadJob(f"Column {name!r} holds text; list it under one_hot, or leave it out.")
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    """`the column 'a'`, or `the columns 'a', 'b' and 3 more`."""
+    shown = ", ".join(map(repr, names[:most]))
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"the column{'s' if len(names) > 1 else ''} {shown}{more}"
 
 
-def _refuse_missing(features: Floats, columns: Sequence[str], preparation: Preparation) -> None:
-    if preparation.missing != "refuse":
-        return
+def refuse_missing(features: Floats, columns: Sequence[str], preparation: Preparation) -> None:
+    """Columns that are left out may lack what they like."""
     missing = np.isnan(features)
+    if missing.any():
+        missing[:, [preparation.columns.get(column) == "leave-out" for column in columns]] = False
     if missing.any():
         row, column = (int(i) for i in np.argwhere(missing)[0])
         raise BadData(
             f"Column {columns[column]!r} has a missing value (row {row + 1} of those looked at; {int(missing.sum())} "
-            'in all). Fill it in, or set missing = "median" to fill it with the median of the party\'s training rows.'
+            'in all), and this preparation takes none. Fill them in, or use prepare = "auto" (filled with the median '
+            'of the training rows, and marked) or prepare = "bins" (a bin of their own).'
         )
 
 
-def _medians(features: Floats, columns: Sequence[str], preparation: Preparation) -> Floats:
-    if preparation.missing == "refuse":
-        return np.zeros(features.shape[1])
-    missing = np.isnan(features)
-    empty = missing.all(axis=0)
-    if empty.any():
-        raise BadData(f"Column {columns[int(np.argmax(empty))]!r} has no value in the training rows; leave it out.")
-    return np.asarray(np.nanmedian(features, axis=0) if missing.any() else np.median(features, axis=0))
+# -- kept with the model ---------------------------------------------------------------------------------------------
 
 
-def _fit_levels(
-    features: Floats, columns: Sequence[str], preparation: Preparation, texts: Mapping[str, Sequence[str]]
-) -> Fitted:
-    medians = _medians(features, columns, preparation)
-    if not preparation.one_hot and not preparation.bins:
-        everything = np.arange(len(columns), dtype=np.int64)
-        return Fitted(preparation, columns, columns, everything, everything, medians, (), texts)
-    names: list[str] = []
-    plain: list[int] = []
-    plain_at: list[int] = []
-    levels: list[Levels] = []
-    for j, column in enumerate(columns):
-        item, item_names = _column_levels(features[:, j], j, len(names), column, preparation, texts, float(medians[j]))
-        if item is None:
-            plain.append(j)
-            plain_at.append(len(names))
-        else:
-            levels.append(item)
-        names += item_names
-    positions = np.array(plain, dtype=np.int64)
+def state_of(fitted: Fitted) -> dict[str, Any]:
+    """All of it as plain values and arrays, for the file in which its owner keeps it."""
+    plain = {one.name: getattr(fitted, one.name) for one in fields(fitted)}
+    return {
+        **plain,
+        "preparation": msgspec.to_builtins(fitted.preparation),
+        "raw_columns": _names_state(fitted.raw_columns),
+        "columns": _names_state(fitted.columns),
+        "numbers": {one.name: getattr(fitted.numbers, one.name) for one in fields(Numbers)},
+        "levels": [{one.name: getattr(item, one.name) for one in fields(Levels)} for item in fitted.levels],
+        "spelling": {column: list(texts) for column, texts in fitted.spelling.items()},
+    }
+
+
+def fitted_from(state: Mapping[str, Any]) -> Fitted:
     return Fitted(
-        preparation=preparation,
-        raw_columns=columns,
-        columns=tuple(names),
-        plain=positions,
-        plain_at=np.array(plain_at, dtype=np.int64),
-        fill=medians[positions],
-        levels=tuple(levels),
-        spelling=texts,
+        **{
+            **state,
+            "preparation": msgspec.convert(state["preparation"], Preparation),
+            "raw_columns": _names_from(state["raw_columns"]),
+            "columns": _names_from(state["columns"]),
+            "numbers": Numbers(**state["numbers"]),
+            "levels": tuple(Levels(**item) for item in state["levels"]),
+            "notes": tuple(state["notes"]),
+        }
     )
 
 
-def _column_levels(
-    values: Floats,
-    column: int,
-    start: int,
-    name: str,
-    preparation: Preparation,
-    texts: Mapping[str, Sequence[str]],
-    median: float,
-) -> tuple[Levels | None, list[str]]:
-    if name in preparation.one_hot:
-        found = np.unique(values[~np.isnan(values)])
-        return Levels(column, start, found), [f"{name}={spell(value, texts.get(name))}" for value in found]
-    if preparation.bins:
-        edges = bin_edges(filled(values, median), preparation.bins)
-        return Levels(column, start, edges, is_bins=True), bin_names(name, edges)
-    return None, [name]
+def _names_state(names: Sequence[str]) -> Any:
+    return (names.prefix, np.asarray(names.numbers)) if isinstance(names, NumberedColumns) else list(names)
 
 
-def _fit_scales(fitted: Fitted, features: Floats) -> Fitted:
-    preparation = fitted.preparation
-    if preparation.counts != "tf-idf" and preparation.standardise == "none":
-        return fitted
-    block = fitted.encoded(features)
-    idf = inverse_document_frequency(block) if preparation.counts == "tf-idf" else None
-    if preparation.standardise == "none":
-        return replace(fitted, idf=idf)
-    weighted = np.asarray(count_weights(block, preparation.counts, idf))
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is told of by its column and row
-        deviation = weighted.std(axis=0)
-    _refuse_overflow(weighted, deviation, fitted.columns)
-    still = deviation <= 1e-12 * np.maximum(1.0, np.abs(weighted).max(axis=0, initial=0.0))
-    centre, scale = weighted.mean(axis=0), 1.0 / np.where(still, 1.0, deviation)
-    if preparation.standardise == "numeric":
-        alone = indicator_columns(fitted.levels)
-        centre[alone], scale[alone] = 0.0, 1.0
-    constant = tuple(fitted.columns[int(j)] for j in np.flatnonzero(still))
-    swamped = tuple(fitted.columns[int(j)] for j in _swamped(weighted, centre, scale))
-    return replace(fitted, idf=idf, centre=centre, scale=scale, constant=constant, swamped=swamped)
-
-
-def _refuse_overflow(values: Floats, deviation: Floats, columns: Sequence[str]) -> None:
-    wrong = ~np.isfinite(deviation)
-    if wrong.any():
-        column = int(np.argmax(wrong))
-        row = int(np.argmax(np.abs(values[:, column])))
-        raise BadData(
-            f"Column {columns[column]!r} cannot be standardised: one of its values is {values[row, column]:.3g}, and "
-            "the squares of such numbers are beyond what a computer holds. It is probably a mistake in the file, or a "
-            "code for a missing value: correct it, or leave the cell empty and have medians filled in."
-        )
-
-
-def _swamped(values: Floats, centre: Floats, scale: Floats) -> list[int]:
-    """Columns of more than two values in which one cell is all of the spread: to learning, the other rows are alike."""
-    if values.shape[0] < SWAMPED_ROWS_LEAST:
-        return []
-    highest, lowest = values.max(axis=0), values.min(axis=0)
-    furthest = np.maximum(highest - centre, centre - lowest) * scale
-    suspects = np.flatnonzero(furthest**2 > SWAMPED_SHARE * (values.shape[0] - 1))
-    return [int(j) for j in suspects if np.any((values[:, j] != highest[j]) & (values[:, j] != lowest[j]))]
-
-
-def _fit_sparse(features: Csr, columns: Sequence[str], preparation: Preparation) -> Fitted:
-    if preparation.one_hot or preparation.bins or preparation.standardise != "none":
-        raise BadJob(
-            "Sparse columns stay sparse: one-hot, bins and standardisation are for dense columns (centring would fill "
-            f"the matrix). Came: {preparation.sentence()}. Leave these out, or bring the columns as a dense table."
-        )
-    everything = np.arange(features.shape[1], dtype=np.int64)
-    idf = inverse_document_frequency(features) if preparation.counts == "tf-idf" else None
-    return Fitted(preparation, columns, columns, everything, everything, np.zeros(0), (), {}, idf)
+def _names_from(state: Any) -> Sequence[str]:
+    return NumberedColumns(state[1], state[0]) if isinstance(state, tuple) else tuple(state)

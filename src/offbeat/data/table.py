@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from offbeat.data.columns import NumberedColumns, take_names
 from offbeat.data.formats import Arrays, read_arrays, read_frame
+from offbeat.data.frames import cells_of
 from offbeat.data.holdout import id_text
-from offbeat.data.matrix import Floats, Matrix, as_matrix
+from offbeat.data.matrix import Matrix, as_matrix
 from offbeat.errors import BadData
 from offbeat.names import did_you_mean
 
@@ -31,14 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows with ids. `levels` spells the codes of text columns: code 2 of column c means levels[c][2]."""
+    """Rows with ids. `levels` spells the codes of text columns: code 2 of column c means levels[c][2]. `dates` are the
+    columns of days since 1970-01-01."""
 
     ids: NDArray[Any] = field(repr=False)
     columns: Sequence[str] = field(repr=False)
     features: Matrix = field(repr=False)
     labels: NDArray[Any] | None = field(repr=False)
     name: str
-    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    levels: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
+    dates: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return int(self.ids.size)
@@ -59,15 +62,15 @@ def read_table(
     id          column of sample ids; without it rows are numbered from 0 (then all parties' rows must be in one order)
     label       column of labels; without it the party has none
     columns     feature columns to keep; without it all but id and label
-    text        columns that hold categories as text; they are coded, to be one-hot encoded later
-    missing     `keep` leaves empty cells as nan, to be filled with medians later
+    text        columns that hold categories although they look like numbers; what is text is found out
+    missing     `keep` leaves empty cells as nan, for the preparation to deal with
     duplicates  `keep-first` leaves repeated ids in, and the join keeps the first row of each
     """
     file = Path(path)
     _check_wanted(columns, file)
     raw = read_frame(file)
     if raw is not None:
-        table = _from_frame(raw, file, id, label, columns, tuple(text))
+        table = _from_frame(raw.frame, file, id, label, columns, tuple(text), raw.decimal_comma)
     else:
         table = _from_arrays(read_arrays(file, id, label), file, columns)
     return _checked(table, missing, duplicates)
@@ -84,26 +87,45 @@ def table_from_arrays(
     missing: Literal["refuse", "keep"] = "keep",
 ) -> Table:
     """A table of what is in memory already: an array, a sparse matrix, or a data frame (whose index gives no ids, and
-    whose columns named in `text` are categories)."""
-    levels: Mapping[str, tuple[str, ...]] = {}
-    if hasattr(features, "columns") and hasattr(features, "dtypes"):
-        frame = features.rename(columns=str)
-        if not frame.columns.is_unique:
-            twice = frame.columns[frame.columns.duplicated()][0]
-            raise BadData(f"{name} has more than one column {twice!r}. Give every column a name of its own.")
-        coded = _from_frame(frame, Path(name), None, None, None, tuple(column for column in text if column in frame))
-        matrix, columns, levels = coded.features, columns or coded.columns, coded.levels
+    whose columns named in `text` are categories although they look like numbers)."""
+    levels: Mapping[str, Sequence[str]] = {}
+    dates: tuple[str, ...] = ()
+    frame = _as_frame(features, name)
+    if frame is not None:
+        typed = _from_frame(frame, Path(name), None, None, None, tuple(column for column in text if column in frame))
+        matrix, levels, dates = typed.features, typed.levels, typed.dates
+        if columns is None and hasattr(features, "columns"):
+            columns = typed.columns
     else:
         matrix = _numeric_matrix(features, name)
     if matrix.ndim != 2:
         raise BadData(f"{name}: features must be rows by columns; came an array of shape {matrix.shape}.")
     names = columns if columns is not None else NumberedColumns(range(matrix.shape[1]))
     row_ids = np.arange(matrix.shape[0], dtype=np.int64) if ids is None else tidy_ids(np.asarray(ids), name)
-    table = Table(row_ids, names, matrix, None if labels is None else np.asarray(labels).ravel(), name, levels)
+    table = Table(row_ids, names, matrix, None if labels is None else np.asarray(labels).ravel(), name, levels, dates)
     return _checked(table, missing, "refuse", in_memory=True)
 
 
+def _as_frame(features: Any, name: str) -> "pd.DataFrame | None":
+    """A data frame with plain names; None where numbers come without it."""
+    import pandas as pd
+
+    if isinstance(features, pd.DataFrame):
+        frame = features.copy(deep=False)
+        names: list[Any] = frame.columns.to_list()
+        frame.columns = pd.Index([" ".join(map(str, c)) if isinstance(c, tuple) else str(c) for c in names])
+        if not frame.columns.is_unique:
+            twice = frame.columns[frame.columns.duplicated()][0]
+            raise BadData(f"{name} has more than one column {twice!r}. Give every column a name of its own.")
+        return frame
+    if isinstance(features, np.ndarray) and features.ndim == 2 and features.dtype.kind in "OUS":
+        return pd.DataFrame(features, columns=[f"x{j}" for j in range(features.shape[1])])
+    return None
+
+
 def _numeric_matrix(features: Any, name: str) -> Matrix:
+    if getattr(getattr(features, "dtype", None), "kind", "") == "c":
+        raise BadData(f"Complex data not supported: {name} holds {features.dtype}. Bring real numbers.")
     try:
         return as_matrix(features)
     except (TypeError, ValueError) as error:
@@ -133,22 +155,27 @@ def _from_frame(
     label: str | None,
     columns: Sequence[str] | None,
     text: tuple[str, ...],
+    decimal_comma: bool = False,
 ) -> Table:
     kept = _chosen_columns(frame, file, id, label, columns)
     features = np.empty((len(frame), len(kept)))
-    levels: dict[str, tuple[str, ...]] = {}
+    levels: dict[str, Sequence[str]] = {}
+    dates: list[str] = []
     for j, column in enumerate(kept):
-        if column in text:
-            features[:, j], levels[column] = _coded(frame[column])
-        else:
-            features[:, j] = _numbers(frame[column], column, file)
+        where = f"{file}, column {column!r}"
+        cells = cells_of(frame[column], where, as_text=column in text, decimal_comma=decimal_comma)
+        features[:, j] = cells.values
+        if cells.texts is not None:
+            levels[column] = cells.texts
+        if cells.is_date:
+            dates.append(column)
     ids = (
         np.arange(len(frame), dtype=np.int64)
         if id is None
         else tidy_ids(frame[id].to_numpy(object), f"{file}, column {id!r}")
     )
-    labels = None if label is None else _labels(frame[label], label, file)
-    return Table(ids, tuple(kept), features, labels, file.name, levels)
+    labels = None if label is None else _labels(frame[label], label, file, decimal_comma)
+    return Table(ids, tuple(kept), features, labels, file.name, levels, tuple(dates))
 
 
 def _chosen_columns(
@@ -166,39 +193,7 @@ def _chosen_columns(
     return kept
 
 
-def _numbers(series: "pd.Series[Any]", column: str, file: Path) -> Floats:
-    import pandas as pd
-
-    if pd.api.types.is_bool_dtype(series.dtype) or pd.api.types.is_numeric_dtype(series.dtype):
-        return series.to_numpy(np.float64, na_value=np.nan)
-    if not (pd.api.types.is_string_dtype(series.dtype) or series.dtype == object):
-        raise BadData(
-            f"{file}, column {column!r} holds {series.dtype}, not numbers. Leave it out (by `columns` in a job file)."
-        )
-    numbers = pd.to_numeric(series, errors="coerce")
-    wrong = numbers.isna() & series.notna()
-    if wrong.any():
-        row = int(np.argmax(wrong.to_numpy()))
-        raise BadData(
-            f"{file}, column {column!r}, row {row + 1}: expected a number, came {str(series.iloc[row])!r} "
-            f"({int(wrong.sum())} such cells). If these are categories, encode them (one_hot in a job file does), "
-            "or leave the column out."
-        )
-    return numbers.to_numpy(np.float64, na_value=np.nan)
-
-
-def _coded(series: "pd.Series[Any]") -> tuple[Floats, tuple[str, ...]]:
-    text = np.array(
-        [np.nan if value is None or value != value else id_text(value) for value in series.tolist()], dtype=object
-    )
-    known = np.array([isinstance(value, str) for value in text])
-    levels, codes = np.unique(text[known].astype(str), return_inverse=True)
-    values = np.full(text.size, np.nan)
-    values[known] = codes
-    return values, tuple(str(level) for level in levels)
-
-
-def _labels(series: "pd.Series[Any]", label: str, file: Path) -> NDArray[Any]:
+def _labels(series: "pd.Series[Any]", label: str, file: Path, decimal_comma: bool) -> NDArray[Any]:
     empty = series.isna().to_numpy()
     if empty.any():
         raise BadData(
@@ -210,6 +205,10 @@ def _labels(series: "pd.Series[Any]", label: str, file: Path) -> NDArray[Any]:
     numbers = pd.to_numeric(series, errors="coerce")
     if numbers.notna().all():
         return numbers.to_numpy(np.float64)
+    if decimal_comma:
+        numbers = pd.to_numeric(series.str.replace(",", "."), errors="coerce")
+        if numbers.notna().all():
+            return numbers.to_numpy(np.float64)
     return np.array([id_text(value) for value in series.tolist()], dtype=object)
 
 
@@ -286,9 +285,11 @@ def _check_finite(table: Table, missing: str, in_memory: bool) -> None:
         column, value = int(table.features.indices[at]), values[at]
     came = "an empty cell" if np.isnan(value) else f"{value}"
     if in_memory:
-        advice = "Correct the values" + (", or fill empty cells first, with medians say." if np.isnan(value) else ".")
+        advice = "Correct the values" + (', or use prepare = "auto", which fills them.' if np.isnan(value) else ".")
     else:
-        filled = ', or set missing = "median" to fill empty cells with training medians.'
+        filled = (
+            ', or use prepare = "auto" (filled with the training median, and marked) or "bins" (a bin of their own).'
+        )
         advice = "Correct the file" + (filled if np.isnan(value) else ".")
     raise BadData(
         f"{table.name}, column {table.columns[column]!r}, row {row + 1}: expected a finite number, came {came} "

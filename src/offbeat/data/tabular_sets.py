@@ -8,17 +8,17 @@ from offbeat.data.dataset import DataSet
 from offbeat.data.holdout import held_out
 from offbeat.data.matrix import Flags, Integers
 from offbeat.data.places import set_folder
-from offbeat.data.prepare import Preparation
+from offbeat.data.preparation import Preparation, Treatment
 from offbeat.data.table import Table, read_table
 
 PAY = ("PAY_0", "PAY_2", "PAY_3", "PAY_4", "PAY_5", "PAY_6")
-CREDIT_CATEGORICAL = ("SEX", "EDUCATION", "MARRIAGE", *PAY)
+CREDIT_CATEGORICAL: dict[str, Treatment] = dict.fromkeys(("SEX", "EDUCATION", "MARRIAGE", *PAY), "category")
 
 # Centred columns leave the share of defaults to the intercept: `standardised` needs one, `01` does without.
 CREDIT_PREPARATIONS = {
-    "standardised": Preparation(one_hot=CREDIT_CATEGORICAL, standardise="all", rows="party-unit"),
-    "01": Preparation(one_hot=CREDIT_CATEGORICAL, standardise="numeric", rows="party-unit"),
-    "plain": Preparation(standardise="all", rows="party-unit"),
+    "standardised": Preparation(how="scaled", columns=CREDIT_CATEGORICAL, scale_indicators=True, rows="party-unit"),
+    "01": Preparation(how="scaled", columns=CREDIT_CATEGORICAL, rows="party-unit"),
+    "plain": Preparation(how="scaled", rows="party-unit"),
 }
 
 
@@ -57,9 +57,9 @@ def give_me_some_credit(data_dir: str | Path | None = None) -> DataSet:
         table=table,
         task="classification",
         preparations={
-            "binned-standardised": Preparation(bins=10, standardise="all", rows="party-unit"),
-            "binned-01": Preparation(bins=10, rows="party-unit"),
-            "plain": Preparation(standardise="all", rows="party-unit"),
+            "binned-standardised": Preparation(how="bins", bins=10, scale_indicators=True, rows="party-unit"),
+            "binned-01": Preparation(how="bins", bins=10, rows="party-unit"),
+            "plain": Preparation(how="scaled", rows="party-unit"),
         },
         usual="binned-01",
         test_rows=24_012,
@@ -79,9 +79,9 @@ def sgemm_gpu(data_dir: str | Path | None = None) -> DataSet:
         table=Table(table.ids, columns, np.ascontiguousarray(features[:, :14]), target, table.name),
         task="regression",
         preparations={
-            "standardised": Preparation(standardise="all"),
-            "unit": Preparation(standardise="all", rows="party-unit"),
-            "one-hot": Preparation(one_hot=columns, standardise="all"),
+            "standardised": Preparation(how="scaled"),
+            "unit": Preparation(how="scaled", rows="party-unit"),
+            "one-hot": Preparation(how="scaled", columns=dict.fromkeys(columns, "category"), scale_indicators=True),
         },
         usual="standardised",
         centre_labels=True,
@@ -113,7 +113,7 @@ def parkinsons_telemonitoring(
             table.name,
         ),
         task="classification" if threshold else "regression",
-        preparations={"standardised": Preparation(standardise="all")},
+        preparations={"standardised": Preparation(how="scaled")},
         usual="standardised",
         test=test,
         centre_labels=not threshold,

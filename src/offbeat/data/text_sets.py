@@ -9,7 +9,7 @@ from offbeat.data.columns import NumberedColumns
 from offbeat.data.dataset import DataSet
 from offbeat.data.matrix import as_matrix
 from offbeat.data.places import set_folder
-from offbeat.data.prepare import Preparation
+from offbeat.data.preparation import Preparation
 from offbeat.data.table import Table
 
 RCV1_COLUMNS = 47_236
@@ -39,9 +39,9 @@ def news20_ngrams(data_dir: str | Path | None = None, columns: int | None = None
         ),
         task="classification",
         preparations={
-            "tf-idf": Preparation(counts="tf-idf", rows="party-unit"),
-            "log1p": Preparation(counts="log1p", rows="party-unit"),
-            "counts": Preparation(),
+            "tf-idf": Preparation(how="none", counts="tf-idf", rows="party-unit"),
+            "log1p": Preparation(how="none", counts="log1p", rows="party-unit"),
+            "counts": Preparation(how="none"),
         },
         usual="tf-idf",
         test=test if by_date else None,

@@ -8,18 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.align import align
-from offbeat.data.assemble import LabelsAt, Preparations, Raw, VerticalData, build, build_split_late
+from offbeat.data.assemble import (
+    LabelsAt,
+    Preparations,
+    Raw,
+    VerticalData,
+    build,
+    build_split_late,
+)
 from offbeat.data.columns import take_names
 from offbeat.data.dataset import DataSet
 from offbeat.data.holdout import held_out, id_text
 from offbeat.data.labels import Task
 from offbeat.data.load import load_dataset
 from offbeat.data.matrix import Flags, Integers, cut_columns, take_rows
-from offbeat.data.prepare import AS_IS, Preparation
+from offbeat.data.preparation import AS_IS, Preparation, preparation_from
 from offbeat.data.row_scale import Rows
 from offbeat.data.split import HowColumns, Parties, split_columns
 from offbeat.data.table import Table, table_from_arrays
@@ -53,6 +61,7 @@ def vertical_from_tables(
         blocks={party: take_rows(table.features, joined.rows[party]) for party, table in tables.items()},
         columns={party: table.columns for party, table in tables.items()},
         level_names={party: table.levels for party, table in tables.items()},
+        dates={party: table.dates for party, table in tables.items()},
         labels=labels,
         ids=joined.ids,
         test=test,
@@ -89,6 +98,7 @@ def vertical_from_arrays(
         blocks={party: table.features for party, table in tables.items()},
         columns={party: table.columns for party, table in tables.items()},
         level_names={party: table.levels for party, table in tables.items()},
+        dates={party: table.dates for party, table in tables.items()},
         labels=labels,
         ids=row_ids,
         test=held_out(row_ids, seed=seed, fraction=test_fraction)
@@ -149,7 +159,7 @@ def choose_preparation(
         if key not in data.preparations:
             raise BadJob(f"{data.name} has no preparation {key!r}. {did_you_mean(key, data.preparations)}")
         chosen = data.preparations[key]
-    return key, chosen if rows is None else replace(chosen, rows=rows)
+    return key, chosen if rows is None else msgspec.structs.replace(chosen, rows=rows)
 
 
 def _joined_labels(tables: Mapping[str, Table], rows: Mapping[str, Integers]) -> tuple[NDArray[Any], tuple[str, ...]]:
@@ -177,10 +187,16 @@ def _label_column(table: Table, shared: int) -> str:
 def _tables_of_blocks(blocks: Mapping[str, Any], preparation: Preparations) -> dict[str, Table]:
     tables = {}
     for party, block in blocks.items():
-        mine = preparation if isinstance(preparation, Preparation) else preparation.get(party, AS_IS)
-        missing: Literal["keep", "refuse"] = "keep" if mine.missing == "median" else "refuse"
-        tables[party] = table_from_arrays(block, name=f"party {party!r}", text=mine.one_hot, missing=missing)
+        given = preparation.get(party, AS_IS) if isinstance(preparation, Mapping) else preparation
+        tables[party] = party_table(party, block, preparation_from(given))
     return tables
+
+
+def party_table(party: str, block: Any, preparation: Preparation) -> Table:
+    """One party's array, sparse matrix or data frame, read as its preparation wants it."""
+    missing: Literal["keep", "refuse"] = "refuse" if preparation.strict and not preparation.columns else "keep"
+    text = [column for column, treatment in preparation.columns.items() if treatment == "category"]
+    return table_from_arrays(block, name=f"party {party!r}", text=text, missing=missing)
 
 
 def _check_sizes(sizes: Mapping[str, int]) -> None:

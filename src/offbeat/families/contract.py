@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from offbeat.data.prepare import Fitted
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
 from offbeat.metrics.record import Certificate, DataRecord
@@ -58,10 +59,12 @@ class Account(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One party's part of the model, as named arrays; `columns` where they have names."""
+    """One party's part of the model, as named arrays; `columns` where they have names; `fitted`: how the party prepares
+    its rows, where it does so by itself."""
 
     arrays: Mapping[str, np.ndarray]
     columns: Sequence[str] | None = None
+    fitted: Fitted | None = None
 
 
 class Training(Protocol):

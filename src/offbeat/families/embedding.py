@@ -178,7 +178,10 @@ class EmbeddingTraining:
             *((client.name, client.embedding, client.weights) for client in self.clients),
         ]
         return {
-            name: Part({**network.to_arrays(weights.trained), **network.to_arrays(weights.kept)})
+            name: Part(
+                {**network.to_arrays(weights.trained), **network.to_arrays(weights.kept)},
+                fitted=self.data.fitted.get(name),
+            )
             for name, network, weights in networks
         }
 

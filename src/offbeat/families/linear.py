@@ -270,7 +270,8 @@ class LinearTraining:
             if name == constant_at:
                 arrays = {"weights": values[:-1], "intercept": values[-1:]}
             columns = self.data.columns[name]
-            found[name] = Part(arrays, None if isinstance(columns, NumberedColumns) else columns)
+            named = None if isinstance(columns, NumberedColumns) else columns
+            found[name] = Part(arrays, named, self.data.fitted.get(name))
         return found
 
 

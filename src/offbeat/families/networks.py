@@ -6,9 +6,10 @@
 Networks need the extra `deep`; linear embeddings under an additive head do not.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite, prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,7 +26,20 @@ ADAM_STEP = 2e-3
 CURVATURE = {"softmax": 0.5, "logistic": 0.25, "squared": 1.0}
 
 
-def networks_of(job: Job, data: VerticalData) -> tuple[dict[str, Embedding], Head]:
+class Shape(Protocol):
+    """What the networks of a problem depend on."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def widths(self) -> Mapping[str, int]: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def classes(self) -> tuple[Any, ...] | None: ...
+
+
+def networks_of(job: Job, data: Shape) -> tuple[dict[str, Embedding], Head]:
     """Every client's embedding and the server's head. First weights follow from the job's seed."""
     _check_names(job, data)
     kinds = {name: _of_party(job.embedding.kind, name, "linear") for name in data.names}
@@ -36,7 +50,7 @@ def networks_of(job: Job, data: VerticalData) -> tuple[dict[str, Embedding], Hea
     return embeddings, simple if additive else _deep_head(job, simple, width, len(data.names))
 
 
-def additive_head(data: VerticalData, job: Job) -> AdditiveHead:
+def additive_head(data: Shape, job: Job) -> AdditiveHead:
     if data.task == "regression":
         return AdditiveHead(1, "squared", bias=job.intercept)
     if data.task == "classification":
@@ -44,7 +58,7 @@ def additive_head(data: VerticalData, job: Job) -> AdditiveHead:
     return AdditiveHead(len(data.classes or ()), "softmax", bias=job.intercept)
 
 
-def _check_names(job: Job, data: VerticalData) -> None:
+def _check_names(job: Job, data: Shape) -> None:
     entry = job.embedding
     known = {"embedding.device": (*data.names, SERVER)}
     for key, value in (
@@ -62,7 +76,7 @@ def _of_party(value: Any, name: str, otherwise: Any) -> Any:
     return value.get(name, otherwise) if isinstance(value, dict) else value
 
 
-def _embedding(job: Job, data: VerticalData, name: str, kind: str, width: int, at: int) -> Embedding:
+def _embedding(job: Job, data: Shape, name: str, kind: str, width: int, at: int) -> Embedding:
     columns = data.widths[name]
     if kind == "linear":
         return LinearEmbedding(columns, width)

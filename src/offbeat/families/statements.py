@@ -15,7 +15,16 @@ SEEDED = "Keys and masks are seeded: for experiments only."
 
 
 def data_record(data: VerticalData) -> DataRecord:
-    return DataRecord(data.source, data.rows, data.test_rows, dict(data.widths), tuple(data.notes))
+    return DataRecord(
+        data.source,
+        data.rows,
+        data.test_rows,
+        dict(data.widths),
+        tuple(data.notes),
+        data.task,
+        tuple(data.classes or ()),
+        data.y_offset,
+    )
 
 
 def verdict_of(outcome: Outcome, party: str, stopped: bool) -> tuple[str, str]:

@@ -2,10 +2,11 @@
 
 from typing import Literal
 
+import msgspec
+
 from offbeat.data.assemble import VerticalData
 from offbeat.data.labels import Task
-from offbeat.data.matrix import is_sparse
-from offbeat.data.prepare import Preparation
+from offbeat.data.preparation import Preparation, preparation_from
 from offbeat.data.table import Table, read_table
 from offbeat.data.vertical import vertical_from_dataset, vertical_from_tables
 from offbeat.errors import BadData, BadJob
@@ -34,7 +35,8 @@ def load_data(job: Job) -> VerticalData:
 def _from_files(job: Job) -> VerticalData:
     if len(job.party) < 2:
         raise BadJob(f"Vertical learning needs two parties or more; the job names {len(job.party)}.")
-    tables = {entry.name: _table(entry, job) for entry in job.party}
+    preparations = {entry.name: preparation_of(entry, job) for entry in job.party}
+    tables = {entry.name: _table(entry, preparations[entry.name], job) for entry in job.party}
     if all(table.labels is None for table in tables.values()):
         raise BadData(
             f"No party brought labels ({', '.join(tables)}). Give the [[party]] that has them the key `label`, with "
@@ -45,7 +47,7 @@ def _from_files(job: Job) -> VerticalData:
     return vertical_from_tables(
         tables,
         labels_at=holders,
-        preparation={entry.name: _preparation(entry, tables[entry.name], job) for entry in job.party},
+        preparation=preparations,
         test_fraction=0.2 if job.data.test_fraction is None else job.data.test_fraction,
         seed=job.seed,
         task=_task(job),
@@ -64,24 +66,22 @@ def _check_labels_at(job: Job, tables: dict[str, Table]) -> None:
             )
 
 
-def _table(entry: PartyEntry, job: Job) -> Table:
+def preparation_of(entry: PartyEntry, job: Job) -> Preparation:
+    """The party's own words, or those for all; rows are scaled in the same way everywhere."""
+    wanted = entry.prepare if entry.prepare is not None else job.data.prepare
+    chosen = preparation_from("auto" if wanted is None else wanted, f"{entry.name}.prepare")
+    return chosen if job.data.rows is None else msgspec.structs.replace(chosen, rows=job.data.rows)
+
+
+def _table(entry: PartyEntry, preparation: Preparation, job: Job) -> Table:
     return read_table(
         entry.file,
         id=entry.id,
         label=entry.label,
         columns=entry.columns,
-        text=entry.one_hot,
-        missing="refuse" if job.data.missing == "refuse" else "keep",
+        text=[column for column, treatment in preparation.columns.items() if treatment == "category"],
+        missing="refuse" if preparation.strict and not preparation.columns else "keep",
         duplicates=job.data.duplicates,
-    )
-
-
-def _preparation(entry: PartyEntry, table: Table, job: Job) -> Preparation:
-    wanted = job.data.standardise
-    if wanted == "auto":
-        wanted = "none" if is_sparse(table.features) else "numeric"
-    return Preparation(
-        one_hot=tuple(entry.one_hot), missing=job.data.missing, standardise=wanted, rows=job.data.rows or "as-is"
     )
 
 
@@ -112,17 +112,19 @@ def _from_set(job: Job) -> VerticalData:
     holders = _labels_at(job)
     if holders is None:
         holders = [party_names(entry.parties)[0] if isinstance(entry.parties, int) else entry.parties[0]]
-    if entry.standardise != "auto" or entry.missing != "refuse" or entry.duplicates != "refuse":
+    if entry.duplicates != "refuse":
+        raise BadJob("data.duplicates is for parties with files of their own; a named set has every id once.")
+    if entry.prepare is not None and entry.preparation is not None:
         raise BadJob(
-            "data.standardise, data.missing and data.duplicates are for parties with files of their own; a named set "
-            "is prepared by data.preparation and data.rows."
+            f"data.preparation = {entry.preparation!r} is one of the set's named preparations, and data.prepare is a "
+            "preparation of your own; give one of the two."
         )
     data = vertical_from_dataset(
         entry.set,
         parties=entry.parties,
         split=entry.split,
         labels_at=holders,
-        preparation=entry.preparation,
+        preparation=entry.preparation if entry.prepare is None else preparation_from(entry.prepare, "data.prepare"),
         data_dir=entry.dir,
         seed=job.seed,
         rows=entry.rows,

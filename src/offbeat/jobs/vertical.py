@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from offbeat.data.preparation import Prepare
 from offbeat.errors import BadJob
 from offbeat.jobs.embedding import EmbeddingEntry, check_embedding
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named
@@ -38,7 +39,7 @@ class PartyEntry(Settings, frozen=True):
     id: str | None = None
     label: str | None = None
     columns: list[str] | None = None
-    one_hot: list[str] = []
+    prepare: Prepare | None = None
 
 
 class DataEntry(Settings, frozen=True):
@@ -53,8 +54,7 @@ class DataEntry(Settings, frozen=True):
     split_after_one_hot: bool = False
     preparation: str | None = None
     rows: Literal["as-is", "party-unit", "pooled-unit"] | None = None
-    standardise: Literal["auto", "none", "numeric", "all"] = "auto"
-    missing: Literal["refuse", "median"] = "refuse"
+    prepare: Prepare | None = None
     duplicates: Literal["refuse", "keep-first"] = "refuse"
     limit_rows: Count | None = None
     test_fraction: Annotated[float, Meta(ge=0, lt=1)] | None = None
@@ -118,9 +118,40 @@ PENALTIES_OF = {"linear": ("l2", "nonconvex", "none"), "embedding": ("none", "l1
 
 def vertical_job_from(tree: Mapping[str, Any], where: str = "the job", folder: Path | None = None) -> Job:
     """A job from plain values, checked and resolved; `folder`: what the files in it are relative to."""
-    job = settings_from(tree, Job, where, BadJob)
+    job = settings_from(without_old_keys(tree, where), Job, where, BadJob)
     check(job, where)
     return resolved(job if folder is None else _with_absolute_files(job, folder))
+
+
+def without_old_keys(tree: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Job files say `prepare` now. Over a named set the keys before it said nothing, and run folders have them;
+    elsewhere they are refused with what to write instead."""
+    data, parties = tree.get("data", {}), tree.get("party", [])
+    if not isinstance(data, Mapping) or not isinstance(parties, list):
+        return tree
+    old = {key: data[key] for key in ("standardise", "missing") if key in data}
+    one_hot = {str(p.get("name")): p["one_hot"] for p in parties if isinstance(p, Mapping) and "one_hot" in p}
+    if not old and not one_hot:
+        return tree
+    if not parties and not one_hot and old.get("standardise", "auto") == "auto" and old.get("missing") != "median":
+        return {**tree, "data": {key: value for key, value in data.items() if key not in old}}
+    raise BadJob(f"{where}: {instead_of_old_keys(old.get('standardise'), old.get('missing'), one_hot)}")
+
+
+def instead_of_old_keys(standardise: Any, missing: Any, one_hot: Mapping[str, Any]) -> str:
+    """What to write for `standardise`, `missing` and `one_hot`, which `prepare` has replaced."""
+    strict = "none" if standardise in ("none", False) else "scaled"
+    how = "auto" if missing == "median" else strict
+    lines = [f'prepare = "{how}" under [data]']
+    for party, columns in one_hot.items():
+        listed = ", ".join(f'"{c}" = "category"' for c in columns) if isinstance(columns, list | tuple) else ""
+        if listed:
+            lines.append(f'for {party}: prepare = {{ how = "{how}", columns = {{ {listed} }} }}')
+    return (
+        "the keys `standardise`, `missing` and `one_hot` are gone; `prepare` says it all. To have the same as before, "
+        f'write {"; ".join(lines)}. Without any of it columns are prepared by "auto", which takes text and missing '
+        "values as they are."
+    )
 
 
 def _with_absolute_files(job: Job, folder: Path) -> Job:

@@ -75,13 +75,17 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class DataRecord(msgspec.Struct, frozen=True):
-    """Which data was used: one sentence on its source, its size, and the columns of each party."""
+    """Which data was used: one sentence on its source, its size, and the columns of each party. Of two `classes` a
+    score above 0 is for the second. `label_offset` was taken from the numbers to learn, and belongs to predictions."""
 
     source: str = ""
     rows: int = 0
     test_rows: int = 0
     columns: dict[str, int] = {}
     notes: tuple[str, ...] = ()
+    task: str = ""
+    classes: tuple[Any, ...] = ()
+    label_offset: float = 0.0
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,13 +3,16 @@
 Paths are relative to the file. The example that `offbeat party init` writes explains every key.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import msgspec
 from cryptography import x509
 
+from offbeat.data.preparation import Prepare
 from offbeat.errors import BadInput
+from offbeat.jobs.vertical import instead_of_old_keys
 from offbeat.orgs.policy import Names, Policy
 from offbeat.runtime.grpc.identity import Identity, Roster, check_name, load_identity, read_roster, tls_name
 from offbeat.settings import Settings, quoted, read_toml, settings_from
@@ -25,10 +28,8 @@ class Data(Settings, frozen=True):
     id: str
     label: str | None = None
     columns: tuple[str, ...] = ()
-    one_hot: tuple[str, ...] = ()
-    standardise: bool = True
+    prepare: Prepare = "auto"
     shape: tuple[int, ...] = ()  # how the columns are laid out for a convolutional or recurrent embedding
-    missing: Literal["refuse", "median"] = "refuse"
 
 
 class Keys(Settings, frozen=True):
@@ -110,6 +111,7 @@ def read_home(path: Path) -> Home:
     """Read a party.toml, or the one in a folder."""
     file = path / "party.toml" if path.is_dir() else path
     tree = read_toml(file, "file with a party's settings", "`offbeat party init NAME` writes one.")
+    _refuse_old_keys(tree, file)
     config = settings_from(tree, PartyConfig, file)
     check_name(config.name)
     check_address(config.listen, f"{file}: listen")
@@ -143,6 +145,13 @@ def is_authority(certificate_pem: bytes) -> bool:
         return bool(certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
     except x509.ExtensionNotFound:
         return False
+
+
+def _refuse_old_keys(tree: Mapping[str, Any], file: Path) -> None:
+    data = tree.get("data", {})
+    if isinstance(data, Mapping) and data.keys() & {"standardise", "missing", "one_hot"}:
+        one_hot = {"this party": data["one_hot"]} if data.get("one_hot") else {}
+        raise BadInput(f"{file}: {instead_of_old_keys(data.get('standardise'), data.get('missing'), one_hot)}")
 
 
 def check_address(address: str, where: str) -> str:
@@ -181,9 +190,8 @@ file = {quoted(data or f"{name}.csv")}   # .csv, .tsv, .parquet, .npz or LIBSVM
 id = {quoted(id_column)}                 # the column by which rows are matched with the others'
 {label_line}
 columns = []                # feature columns; none listed: all but id and label
-one_hot = []                # of these, the categorical ones
-standardise = true          # with this party's own training means; nothing is shared
-missing = "refuse"          # or "median"
+prepare = "auto"            # "bins", "scaled", "none"; learned from this party's own training rows, nothing is shared
+# prepare = {{ how = "auto", columns = {{ town = "category", note = "leave-out" }} }}   # with columns treated otherwise
 # shape = [1, 28, 28]       # only where a job's embedding is "cnn" ([channels, side, side]) or "lstm" ([times, values])
 
 [keys]

@@ -1,26 +1,27 @@
 """One party's table in the aligned order, prepared for learning from its own training rows alone."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.data.encode import Levels
+from offbeat.data.fitting import fit_preparation
 from offbeat.data.formats import read_frame
 from offbeat.data.holdout import held_out
 from offbeat.data.labels import encode_labels
 from offbeat.data.matrix import Floats, Matrix, take_rows
-from offbeat.data.prepare import Fitted, Preparation, fit_preparation
+from offbeat.data.preparation import preparation_from
+from offbeat.data.prepare import Fitted, fitted_from, state_of
 from offbeat.data.table import Table, read_table
 from offbeat.errors import BadData, BadInput
 from offbeat.families.setting import with_constant
 from offbeat.jobs.organisations import Job
 from offbeat.names import did_you_mean
 from offbeat.orgs.budget import PrivacyLedger, private_labels
-from offbeat.orgs.party_config import Data, Home
+from offbeat.orgs.party_config import Home
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 
 
@@ -45,13 +46,14 @@ def load_table(home: Home) -> Table:
     banned = [column for column in data.columns if column in never]
     if banned:
         raise BadInput(f"party.toml lists the column '{banned[0]}', which its policy keeps out of every job.")
+    preparation = preparation_from(data.prepare, f"{home.name}, data.prepare")
     table = read_table(
         home.data_file,
         data.id,
         data.label,
         data.columns or None,
-        text=data.one_hot,
-        missing="keep" if data.missing == "median" else "refuse",
+        text=[column for column, treatment in preparation.columns.items() if treatment == "category"],
+        missing="refuse" if preparation.strict and not preparation.columns else "keep",
         duplicates="keep-first",
     )
     _check_never(home, table, never)
@@ -63,7 +65,7 @@ def _check_never(home: Home, table: Table, never: Sequence[str]) -> None:
     if not never:
         return
     frame = read_frame(home.data_file) if home.config.data.columns else None
-    there = [str(column) for column in (table.columns if frame is None else frame.columns)]
+    there = [str(column) for column in (table.columns if frame is None else frame.frame.columns)]
     for column in never:
         if column not in (*there, home.config.data.id, home.config.data.label):
             raise BadInput(
@@ -78,12 +80,7 @@ def _without(table: Table, never: Sequence[str]) -> Table:
         raise BadData(f"{table.name}: the policy's columns_never leaves no column.")
     columns = tuple(table.columns[int(j)] for j in kept)
     features: Any = table.features[:, kept]
-    return Table(table.ids, columns, features, table.labels, table.name, table.levels)
-
-
-def preparation_of(data: Data) -> Preparation:
-    missing: Any = data.missing
-    return Preparation(one_hot=data.one_hot, missing=missing, standardise="numeric" if data.standardise else "none")
+    return replace(table, columns=columns, features=features)
 
 
 def own_rows(home: Home, table: Table, job: Job, rows: NDArray[np.int64], tokens: Sequence[bytes]) -> OwnRows:
@@ -91,7 +88,8 @@ def own_rows(home: Home, table: Table, job: Job, rows: NDArray[np.int64], tokens
     with every run; ids do not, and all parties have the same: jobs over the same rows are tested on the same ones."""
     test = held_out(table.ids[rows], seed=job.rows.test_seed, fraction=job.rows.test_fraction)
     features = take_rows(table.features, rows)
-    fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation_of(home.config.data), table.levels)
+    preparation = preparation_from(home.config.data.prepare, f"{home.name}, data.prepare")
+    fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation, table.levels, table.dates)
     block = fitted.apply(features)
     if holds_intercept(job, home.name):
         block = with_constant(block)
@@ -107,7 +105,7 @@ def own_rows(home: Home, table: Table, job: Job, rows: NDArray[np.int64], tokens
         y_test=None if labels is None else labels[test],
         classes=classes,
         fitted=fitted,
-        notes=tuple(f"{home.name}: column '{c}' is constant over the training rows." for c in fitted.constant),
+        notes=tuple(f"{home.name}: {note}" for note in fitted.notes),
     )
 
 
@@ -163,18 +161,12 @@ class OwnModel:
 
 def write_model(folder: Path, name: str, model: OwnModel) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fitted = {key: getattr(model.fitted, key) for key in _FITTED_PLAIN}
     write_checkpoint(
         folder,
         name,
         {
             "weights": model.weights,
-            "fitted": fitted,
-            "columns": list(model.fitted.columns),
-            "raw_columns": list(model.fitted.raw_columns),
-            "spelling": {column: list(texts) for column, texts in model.fitted.spelling.items()},
-            "preparation": asdict(model.fitted.preparation),
-            "levels": [[lv.column, lv.start, lv.values, lv.is_bins] for lv in model.fitted.levels],
+            "preparation": state_of(model.fitted),
             "intercept": model.intercept,
             "classes": None if model.classes is None else list(model.classes),
             "network": model.network,
@@ -182,21 +174,15 @@ def write_model(folder: Path, name: str, model: OwnModel) -> None:
     )
 
 
-_FITTED_PLAIN = ("plain", "plain_at", "fill", "idf", "centre", "scale", "constant")
-
-
 def read_model(folder: Path, name: str) -> OwnModel:
     state = read_checkpoint(folder, name)
     if state is None:
         raise BadData(f"no trained block of '{name}' is kept in {folder}; has that run ended here?")
-    preparation = state["preparation"]
-    fitted = Fitted(
-        preparation=Preparation(**{**preparation, "one_hot": tuple(preparation["one_hot"])}),
-        columns=tuple(state["columns"]),
-        raw_columns=tuple(state["raw_columns"]),
-        spelling={column: tuple(texts) for column, texts in state["spelling"].items()},
-        levels=tuple(Levels(column, start, values, is_bins) for column, start, values, is_bins in state["levels"]),
-        **state["fitted"],
-    )
+    if "numbers" not in state["preparation"]:
+        raise BadData(
+            f"the trained block of '{name}' in {folder} was kept by an earlier version, which prepared columns in "
+            "another way; train it anew."
+        )
     classes = None if state["classes"] is None else tuple(state["classes"])
+    fitted = fitted_from(state["preparation"])
     return OwnModel(state["weights"], fitted, state["intercept"], classes, state.get("network"))

@@ -120,7 +120,8 @@ def _losses(record: RunRecord) -> list[RenderableType]:
 def _origin(record: RunRecord, run: str | Path) -> list[RenderableType]:
     data = record.data
     size = f"{numbers.count(data.rows)} rows to train, {numbers.count(data.test_rows)} to test."
-    lines = [f"{data.source} {size}" if data.source else size, *data.notes, f"Digest {record.digest}."]
+    lines = [f"{data.source} {size}" if data.source else size, wording.classes(record), *data.notes]
+    lines = [line for line in (*lines, f"Digest {record.digest}.") if line]
     if str(run):
         lines.append(f"Kept in {run}.")
     return [_section("Data and run", Text("\n".join(lines)))]

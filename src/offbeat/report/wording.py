@@ -123,3 +123,11 @@ def losses(record: RunRecord) -> list[str]:
         if parts:
             sentences.append(f"{name} {', '.join(parts)}")
     return sentences
+
+
+def classes(record: RunRecord) -> str:
+    """Which classes there are, and which of two is the positive one; empty where numbers are predicted."""
+    found = record.data.classes
+    if len(found) == 2:
+        return f"{found[1]} is the positive class, {found[0]} the other."
+    return f"{len(found)} classes: {', '.join(map(str, found))}." if found else ""

@@ -4,14 +4,16 @@ job.toml                 the job, fully resolved
 record.json              the record; written last, so a folder that has it is complete
 metrics.jsonl            the curve; while the run goes on, its looks so far, and live.json beside it
 events/                  messages for the timeline; on threads, processes and ray, each party's log
-checkpoints/             the model by party
+checkpoints/             the model by party: PARTY.safetensors, and in PARTY.preparation.* how it prepares its rows
 report.html              one page for browsers
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from offbeat.data.prepare import fitted_from, state_of
 from offbeat.errors import BadInput
 from offbeat.families.contract import Part
 from offbeat.jobs.reading import AnyJob, job_text, read_job
@@ -20,6 +22,9 @@ from offbeat.metrics.live import forget_live
 from offbeat.metrics.plain import json_text
 from offbeat.metrics.record import CURVE_FILE, JOB_FILE, RunRecord
 from offbeat.run.experiment import Result
+from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
+
+CHECKPOINTS = "checkpoints"
 
 
 def write_job(job: AnyJob, folder: Path) -> None:
@@ -33,7 +38,7 @@ def write_job(job: AnyJob, folder: Path) -> None:
 def write_result(result: Result, folder: Path) -> Path:
     """Models, page and record. Returns the page's path."""
     for name, part in result.models.items():
-        _write_part(part, folder / "checkpoints", name, result.record.algorithm)
+        _write_part(part, folder / CHECKPOINTS, name, result.record.algorithm)
     return write_record(result.record, folder)
 
 
@@ -56,6 +61,23 @@ def _write_part(part: Part, folder: Path, party: str, algorithm: str) -> None:
     save_file(arrays, folder / f"{party}.safetensors", {"party": party, "algorithm": algorithm})
     if part.columns is not None:
         (folder / f"{party}.columns.json").write_text(json_text(list(part.columns)), encoding="utf-8")
+    if part.fitted is not None:
+        write_checkpoint(folder, f"{party}.preparation", state_of(part.fitted))
+
+
+def read_parts(folder: Path, names: Sequence[str]) -> dict[str, Part]:
+    """Each party's part of a finished run's model."""
+    from safetensors.numpy import load_file
+
+    found = {}
+    for name in names:
+        file = folder / CHECKPOINTS / f"{name}.safetensors"
+        if not file.is_file():
+            raise BadInput(f"{folder} has no model of {name}: {file} is not there. Has the run ended?")
+        state = read_checkpoint(folder / CHECKPOINTS, f"{name}.preparation")
+        fitted = None if state is None else fitted_from(state)
+        found[name] = Part(load_file(file), None if fitted is None else fitted.columns, fitted)
+    return found
 
 
 def job_of(folder: Path) -> AnyJob:

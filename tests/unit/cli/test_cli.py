@@ -249,7 +249,6 @@ def test_duplicate_ids_and_wrong_numbers_are_found_with_their_rows(job, tmp_path
     for line, words in (
         (good[1], "stands in 2 rows"),
         ("c999,inf,0.0,1", "finite"),
-        ("c999,,0.0,1", "empty cell"),
         ("c999,old,0.0,1", "expected a number, came 'old'"),
         (",1.0,0.0,1", "has no id"),
         ("c999,1.0,0.0,", "has no label"),

@@ -92,7 +92,7 @@ def test_check_names_what_is_wrong_and_how_to_mend_it(home: Path) -> None:
     (home / "keys" / "bank.key").chmod(0o644)
     assert "chmod 600" in run("party", "check", "--home", home, "--no-reach", code=2)
     (home / "keys" / "bank.key").chmod(0o600)
-    (home / "bank.csv").write_text("id,age\nc1,x\n")
+    (home / "bank.csv").write_text("id,age\nc1,1\nc2,x\n")
     assert "expected a number" in run("party", "check", "--home", home, "--no-reach", code=2)
     (home / "bank.csv").write_text("id,age\nc1,1\nc1,2\n")
     told = run("party", "check", "--home", home, "--no-reach", code=2)
@@ -112,7 +112,7 @@ def test_requests_without_a_daemon_say_so(home: Path, tmp_path: Path) -> None:
     job.write_text("name = 'credit'\nparties = ['bank']\nlabels_at = ['bank']\n")
     assert "at least two" in run("job", "submit", job, "--home", home, code=2)
     assert "There is no job file" in run("job", "submit", tmp_path / "none.toml", "--home", home, code=2)
-    assert "expected ids" in run("predict", "RUN", "--home", home, code=2)
+    assert "expected rows to score" in run("predict", "RUN", "--home", home, code=2)
     assert "has no run RUN" in run("party", "replay", "RUN", "--home", home, code=2)
 
 

@@ -133,7 +133,7 @@ BAD_CSV = {
     "no such feature": ("id,age\n1,2\n", {"id": "id", "columns": ["agee"]}, ["no feature column 'agee'", "'age'"]),
     "duplicate ids": ("id,x\n5,1\n6,2\n5,3\n", {"id": "id"}, ["id '5' stands in 2 rows", "rows 1, 3", "keep-first"]),
     "missing id": ("id,x\n5,1\n,2\n", {"id": "id"}, ["column 'id'", "row 2 has no id"]),
-    "text": ("id,x,z\n1,2,3\n2,3,oops\n", {"id": "id"}, ["column 'z'", "row 2", "'oops'", "one_hot"]),
+    "text": ("id,x,z\n1,2,3\n2,3,oops\n", {"id": "id"}, ["column 'z'", "row 2", "'oops'", "category"]),
     "empty cell": ("id,x\n1,2\n2,\n", {"id": "id"}, ["column 'x'", "row 2", "empty cell", "median"]),
     "infinite": ("id,x\n1,2\n2,3\n3,-inf\n", {"id": "id"}, ["column 'x'", "row 3", "-inf"]),
     "missing label": ("id,x,y\n1,2,1\n2,3,\n", {"id": "id", "label": "y"}, ["label column 'y'", "row 2 has no label"]),
@@ -143,7 +143,7 @@ BAD_CSV = {
     "repeated header": ("id,x,x\n1,2,3\n", {"id": "id"}, ["names column 'x' 2 times"]),
     "no column wanted": ("id,x\n1,2\n", {"id": "id", "columns": []}, ["columns = []", "leave `columns` out"]),
     "a column twice": ("id,x\n1,2\n", {"id": "id", "columns": ["x", "x"]}, ["lists 'x' more than once"]),
-    "semicolons": ("id;x\n1;2\n", {"id": "id"}, ["separated by ';'", "as .csv"]),
+    "thousands": ('id,x\n1,"1,234"\n2,"5,678"\n', {"id": "id"}, ["column 'x'", "'1,234'", "group thousands"]),
     "row too long": ("id,x\n1,2\n2,3,4\n", {"id": "id"}, ["not a table"]),
     "all rows too long": ("id,x\n1,2,9\n2,3,9\n", {"id": "id"}, ["not a table"]),
 }
@@ -211,7 +211,57 @@ def test_nonfinite_value_in_a_sparse_table_is_located() -> None:
 
 def test_data_frames_in_memory() -> None:
     frame = pd.DataFrame({"kind": ["b", "a", "b"], "x": [1, 2, 3]})
-    table = table_from_arrays(frame, text=("kind", "elsewhere"))
+    table = table_from_arrays(frame, text=("elsewhere",))
     np.testing.assert_array_equal(table.features, [[1, 1], [0, 2], [1, 3]])
-    with pytest.raises(BadData, match="column 'kind'"):
-        table_from_arrays(frame)
+    assert table.levels == {"kind": ("a", "b")}
+    assert table_from_arrays(frame, text=("x",)).levels["x"] == ("1", "2", "3")
+
+
+def test_what_a_column_of_a_frame_holds_is_found_out() -> None:
+    frame = pd.DataFrame(
+        {
+            "flag": [True, False, True],
+            "grade": pd.Categorical(["low", None, "high"]),
+            "day": pd.to_datetime(["1970-01-02 00:00", "1970-01-03 12:00", None]),
+            "written": ["1970-01-11", None, "1970-01-02"],
+            "whole": pd.array([1, None, 3], dtype="Int64"),
+            "mixed": np.array([1, "b", "c"], dtype=object),
+        }
+    )
+    table = table_from_arrays(frame)
+    nan = np.nan
+    expected = [[1, 1, 1, 10, 1, 0], [0, nan, 2.5, nan, nan, 1], [1, 0, nan, 1, 3, 2]]
+    np.testing.assert_array_equal(table.features, expected)
+    assert table.levels == {"flag": ("False", "True"), "grade": ("high", "low"), "mixed": ("1", "b", "c")}
+    assert table.dates == ("day", "written")
+    two_levels = pd.DataFrame(np.eye(2), columns=pd.MultiIndex.from_tuples([("a", "x"), ("a", "y")]))
+    assert list(table_from_arrays(two_levels).columns) == ["a x", "a y"]
+    with pytest.raises(BadData, match=r"Complex data not supported.*'x'"):
+        table_from_arrays(pd.DataFrame({"x": [1j]}))
+    with pytest.raises(BadData, match=r"column 'x' holds timedelta64"):
+        table_from_arrays(pd.DataFrame({"x": pd.to_timedelta([1, 2])}))
+
+
+FILES = {
+    "semicolons and decimal commas": b"id;x;kind\n1;1,5;a\n2;-2,25;b\n",
+    "tabs in a .csv": b"id\tx\tkind\n1\t1.5\ta\n2\t-2.25\tb\n",
+    "bars": b"id|x|kind\n1|1.5|a\n2|-2.25|b\n",
+    "quotes around a separator": b'id,x,kind\n"1","1.5","a"\n"2",-2.25,b\n',
+    "a byte order mark": b"\xef\xbb\xbfid;x;kind\n1;1.5;a\n2;-2.25;b\n",
+    "UTF-16": "id;x;kind\n1;1,5;a\n2;-2,25;b\n".encode("utf-16"),
+    "Windows line ends": b"id,x,kind\r\n1,1.5,a\r\n2,-2.25,b\r\n",
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_the_form_of_a_file_is_found_out(tmp_path: Path, case: str) -> None:
+    (tmp_path / "a.csv").write_bytes(FILES[case])
+    table = read_table(tmp_path / "a.csv", id="id")
+    assert table.ids.tolist() == [1, 2]
+    np.testing.assert_array_equal(table.features, [[1.5, 0], [-2.25, 1]])
+    assert table.levels == {"kind": ("a", "b")}
+
+
+def test_a_separator_inside_quotes_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('id,x,place\n1,2,"a; b; c; d"\n2,3,"e; f; g; h"\n')
+    assert read_table(tmp_path / "a.csv", id="id").levels == {"place": ("a; b; c; d", "e; f; g; h")}

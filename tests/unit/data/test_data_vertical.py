@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from offbeat.data.dataset import DataSet
 from offbeat.data.horizontal import horizontal_from_arrays, horizontal_from_dataset
 from offbeat.data.labels import encode_labels
-from offbeat.data.prepare import Preparation
+from offbeat.data.preparation import Preparation
 from offbeat.data.synthetic import credit_like
 from offbeat.data.table import read_table, table_from_arrays
 from offbeat.data.vertical import vertical_from_arrays, vertical_from_dataset, vertical_from_tables
@@ -41,13 +41,15 @@ def files(tmp_path: Path) -> Path:
 def tables(files: Path) -> dict[str, object]:
     return {
         "bank": read_table(files / "bank.csv", id="customer", label="default"),
-        "shop": read_table(files / "shop.csv", id="customer", text=("region",)),
+        "shop": read_table(files / "shop.csv", id="customer"),
         "telecom": read_table(files / "telecom.csv", id="customer"),
     }
 
 
 def test_three_files_become_one_problem(files: Path) -> None:
-    data = vertical_from_tables(tables(files), preparation=Preparation(one_hot=("region",)), seed=1)
+    data = vertical_from_tables(
+        tables(files), preparation=Preparation(how="none", columns={"region": "category"}), seed=1
+    )
     assert data.names == ("bank", "shop", "telecom")
     assert data.labels_at == ("bank",)
     assert data.classes == (0, 1)
@@ -70,7 +72,7 @@ def test_three_files_become_one_problem(files: Path) -> None:
 
 def test_given_test_ids_and_given_label_holders(files: Path) -> None:
     chosen = [int(i) for i in IDS[:7]]
-    options = {"preparation": Preparation(one_hot=("region",))}
+    options = {"preparation": Preparation(how="none", columns={"region": "category"})}
     data = vertical_from_tables(tables(files), labels_at=("bank", "shop"), test_ids=chosen, **options)
     assert sorted(data.ids_test.tolist()) == sorted(chosen)
     assert data.labels_at == ("bank", "shop")
@@ -92,7 +94,7 @@ def test_arrays_sparse_matrices_and_frames_together() -> None:
         "shop": sp.csr_matrix(CALLS[:, None]),
         "telecom": pd.DataFrame({"spend": SPEND, "region": REGION}),
     }
-    preparation = {"telecom": Preparation(one_hot=("region",))}
+    preparation = {"telecom": Preparation(how="none", columns={"region": "category"})}
     data = vertical_from_arrays(blocks, np.where(DEFAULT, "yes", "no"), preparation=preparation)
     assert data.classes == ("no", "yes")
     assert data.rows == N
@@ -120,7 +122,11 @@ BAD_ARRAYS = {
     "task": (({"bank": np.eye(2)}, [0, 1]), {"task": "regresion"}, "'regression'"),
     "flat y": (({"bank": np.eye(2)}, np.eye(2)), {}, "one label per row"),
     "text": (({"bank": pd.DataFrame({"r": ["u", "v"]})}, [0, 1]), {}, "'r'"),
-    "one-hot": (({"bank": np.eye(2)}, [0, 1]), {"preparation": Preparation(one_hot=("x7",))}, "no party has"),
+    "one-hot": (
+        ({"bank": np.eye(2)}, [0, 1]),
+        {"preparation": Preparation(columns={"x7": "category"})},
+        "no party has",
+    ),
 }
 
 
@@ -165,7 +171,7 @@ def test_splitting_after_one_hot_changes_the_owners_and_not_the_values() -> None
 
 def test_columns_by_name_limit_and_own_preparation() -> None:
     months = {"bank": list(CREDIT.table.columns[:5]), "shop": list(CREDIT.table.columns[5:])}
-    data = vertical_from_dataset(CREDIT, split=months, limit_rows=200, preparation=Preparation(standardise="all"))
+    data = vertical_from_dataset(CREDIT, split=months, limit_rows=200, preparation=Preparation(how="scaled"))
     assert data.names == ("bank", "shop")
     assert data.widths == {"bank": 5, "shop": 18}
     assert data.rows + data.test_rows == 200
@@ -212,7 +218,7 @@ def test_a_class_that_is_lost_in_the_join_is_laid_to_the_ids() -> None:
         vertical_from_tables({"bank": bank, "shop": shop})
 
 
-def test_a_wrong_one_hot_column_is_told_of_with_its_party() -> None:
+def test_a_wrong_column_is_told_of_with_its_party() -> None:
     blocks = {"bank": np.zeros((4, 1)), "shop": np.zeros((4, 1))}
-    with pytest.raises(BadJob, match="Party 'shop': one_hot names column 'regoin'"):
-        vertical_from_arrays(blocks, [0, 1, 0, 1], preparation={"shop": Preparation(one_hot=("regoin",))})
+    with pytest.raises(BadJob, match="Party 'shop': prepare names column 'regoin'"):
+        vertical_from_arrays(blocks, [0, 1, 0, 1], preparation={"shop": Preparation(columns={"regoin": "category"})})

@@ -15,13 +15,14 @@ from offbeat.orgs.tokens import id_column
 from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Broadcast, Effect, Event, Finish, Received, Started
 from offbeat.party.masked_sum import ShareAsked
+from offbeat.runtime.checkpoint import write_checkpoint
 
 JOB = Job(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",), rows=Rows(test_fraction=0.25))
 CSV = "id,age,colour,paid\na,1,red,yes\nb,2,blue,no\nc,3,red,no\nd,4,green,yes\n"
 
 
 def home(folder: Path, csv: str = CSV, **changes: str):  # type: ignore[no-untyped-def]
-    text = example("bank", label="paid").replace("one_hot = []", 'one_hot = ["colour"]')
+    text = example("bank", label="paid")
     for old, new in changes.items():
         text = text.replace(f"{old} = []", f"{old} = {new}")
     (folder / "party.toml").write_text(text)
@@ -53,6 +54,21 @@ def test_a_kept_block_scores_rows_of_a_later_file(tmp_path: Path) -> None:
     before, after = model.shares(table, np.array([3, 0])), model.shares(later, np.array([4, 0]))
     assert np.allclose(before, after, atol=1e-12)
     with pytest.raises(BadData, match="no trained block"):
+        read_model(tmp_path, "model")
+
+
+def test_a_party_file_of_before_is_told_what_to_write(tmp_path: Path) -> None:
+    text = example("bank").replace(
+        'prepare = "auto"', 'one_hot = ["colour"]\nstandardise = true\nmissing = "median"', 1
+    )
+    (tmp_path / "party.toml").write_text(text)
+    with pytest.raises(BadInput, match=r'prepare = "auto".*columns = \{ "colour" = "category" \}'):
+        read_home(tmp_path)
+
+
+def test_a_block_that_an_earlier_version_kept_is_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "model", {"weights": np.ones(2), "preparation": {"one_hot": ()}, "classes": None})
+    with pytest.raises(BadData, match=r"earlier version.*train it anew"):
         read_model(tmp_path, "model")
 
 

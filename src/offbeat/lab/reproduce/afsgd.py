@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from offbeat.data.dataset import DataSet
-from offbeat.data.prepare import Preparation
+from offbeat.data.preparation import AS_IS
 from offbeat.data.table import read_table
 from offbeat.data.vertical import VerticalData, vertical_from_dataset
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
@@ -106,7 +106,7 @@ def _data(row: TableRow, options: LabOptions) -> VerticalData:
     if row.printed in options.files:
         table = read_table(options.files[row.printed])
         task: Any = "regression" if row.printed in ("E2006-tfidf", "YearPredictionMSD") else "classification"
-        source = DataSet(row.printed, "the user's own file", table, task, {"plain": Preparation()}, "plain")
+        source = DataSet(row.printed, "the user's own file", table, task, {"plain": AS_IS}, "plain")
     return vertical_from_dataset(
         source,
         row.parties,

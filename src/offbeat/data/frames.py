@@ -1,0 +1,128 @@
+"""The columns of a data frame as numbers: numbers as they are, text as codes, dates as days.
+
+What a column holds is found out from its cells. A column of numbers with a few cells that are none is refused rather
+than taken for text: such cells are mistakes more often than not.
+"""
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from offbeat.data.holdout import id_text
+from offbeat.data.matrix import Floats
+from offbeat.errors import BadData
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LOOKED_AT = 200
+"""Cells of a text column that are looked at before all of them are: most columns are of one kind throughout."""
+ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?")
+COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+")
+DAY_NS = 86_400_000_000_000
+
+
+class Cells(NamedTuple):
+    """One column. `texts`: those behind the codes, where it holds categories."""
+
+    values: Floats
+    texts: tuple[str, ...] | None = None
+    is_date: bool = False
+
+
+def cells_of(series: "pd.Series[Any]", where: str, *, as_text: bool = False, decimal_comma: bool = False) -> Cells:
+    """`where` names file and column; `decimal_comma`: whether 1,5 can be a number."""
+    from pandas.api import types
+
+    kind = series.dtype
+    if as_text or types.is_bool_dtype(kind) or isinstance(kind, types.CategoricalDtype):
+        return coded(series)
+    if types.is_complex_dtype(kind):
+        raise BadData(f"Complex data not supported: {where} holds {kind}. Bring real numbers.")
+    if types.is_numeric_dtype(kind):
+        return Cells(series.to_numpy(np.float64, na_value=np.nan))
+    if types.is_datetime64_any_dtype(kind):
+        return _days(series)
+    if types.is_string_dtype(kind) or types.is_object_dtype(kind):
+        return _of_text(series, where, decimal_comma)
+    raise BadData(f"{where} holds {kind}, not numbers, text or dates. Leave it out (by `columns` in a job file).")
+
+
+def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool) -> Cells:
+    import pandas as pd
+
+    sample = series.dropna().iloc[:LOOKED_AT].tolist()
+    if decimal_comma and any(_is_comma_number(value) for value in sample):
+        series = series.str.replace(COMMA_NUMBER, lambda found: found[0].replace(",", "."), regex=True)
+        sample = series.dropna().iloc[:LOOKED_AT].tolist()
+    if any(isinstance(value, bool) for value in sample):
+        return coded(series)
+    if not sample or any(_is_number(value) for value in sample):
+        numbers = pd.to_numeric(series, errors="coerce")
+        wrong = (numbers.isna() & series.notna()).to_numpy()
+        if not wrong.any():
+            return Cells(numbers.to_numpy(np.float64, na_value=np.nan))
+        _refuse_few(series, wrong, where)
+    if sample and all(isinstance(value, str) and ISO_DATE.fullmatch(value.strip()) for value in sample):
+        dates = pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
+        if not (dates.isna() & series.notna()).any():
+            return _days(dates)
+    _refuse_commas(sample, where)
+    return coded(series)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _is_comma_number(value: Any) -> bool:
+    return isinstance(value, str) and COMMA_NUMBER.fullmatch(value.strip()) is not None
+
+
+def _refuse_few(series: "pd.Series[Any]", wrong: Any, where: str) -> None:
+    """Cells that are no numbers, where most are."""
+    known = int(series.notna().sum())
+    if 2 * np.count_nonzero(wrong) > known:
+        return
+    row = int(np.argmax(wrong))
+    raise BadData(
+        f"{where}, row {row + 1}: expected a number, came {str(series.iloc[row])!r} ({int(wrong.sum())} such cells, "
+        f"and {known - int(wrong.sum())} numbers). Correct these cells or leave them empty; if the column holds "
+        'categories, say so: prepare = { columns = { NAME = "category" } }.'
+    )
+
+
+def _refuse_commas(sample: list[Any], where: str) -> None:
+    if sample and all(_is_comma_number(value) for value in sample):
+        raise BadData(
+            f"{where} holds numbers with commas, such as {str(sample[0])!r}, in a file whose columns are separated by "
+            "commas: the comma may be a decimal point or may group thousands. Save the file with points and without "
+            "groups, or with semicolons between the columns."
+        )
+
+
+def coded(series: "pd.Series[Any]") -> Cells:
+    """Codes of the texts in their alphabetical order; nan where there is none."""
+    import pandas as pd
+
+    positions, distinct = pd.factorize(series)
+    spelled = [id_text(value) for value in distinct]
+    texts = sorted(set(spelled) - {""})
+    code = {text: float(i) for i, text in enumerate(texts)}
+    table = np.array([*(code.get(text, np.nan) for text in spelled), np.nan])
+    return Cells(table[positions], tuple(texts))
+
+
+def _days(series: "pd.Series[Any]") -> Cells:
+    """Days since 1970-01-01, parts of days included."""
+    import pandas as pd
+
+    naive = series.dt.tz_convert(None) if getattr(series.dt, "tz", None) is not None else series
+    days = naive.to_numpy("datetime64[ns]").astype(np.int64) / DAY_NS
+    days[pd.isna(series).to_numpy()] = np.nan
+    return Cells(days, None, True)

@@ -1,0 +1,227 @@
+"""A trained model in one process: read from a run folder, or as a run has just left it; it scores new rows.
+
+    model = offbeat.load("runs/20260105-credit")
+    model.predict({"bank": frame, "shop": frame, "telecom": frame})
+
+Every party's rows are prepared as its training rows were, with what is kept beside its part of the model. Missing
+values and categories that training never saw are no trouble where the preparation knows what to do with them.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.data.align import align
+from offbeat.data.columns import NumberedColumns
+from offbeat.data.matrix import Floats, Matrix, take_rows
+from offbeat.data.prepare import Fitted
+from offbeat.data.row_scale import scale_party_rows
+from offbeat.data.table import Table, read_table, table_from_arrays
+from offbeat.errors import BadData, BadInput
+from offbeat.families.contract import Part
+from offbeat.families.networks import networks_of
+from offbeat.jobs.methods import family_named
+from offbeat.jobs.vertical import SERVER, Job
+from offbeat.learning.embeddings import Embedding, Head, Weights
+from offbeat.learning.scores import probabilities
+from offbeat.metrics.record import RunRecord
+from offbeat.names import did_you_mean
+from offbeat.run.experiment import Result
+from offbeat.run.folder import job_of, read_parts
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """Parts by party, in the order of the run; VAFL's head is the part called `server`."""
+
+    job: Job
+    names: tuple[str, ...]
+    parts: Mapping[str, Part]
+    task: str
+    classes: tuple[Any, ...] | None = None
+    offset: float = 0.0
+
+    # -- what it says of rows
+
+    def decision_function(self, rows: Mapping[str, Any]) -> Floats:
+        """The product of every row with a linear model; above 0 is for the second of two classes."""
+        return self.scores(self.tables(rows))
+
+    def predict_proba(self, rows: Mapping[str, Any]) -> Floats:
+        """One column a class, in the order of `classes`."""
+        return self.probabilities(self.scores(self.tables(rows)))
+
+    def predict(self, rows: Mapping[str, Any]) -> Array:
+        """The class, or the number, of every row."""
+        return self.answers(self.scores(self.tables(rows)))
+
+    def scores(self, tables: Mapping[str, Table]) -> Array:
+        """One number a row; of VAFL with several classes, their probabilities."""
+        blocks = scale_party_rows({name: self._block(name, table) for name, table in tables.items()}, self._rows)
+        if self.job.embeds:
+            return self._embedded(blocks)
+        total = np.zeros(next(iter(blocks.values())).shape[0])
+        for name, block in blocks.items():
+            total += np.asarray(block @ self.parts[name].arrays["weights"])
+        return total + self.intercept + self.offset
+
+    def answers(self, scores: Array) -> Array:
+        if self.classes is None:
+            return scores
+        classes = np.asarray(self.classes)
+        chosen = scores >= 0 if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(classes[chosen.astype(np.intp)])
+
+    def probabilities(self, scores: Array) -> Floats:
+        if self.classes is None:
+            raise BadData("This model predicts numbers; there are no classes to have probabilities. Use predict.")
+        if scores.ndim == 2:
+            return scores
+        positive = probabilities(scores, self.job.loss)
+        return np.column_stack([1.0 - positive, positive])
+
+    @property
+    def intercept(self) -> float:
+        found = [float(p.arrays["intercept"][0]) for p in self.parts.values() if "intercept" in p.arrays]
+        return found[0] if found else 0.0
+
+    # -- rows as each party prepares them
+
+    def tables(self, rows: Mapping[str, Any]) -> dict[str, Table]:
+        """Every party's rows, all of them in one order; a party that lacks is told of."""
+        self._check_names(rows)
+        tables = {name: self._table(name, rows[name]) for name in self.names}
+        sizes = {name: len(table) for name, table in tables.items()}
+        if len(set(sizes.values())) > 1:
+            raise BadData(f"All parties need the same number of rows; came {sizes}.")
+        return tables
+
+    def files(self, files: Mapping[str, Path]) -> tuple[Array, dict[str, Table]]:
+        """Each party's file, joined on ids by the id columns of the job: the ids, and the rows in their order."""
+        self._check_names(files)
+        ids = {entry.name: entry.id for entry in self.job.party}
+        tables = {name: self._read(name, Path(files[name]), ids.get(name)) for name in self.names}
+        joined = align(tables)
+        for note in joined.notes:
+            warnings.warn(note, UserWarning, stacklevel=2)
+        return joined.ids, {
+            name: replace(table, ids=joined.ids, features=take_rows(table.features, joined.rows[name]))
+            for name, table in tables.items()
+        }
+
+    def _check_names(self, given: Mapping[str, Any]) -> None:
+        if not isinstance(given, Mapping):
+            raise BadData(f"Rows come by party, as in {{{self.names[0]!r}: frame, ...}}; got {type(given).__name__}.")
+        unknown = [name for name in given if name not in self.names]
+        if unknown:
+            raise BadData(f"{unknown[0]!r} is no party of this model. {did_you_mean(str(unknown[0]), self.names)}")
+        lacking = [name for name in self.names if name not in given]
+        if lacking:
+            raise BadData(f"The columns of party {lacking[0]!r} are missing; this model needs {', '.join(self.names)}.")
+
+    def fitted(self, name: str) -> Fitted:
+        found = self.parts[name].fitted
+        if found is None:
+            raise BadData(
+                f"How {name} prepares its rows is not kept: the columns were shared out after they had been encoded "
+                "(split_after_one_hot), or the run is of an earlier version. Train anew to score new rows."
+            )
+        return found
+
+    def _table(self, name: str, rows: Any) -> Table:
+        fitted = self.fitted(name)
+        if isinstance(rows, Table):
+            return rows
+        strict = fitted.preparation.strict and not fitted.preparation.columns
+        table = table_from_arrays(
+            rows, name=f"party {name!r}", text=list(fitted.spelling), missing="refuse" if strict else "keep"
+        )
+        return _in_its_order(table, fitted, name)
+
+    def _read(self, name: str, file: Path, id: str | None) -> Table:
+        fitted = self.fitted(name)
+        named = None if isinstance(fitted.raw_columns, NumberedColumns) else list(fitted.raw_columns)
+        return read_table(file, id, None, named, text=list(fitted.spelling), missing="keep")
+
+    def _block(self, name: str, table: Table) -> Matrix:
+        return self.fitted(name).apply_table(table)
+
+    @property
+    def _rows(self) -> Any:
+        return self.fitted(self.names[0]).preparation.rows
+
+    # -- VAFL
+
+    @property
+    def widths(self) -> dict[str, int]:
+        return {name: len(self.fitted(name).columns) for name in self.names}
+
+    def _embedded(self, blocks: Mapping[str, Matrix]) -> Array:
+        embeddings, head = networks_of(self.job, self)
+        parts = [_embedding_of(embeddings[name], self.parts[name], block) for name, block in blocks.items()]
+        found = np.asarray(head.scores(_weights(head, self.parts[SERVER]), parts), dtype=np.float64)
+        if self.classes is None:
+            return found[:, 0] + self.offset
+        return np.column_stack([1.0 - found[:, 0], found[:, 0]]) if found.shape[1] == 1 else found
+
+
+def _embedding_of(embedding: Embedding, part: Part, block: Matrix) -> Array:
+    return embedding.infer(_weights(embedding, part), embedding.place(block), np.arange(block.shape[0]))
+
+
+def _weights(network: Embedding | Head, part: Part) -> Weights:
+    """A part's arrays as a network has them: what was trained, and what was only kept."""
+    kept = network.initial(np.random.default_rng(0)).kept
+    arrays = {name: np.asarray(values) for name, values in part.arrays.items()}
+    return Weights(
+        network.from_arrays({name: values for name, values in arrays.items() if name not in kept}),
+        network.from_arrays({name: values for name, values in arrays.items() if name in kept}),
+    )
+
+
+def _in_its_order(table: Table, fitted: Fitted, name: str) -> Table:
+    """Named columns are found by their names. Where names are known on one side alone, positions count."""
+    expected, came = len(fitted.raw_columns), len(table.columns)
+    numbered = isinstance(table.columns, NumberedColumns), isinstance(fitted.raw_columns, NumberedColumns)
+    if (any(numbered) and came != expected) or came < expected:
+        raise BadData(f"Party {name!r} had {expected} columns when fitted; came {came}.")
+    if numbered[0] == numbered[1]:
+        return table
+    names = dict(zip(table.columns, fitted.raw_columns, strict=True))
+    levels = {names[column]: texts for column, texts in table.levels.items()}
+    return replace(table, columns=fitted.raw_columns, levels=levels)
+
+
+# -- where models come from ------------------------------------------------------------------------------------------
+
+
+def model_of(job: Job, result: Result) -> TrainedModel:
+    """The model that a run has just left."""
+    return _model(job, result.record, result.models)
+
+
+def load(run: str | Path) -> TrainedModel:
+    """The model of a finished run, from its folder."""
+    folder = Path(run)
+    record, job = RunRecord.read(folder), job_of(folder)
+    if record.runtime == "grpc":
+        raise BadInput(
+            f"{folder} is one organisation's side of a run, and each party has its own part of the model: ask them "
+            "together, with `offbeat predict RUN --ids FILE`."
+        )
+    if family_named(job.algorithm) == "horizontal" or not isinstance(job, Job):
+        raise BadInput(f"{folder} holds a horizontal model, which is one network; offbeat.load reads vertical ones.")
+    names = [*record.data.columns, *([SERVER] if job.embeds else [])]
+    return _model(job, record, read_parts(folder, names))
+
+
+def _model(job: Job, record: RunRecord, parts: Mapping[str, Part]) -> TrainedModel:
+    data = record.data
+    return TrainedModel(job, tuple(data.columns), parts, data.task, data.classes or None, data.label_offset)
