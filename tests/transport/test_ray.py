@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 from offbeat.cli import app
 from offbeat.errors import BadInput, NotInstalled, PeerFailed
 from offbeat.message.codec import Codec
-from offbeat.party.contract import Started
+from offbeat.party.contract import PeerLost, Started
 from offbeat.runtime import ray as runtime
+from offbeat.runtime.host import HostOptions, Letter
 from offbeat.runtime.processes import free_ports
 from offbeat.runtime.ray import Ray, cluster
-from offbeat.runtime.ray_actor import CALL_BYTES, CALL_MAILS, Post, Room, _some
+from offbeat.runtime.ray_actor import CALL_BYTES, CALL_MESSAGES, ActorRun, Post, Sent, _some
 from offbeat.runtime.recovery import recover
 from offbeat.runtime.simulator import CostModel, Link
-from offbeat.runtime.threads import Mail, Threads
 from offbeat.testing.runtime_checks import check_runtime
 
 NAMES = ("ana", "bo", "cy")
@@ -259,9 +259,9 @@ def test_a_cluster_of_our_own_listens_on_loopback_alone(one_cluster):
 def test_a_call_takes_so_many_messages_and_bytes_and_at_least_one():
     from collections import deque
 
-    small, large = Mail("ana", "Count", b"x", 0.0), Mail("ana", "Count", b"x" * CALL_BYTES, 0.0)
-    waiting = deque([small] * (CALL_MAILS + 1) + [large, large])
-    assert [len(_some(waiting)) for _ in range(4)] == [CALL_MAILS, 1, 1, 1]
+    small, large = Sent("Count", 0.0, 0.0, b"x"), Sent("Count", 0.0, 0.0, b"x" * CALL_BYTES)
+    waiting = deque([small] * (CALL_MESSAGES + 1) + [large, large])
+    assert [len(_some(waiting)) for _ in range(4)] == [CALL_MESSAGES, 1, 1, 1]
     assert not waiting
 
 
@@ -277,37 +277,37 @@ class Handle:
 
 
 def test_what_waits_for_a_peer_leaves_in_one_call_with_the_number_of_its_first():
-    bo, cy, settled = Handle(), Handle(), []
-    post = Post("ana", {"bo": bo, "cy": cy}, settled.append)
-    mail = Mail("ana", "Count", b"x", 0.5)
+    bo, cy = Handle(), Handle()
+    post = Post("ana", {"bo": bo, "cy": cy})
+    message = Sent("Count", 0.5, 0.0, b"x")
     for peer in ("bo", "bo", "cy"):
-        post.put(peer, mail)
+        post.put(peer, message)
     post.flush()
-    post.put_now("bo", mail)
-    one = ("Count", 0.5, b"x")
-    sent = [(me, first, msgspec.msgpack.decode(parcel, type=list[tuple])) for me, first, parcel in bo.calls]
-    assert sent == [("ana", 1, [one, one]), ("ana", 3, [one])] and len(cy.calls) == 1
-    assert settled == [2, 1, 1] and post.sent == 4
+    post.put("bo", message)
+    post.flush()
+    sent = [(me, first, msgspec.msgpack.decode(batch, type=list[Sent])) for me, first, batch in bo.calls]
+    assert sent == [("ana", 1, [message, message]), ("ana", 3, [message])] and len(cy.calls) == 1
+    assert post.sent == 4
 
 
-def test_mail_for_a_lost_peer_is_dropped_and_settled():
-    settled = []
-    post = Post("ana", {"bo": Handle()}, settled.append)
-    post.put("bo", Mail("ana", "Count", b"", 0.0))
+def test_what_is_for_a_lost_peer_is_dropped():
+    bo = Handle()
+    post = Post("ana", {"bo": bo})
+    post.put("bo", Sent("Count", 0.0, 0.0, b""))
     post.forget("bo")
-    post.put("bo", Mail("ana", "Count", b"", 0.0))
-    assert settled == [1, 1] and post.sent == 0
+    post.put("bo", Sent("Count", 0.0, 0.0, b""))
+    post.flush()
+    assert bo.calls == [] and post.sent == 0
 
 
 def test_what_comes_twice_is_taken_once_and_a_gap_is_counted():
-    room = Room(Threads(messages=MESSAGES), Alone("ana", "nothing", 9), {"bo": Handle()})
-    parcel = [("Done", 0.0, Codec(MESSAGES).encode(MESSAGES[2]()))]
-    room.arrive("bo", 1, parcel * 2)
-    room.arrive("bo", 2, parcel * 2)
-    room.arrive("bo", 9, parcel)
-    items = [room.seat.inbox.take() for _ in range(5)]
-    assert [type(item) for item in items] == [Started, Mail, Mail, Mail, Mail]
-    assert (room.missing, room.numbers) == (5, {"bo": 9})
-    room.lose("bo")
-    room.arrive("bo", 10, parcel)
-    assert type(room.seat.inbox.take()).__name__ == "PeerLost" and room.seat.inbox.close() == 0
+    run = ActorRun(HostOptions(), Alone("ana", "nothing", 9), Codec(MESSAGES), {"bo": Handle()})
+    batch = [Sent("Done", 0.0, 0.0, Codec(MESSAGES).encode(MESSAGES[2]()))]
+    run.arrive("bo", 1, batch * 2)
+    run.arrive("bo", 2, batch * 2)
+    run.arrive("bo", 9, batch)
+    assert [type(item) for item in run.host.inbox.take(9)] == [Started, Letter, Letter, Letter, Letter]
+    assert (run.missing, run.numbers) == (5, {"bo": 9})
+    run.lose("bo")
+    run.arrive("bo", 10, batch)
+    assert run.host.inbox.take(9) == [PeerLost("bo")]

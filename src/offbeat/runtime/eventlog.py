@@ -17,7 +17,7 @@ from zlib import crc32
 import msgspec
 
 from offbeat.errors import BadInput, PeerFailed
-from offbeat.party.contract import Event, Party, PartyName, PeerBack, PeerLost, Received, Started, Woken
+from offbeat.party.contract import Computed, Event, Party, PartyName, PeerBack, PeerLost, Received, Started, Woken
 from offbeat.runtime.drive import Drive, Written
 
 FORMAT = 1
@@ -81,6 +81,22 @@ AnyRecord = Header | LogStarted | LogReceived | LogComputed | LogWoken | LogLost
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
+
+
+def record_of(event: Event, number: int = 0, frame: bytes = b"") -> AnyRecord:
+    """What the log holds of an event. A message is kept as the bytes that came, with its number."""
+    if type(event) is Received:
+        return LogReceived(event.sender, number, frame)
+    if type(event) is Computed:
+        return LogComputed(event.ticket)
+    if type(event) is Woken:
+        return LogWoken(event.token)
+    if type(event) is PeerLost:
+        return LogLost(event.peer)
+    if type(event) is PeerBack:
+        return LogBack(event.peer)
+    assert type(event) is Started, event
+    return LogStarted(event.resumed)
 
 
 class EventLog:

@@ -1,9 +1,9 @@
 """Inside an actor of the runtime `ray`: one party, and the post to the others.
 
-The party's seat (thread, inbox, lanes, log) and the timers are those of the runtime `threads`; here mail leaves by
-actor calls that carry our codec's bytes. What a party has for a peer by the time it has nothing else to do goes in one
-call, and few calls are on their way to a peer at a time. No call waits for anything at the actor that takes it, and an
-actor takes calls one at a time, in the order of their caller.
+The party's host (inbox, timers, lanes, log) is that of every real runtime; here messages leave by actor calls that
+carry our codec's bytes. What a party has for a peer after a batch of events goes in one call, and few calls are on
+their way to a peer at a time. No call waits for anything at the actor that takes it, and an actor takes calls one at a
+time, in the order of their caller.
 """
 
 import os
@@ -12,8 +12,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 from time import monotonic, time
@@ -22,32 +21,42 @@ from typing import Any
 import msgspec
 
 from offbeat.errors import BadInput, OffbeatError
-from offbeat.message.codec import decode_state, encode_state
-from offbeat.party.contract import Finish, Party, PartyName, PeerLost, Started
+from offbeat.message.codec import Codec, decode_state, encode_state
+from offbeat.party.contract import Finish, Party, PartyName, PeerLost
 from offbeat.runtime.checkpoint import write_checkpoint
 from offbeat.runtime.contract import Outcome
+from offbeat.runtime.drive import Written
+from offbeat.runtime.host import HostOptions, Letter, PartyHost
 from offbeat.runtime.processes import load_factory
 from offbeat.runtime.simulator.costs import CostModel
-from offbeat.runtime.threads import Hall, Inbox, Item, Mail, Seat, Threads
 
 CALLS_MOST = 32
 """So many calls to one peer may be on their way at a time; then whoever sends to it waits."""
-CALL_MAILS, CALL_BYTES = 256, 2**20
-BUSY_EVENTS = 16
-"""A party that always has something to do sends its mail off after so many events."""
+CALL_MESSAGES, CALL_BYTES = 256, 2**20
+BATCH_EVENTS = 16
 _PATIENCE_S = 0.5
 
-Parcel = list[tuple[str, float, bytes]]  # (kind, sent at, frame)
-_PARCEL: msgspec.msgpack.Decoder[Parcel] = msgspec.msgpack.Decoder(Parcel)
+
+class Sent(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A message in a batch: when it left, and when it may reach its receiver, on the run's clock."""
+
+    kind: str
+    sent_s: float
+    due_s: float
+    frame: bytes
+
+
+Batch = list[Sent]
+_BATCH: msgspec.msgpack.Decoder[Batch] = msgspec.msgpack.Decoder(Batch)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 class Post:
     """What waits for the peers, and takes it to them when it is asked to: a call costs much, whatever it carries."""
 
-    def __init__(self, me: PartyName, peers: Mapping[PartyName, Any], left: Callable[[int], None]) -> None:
-        self._me, self._peers, self._left = me, dict(peers), left
-        self._waiting: dict[PartyName, deque[Mail]] = {peer: deque() for peer in peers}
+    def __init__(self, me: PartyName, peers: Mapping[PartyName, Any]) -> None:
+        self._me, self._peers = me, dict(peers)
+        self._waiting: dict[PartyName, deque[Sent]] = {peer: deque() for peer in peers}
         self._calls: dict[PartyName, list[Any]] = {peer: [] for peer in peers}
         self._sent = dict.fromkeys(peers, 0)
         self._lock = threading.RLock()
@@ -58,30 +67,23 @@ class Post:
         """Messages handed over for the peers that are still there."""
         return sum(list(self._sent.values()))
 
-    def put(self, peer: PartyName, mail: Mail) -> None:
+    def put(self, peer: PartyName, message: Sent) -> None:
         """What is for a lost peer is dropped."""
         with self._lock:
             if peer in self._waiting and not self._closed:
-                self._waiting[peer].append(mail)
-                return
-        self._left(1)
-
-    def put_now(self, peer: PartyName, mail: Mail) -> None:
-        self.put(peer, mail)
-        self.flush()
+                self._waiting[peer].append(message)
 
     def flush(self) -> None:
         """Everything that waits leaves; waits in turn for a peer that has not taken what it was sent."""
         with self._lock:
-            for peer in [peer for peer, mail in self._waiting.items() if mail]:
+            for peer in [peer for peer, waiting in self._waiting.items() if waiting]:
                 while self._waiting.get(peer) and self._may_call(peer):
                     self._call(peer, _some(self._waiting[peer]))
 
     def forget(self, peer: PartyName) -> None:
         with self._lock:
-            dropped = len(self._waiting.pop(peer, ()))
+            self._waiting.pop(peer, None)
             self._sent.pop(peer, None)
-        self._left(dropped)
 
     def close(self) -> None:
         self._closed = True
@@ -94,102 +96,80 @@ class Post:
             _, self._calls[peer] = ray.wait(self._calls[peer], num_returns=CALLS_MOST // 2, timeout=_PATIENCE_S)
         return not self._closed
 
-    def _call(self, peer: PartyName, parcel: Parcel) -> None:
+    def _call(self, peer: PartyName, batch: Batch) -> None:
         first = self._sent[peer] + 1
-        self._sent[peer] += len(parcel)
-        self._calls[peer].append(self._peers[peer].receive.remote(self._me, first, _ENCODER.encode(parcel)))
-        self._left(len(parcel))
+        self._sent[peer] += len(batch)
+        self._calls[peer].append(self._peers[peer].receive.remote(self._me, first, _ENCODER.encode(batch)))
 
 
-class Tray(Inbox):
-    """An inbox that sends the party's mail off before the party waits for more, and now and then while it is busy."""
-
-    def __init__(self, most: int, flush: Callable[[], None]) -> None:
-        super().__init__(most)
-        self._flush, self._taken = flush, 0
-
-    def take(self) -> Item | None:
-        self._taken += 1
-        if not self._items or self._taken % BUSY_EVENTS == 0:
-            self._flush()
-        return super().take()
-
-
-def _some(waiting: deque[Mail]) -> Parcel:
+def _some(waiting: deque[Sent]) -> Batch:
     """As many messages as one call takes; at least one."""
-    parcel: Parcel = []
+    batch: Batch = []
     size = 0
-    while waiting and len(parcel) < CALL_MAILS and (not parcel or size + len(waiting[0].frame) <= CALL_BYTES):
-        mail = waiting.popleft()
-        size += len(mail.frame)
-        parcel.append((mail.kind, mail.sent_s, mail.frame))
-    return parcel
+    while waiting and len(batch) < CALL_MESSAGES and (not batch or size + len(waiting[0].frame) <= CALL_BYTES):
+        size += len(waiting[0].frame)
+        batch.append(waiting.popleft())
+    return batch
 
 
-class Room(Hall):
-    """A hall with one seat. It ends when it is told to: that nothing moves here does not mean that nothing comes."""
+class ActorRun:
+    """One party in its actor. It ends when it is told to: that nothing moves here does not mean that nothing comes."""
 
-    def __init__(self, setting: Threads, party: Party, peers: Mapping[PartyName, Any]) -> None:
-        super().__init__(setting, [party], None)
-        self.seat = self.seats[party.name]
-        self.office = Post(party.name, peers, self.settled)
-        self.seat.inbox = Tray(setting.inbox_max, self.office.flush)
+    def __init__(self, host_options: HostOptions, party: Party, codec: Codec, peers: Mapping[PartyName, Any]) -> None:
+        self.office = Post(party.name, peers)
+        self.host = PartyHost(party, codec, host_options, self._post, turn=self._flush)
         self.numbers = dict.fromkeys(peers, 0)  # of the last message that each peer's calls brought
         self.missing, self.ended_s = 0, inf
-        self.deliver(self.seat, Started(), 0.0)  # before any mail
+        self._over = threading.Event()
+        self.host.begin()  # before any message
 
     def run(self) -> Outcome:
-        self.scheduler.start()
-        self.seat.thread.start()
-        self._over.wait()
-        self.office.close()  # before the seat, which may be waiting in it
-        self._close()
-        if self.problem is not None:
-            raise self.problem
-        return self._outcome()
+        try:
+            self.host.run()
+            self.office.flush()
+            if self.host.drive.finished is not None:
+                self.ended_s = self.host.now()  # the driver will notice a little later
+            self.host.inbox.close()
+            self._over.wait()
+        finally:
+            self.host.close()
+        return self.host.outcome()
 
     def stop(self) -> None:
+        self.office.close()  # before the host, which may be waiting in it
+        self.host.inbox.close()
         self._over.set()
 
-    def news(self) -> dict[str, int]:
-        with self._state:
-            still = self._open
-        return {"open": still, "sent": self.office.sent, "taken": sum(self.numbers.values())}
+    def news(self) -> dict[str, Any]:
+        still = self.host.inbox.open
+        ended = self.ended_s < inf
+        return {"finished": ended, "open": still, "sent": self.office.sent, "taken": sum(self.numbers.values())}
 
-    def post(self, name: PartyName, mail: Mail, due_s: float) -> None:
-        if name == self.seat.name:
-            super().post(name, mail, due_s)
-            return
-        self.expected()
-        if due_s > 0:
-            self.scheduler.at(due_s, partial(self.office.put_now, name, mail))
-        else:
-            self.office.put(name, mail)
+    def _post(self, step: Written) -> None:
+        now = self.host.now()
+        transit_s = self.host.options.costs.link.transit_s(step.payload_bytes)
+        message = Sent(step.kind, now, now + transit_s if transit_s > 0 else 0.0, step.frame)
+        for peer in step.to:
+            self.office.put(peer, message)
 
-    def settled(self, count: int = 1) -> None:
-        with self._state:
-            self._open -= count
-
-    def left(self, seat: Seat, finish: Finish) -> None:
+    def _flush(self) -> float:
         self.office.flush()
-        self.ended_s = self.now()  # the driver will notice a little later
-        self.finished[seat.name] = finish
-        self.settled(seat.inbox.close())
+        return inf
 
-    def arrive(self, sender: PartyName, first: int, parcel: Parcel) -> None:
+    def arrive(self, sender: PartyName, first: int, batch: Batch) -> None:
         """What a peer's call brought. A call that failed on its way leaves a gap, which the protocols close."""
         last = self.numbers.get(sender)
         if last is None:  # held for lost: what it still had to say is not heard
             return
         self.missing += max(0, first - last - 1)
-        self.numbers[sender] = max(last, first + len(parcel) - 1)
-        for kind, sent_s, frame in parcel[max(0, last + 1 - first) :]:
-            self.deliver(self.seat, Mail(sender, kind, frame, sent_s), 0.0)
+        self.numbers[sender] = max(last, first + len(batch) - 1)
+        for sent in batch[max(0, last + 1 - first) :]:
+            self.host.receive(Letter(sender, sent.frame, sent.kind, sent_s=sent.sent_s), sent.due_s)
 
     def lose(self, peer: PartyName) -> None:
         if self.numbers.pop(peer, None) is not None:
             self.office.forget(peer)
-            self.deliver(self.seat, PeerLost(peer), 0.0)
+            self.host.tell(PeerLost(peer))
 
 
 class PartyActor:
@@ -221,25 +201,24 @@ class PartyActor:
         self.party, messages = load_factory(told["factory"])(told["spec"], self.name)
         if told["torch_threads"] and "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(told["torch_threads"])  # the last bits of a product depend on it
-        setting = Threads(
-            messages=messages,
-            costs=msgspec.msgpack.decode(told["costs"], type=CostModel),
-            folder=self.folder,
+        options = HostOptions(
             run_name=told["run"],
-            timeline_max=told["timeline_max"],
-            flush_every=1,  # the log must tell what this party had done when its process dies
+            folder=self.folder,
+            batch_events=BATCH_EVENTS,
+            costs=msgspec.msgpack.decode(told["costs"], type=CostModel),
+            timeline_most=told["timeline_max"],
         )
-        self.room = Room(setting, self.party, peers)
+        self.actor_run = ActorRun(options, self.party, Codec(messages), peers)
 
     def go(self, began_s: float) -> None:
         """Begin; `began_s` is the run's zero on the clock on the wall, the only one that nodes share."""
-        self.room.begin = monotonic() - (time() - began_s)
-        self.thread = threading.Thread(target=self._run, name="offbeat-room", daemon=True)
+        self.actor_run.host.began_s = monotonic() - (time() - began_s)
+        self.thread = threading.Thread(target=self._run, name="offbeat-run", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         try:
-            self.outcome = self.room.run()
+            self.outcome = self.actor_run.run()
         except OffbeatError as problem:
             self.failure = str(problem)
         except BaseException as problem:
@@ -251,36 +230,34 @@ class PartyActor:
         (place / f"{self.name}.log").write_text("".join(traceback.format_exception(problem)), encoding="utf-8")
         return f"{problem!r}; see {place / f'{self.name}.log'}"
 
-    def receive(self, sender: PartyName, first: int, parcel: bytes) -> None:
-        self.room.arrive(sender, first, _PARCEL.decode(parcel))
+    def receive(self, sender: PartyName, first: int, batch: bytes) -> None:
+        self.actor_run.arrive(sender, first, _BATCH.decode(batch))
 
     def lose(self, peer: PartyName) -> None:
-        self.room.lose(peer)
+        self.actor_run.lose(peer)
 
     def news(self) -> bytes:
-        return encode_state(
-            {"error": self.failure, "finished": self.name in self.room.finished, **self.room.news()},
-        )
+        return encode_state({"error": self.failure, **self.actor_run.news()})
 
     def end(self) -> bytes:
         """End here if the party has not ended by itself, leave its state in the folder, and tell the rest."""
-        self.room.stop()
+        self.actor_run.stop()
         self.thread.join()
         if self.outcome is None:
             return encode_state({"error": self.failure})
         write_checkpoint(self.folder / "final", self.name, self.party.snapshot())
         finish, tally = self.outcome.finished.get(self.name, Finish("", "")), self.outcome.tallies[self.name]
         observations = [(at_s, what, value) for at_s, _, what, value in self.outcome.observations]
-        if self.room.missing:
-            observations.append((self.outcome.time_s, "alarm", f"{self.room.missing} messages were lost on their way"))
+        if missing := self.actor_run.missing:
+            observations.append((self.outcome.time_s, "alarm", f"{missing} messages were lost on their way"))
         return encode_state(
             {
                 "verdict": finish.verdict,
                 "reason": finish.reason,
-                "digest": self.room.seat.drive.digest.hex(),
+                "digest": self.actor_run.host.drive.digest.hex(),
                 "events": self.outcome.events,
-                "time_s": min(self.room.ended_s, self.outcome.time_s),
-                "lost": sorted(self.room.seat.drive.lost),
+                "time_s": min(self.actor_run.ended_s, self.outcome.time_s),
+                "lost": sorted(self.actor_run.host.drive.lost),
                 "observations": observations,
                 "timeline": self.outcome.timeline,
                 "sent": tally.sent,
