@@ -39,12 +39,22 @@ from offbeat.party.contract import (
 )
 from offbeat.runtime.contract import Outcome, Tally
 from offbeat.runtime.drive import Drive, Step, Written
-from offbeat.runtime.eventlog import FORMAT, EventLog, Header, LogAcknowledged, LogMark, Replayed, record_of
+from offbeat.runtime.eventlog import (
+    FORMAT,
+    EventLog,
+    Header,
+    LogAcknowledged,
+    LogMark,
+    LogReceived,
+    Replayed,
+    record_of,
+)
 from offbeat.runtime.inbox import Inbox
 from offbeat.runtime.recovery import checkpoint, log_path, recover
 from offbeat.runtime.simulator.costs import CostModel, Link
 
 ACKNOWLEDGED_EVERY = 256
+LINGER_ITEMS, LINGER_S = 256, 0.25
 CHECKPOINT_SHARE = 10  # a checkpoint may cost at most a tenth of the time
 NO_DELAY = CostModel(link=Link(latency_s=0.0))
 
@@ -141,6 +151,7 @@ class PartyHost:
         self._results: dict[int, Future[Any]] = {}
         self._accepted: dict[PartyName, int] = {}
         self._acknowledged: dict[PartyName, int] = {}
+        self._due_s: dict[PartyName, float] = {}
         self._transit_until_s = 0.0
         self._marked = self._flushed = 0
         self._checkpoint_due_s = self._turn_due_s = inf
@@ -158,6 +169,9 @@ class PartyHost:
     # -- from any thread ------------------------------------------------------------------------------------------
 
     def receive(self, letter: Letter, due_s: float = 0.0) -> None:
+        """Something came, to be handled now or at its time; no message overtakes an earlier one of its sender."""
+        if due_s > 0:
+            due_s = self._due_s[letter.sender] = max(due_s, self._due_s.get(letter.sender, 0.0))
         self.inbox.put(letter, due_s)
 
     def tell(self, event: Event) -> None:
@@ -347,6 +361,20 @@ class PartyHost:
         self._checkpoint_due_s = self.now() + max(self.options.checkpoint_s, CHECKPOINT_SHARE * spent_s)
 
     # -- the end --------------------------------------------------------------------------------------------------
+
+    def linger(self, over: Callable[[], bool], patience_s: float) -> None:
+        """A finished party hears nothing more, but acknowledges what comes, so that its peers can finish too."""
+        until_s = self.now() + patience_s
+        while self.now() < until_s and not over():
+            letters = [item for item in self.inbox.take(LINGER_ITEMS, self.now() + LINGER_S) if type(item) is Letter]
+            for letter in letters:
+                if self.log is not None:
+                    self.log.append(LogReceived(letter.sender, letter.number, letter.frame))
+            if self.log is not None:
+                self.log.flush()
+            for letter in letters:
+                self._links[letter.sender].logged(letter.number)
+            self._turn()
 
     def end(self, finish: Finish) -> None:
         """The runtime ends the run for a party that has not ended by itself."""

@@ -102,12 +102,11 @@ class ThreadRun:
         transit_s = self.setting.costs.link.transit_s(step.payload_bytes)
         letter = Letter(sender, step.frame, step.kind, sent_s=now)
         for name in step.to:
-            inbox = self.hosts[name].inbox
-            if len(inbox) >= self.setting.inbox_max:
-                raise PeerFailed(
-                    f"'{name}' is {len(inbox)} messages behind, which is the bound; it is too slow for this run."
-                )
-            inbox.put(letter, now + transit_s if transit_s > 0 else 0.0)
+            receiver = self.hosts[name]
+            if len(receiver.inbox) >= self.setting.inbox_max:
+                behind = len(receiver.inbox)
+                raise PeerFailed(f"'{name}' is {behind} messages behind, which is the bound: it is too slow.")
+            receiver.receive(letter, now + transit_s if transit_s > 0 else 0.0)
 
     def _one_is_idle(self) -> None:
         """Nothing can happen any more when, at one moment, nothing is open anywhere."""

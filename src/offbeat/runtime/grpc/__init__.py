@@ -6,7 +6,8 @@ link.py       numbering, acknowledgement and resume of one pair's messages (no i
 channel.py    one link joined to whichever stream carries it at the moment
 server.py     the listening side: who may come in
 dialer.py     the calling side: connect, resume, back off
-session.py    one party in one run: events in, effects out, log, lanes, timers, lost peers
+session.py    one party in one run: its host, its channels, and who watches its peers
+peer_monitor.py  who fell silent, who came back, when to give up
 """
 
 import os

@@ -70,6 +70,21 @@ class Channel:
             if not waiting or self.link.durable - self._told_durable >= _ACKNOWLEDGE_EVERY:
                 self._changed.notify_all()
 
+    @property
+    def acknowledged(self) -> int:
+        return self.link.first_kept - 1
+
+    @property
+    def unacknowledged(self) -> int:
+        return self.link.unacknowledged
+
+    def state(self) -> tuple[int, int, list[bytes]]:
+        with self._changed:
+            return self.link.sent, self.link.durable, self.link.kept()
+
+    def restore(self, *, sent: int, kept: list[bytes], accepted: int) -> None:
+        self.link.restore(sent=sent, kept=kept, accepted=accepted)
+
     def finish(self, verdict: str) -> None:
         """Say goodbye as soon as the peer has everything."""
         with self._changed:
