@@ -37,9 +37,10 @@ from offbeat.orgs.rows import load_table, own_rows, read_model
 from offbeat.orgs.runs import Run
 from offbeat.orgs.train_embedding import own_private_mode
 from offbeat.runtime.checkpoint import read_checkpoint
+from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.grpc.dialer import open_channel
 from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
-from offbeat.runtime.grpc.wire import SERVICE, Bounds
+from offbeat.runtime.grpc.wire import SERVICE
 from offbeat.runtime.processes import free_ports
 
 pytest.importorskip("private_set_intersection", reason="needs the extra 'psi'")

@@ -93,7 +93,7 @@ def test_streams_cut_again_and_again_lose_nothing() -> None:
     world.stop()
     assert cuts > 20
     assert_everything_once(parties, 300)
-    assert sum(session.channel(peer).link.resent for session in sessions for peer in session.peers) > 0
+    assert sum(session.channel(peer).delivery.resent for session in sessions for peer in session.peers) > 0
 
 
 def test_the_log_replays_to_the_same_bits(tmp_path: Path) -> None:

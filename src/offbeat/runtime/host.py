@@ -32,6 +32,8 @@ from offbeat.party.contract import (
     Observe,
     Party,
     PartyName,
+    PeerBack,
+    PeerLost,
     Received,
     Started,
     Wake,
@@ -94,6 +96,10 @@ class NumberedLink(Protocol):
         ...
 
     def restore(self, *, sent: int, kept: list[bytes], accepted: int) -> None: ...
+
+    def peer_lost(self) -> None: ...
+
+    def peer_back(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +269,10 @@ class PartyHost:
             self.tally.compute_s += spent_s
         else:
             self.tally.serve_s += spent_s
+            if type(event) is PeerLost and event.peer in self._links:
+                self._links[event.peer].peer_lost()
+            elif type(event) is PeerBack and event.peer in self._links:
+                self._links[event.peer].peer_back()
         return steps
 
     # -- effects --------------------------------------------------------------------------------------------------
@@ -329,6 +339,8 @@ class PartyHost:
         for peer, link in self._links.items():
             sent, kept = replayed.sent.get(peer, 0), replayed.kept.get(peer, [])
             link.restore(sent=sent, kept=kept, accepted=replayed.accepted.get(peer, 0))
+            if peer in self.drive.lost:
+                link.peer_lost()
         for ticket, job in list(self.drive.jobs.items()):
             self._begin_work(ticket, job)
         for token, after_s in self.drive.timers:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from offbeat.errors import BadInput
-from offbeat.runtime.grpc.wire import Bounds
+from offbeat.runtime.delivery import Bounds
 
 OnLoss = Literal["wait", "continue", "stop"]
 
