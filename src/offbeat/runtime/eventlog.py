@@ -9,7 +9,7 @@ holds what came in, by the codec, and numbers.
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
@@ -186,15 +186,15 @@ class Replayed:
         del kept[: max(0, number - first + 1)]
 
 
-def replay(into: Replayed, path: Path, *, start: int = 0) -> Replayed:
+def feed(into: Replayed, records: Iterable[tuple[int, AnyRecord]], where: str) -> Replayed:
     """Feed a log to a party and rebuild what it had open; a digest that does not match is an error with its place."""
-    for offset, record in read_log(path, start):
+    for offset, record in records:
         if type(record) is Header:
-            _check_header(record, into.drive.party, path)
+            _check_header(record, into.drive.party, where)
         elif type(record) is LogAcknowledged:
             into.trim(record.peer, record.number)
         elif type(record) is LogMark:
-            _check_mark(record, into, path, offset)
+            _check_mark(record, into, where, offset)
         else:
             if type(record) is LogReceived:
                 into.accepted[record.sender] = record.number
@@ -221,18 +221,18 @@ def _event(record: AnyRecord, drive: Drive) -> Event:
     return Started(record.resumed)
 
 
-def _check_header(header: Header, party: Party, path: Path) -> None:
+def _check_header(header: Header, party: Party, where: str) -> None:
     if header.format != FORMAT:
-        raise BadInput(f"{path} has log format {header.format}; this version of offbeat ({FORMAT}) cannot read it.")
+        raise BadInput(f"{where} has log format {header.format}; this version of offbeat ({FORMAT}) cannot read it.")
     if header.party != party.name:
-        raise BadInput(f"{path} is the log of '{header.party}', expected that of '{party.name}'.")
+        raise BadInput(f"{where} is the log of '{header.party}', expected that of '{party.name}'.")
 
 
-def _check_mark(mark: LogMark, into: Replayed, path: Path, offset: int) -> None:
+def _check_mark(mark: LogMark, into: Replayed, where: str, offset: int) -> None:
     into.marks += 1
     if (mark.events, mark.digest) != (into.drive.events, into.drive.digest):
         raise PeerFailed(
-            f"replaying {path} gave other effects than the run: after {into.drive.events} events (byte {offset}) the "
+            f"replaying {where} gave other effects than the run: after {into.drive.events} events (byte {offset}) the "
             f"digest is {into.drive.digest.hex()}, the run had {mark.digest.hex()} after {mark.events}. The party was "
             "built from other data or options, or its code is not the code that ran."
         )

@@ -15,7 +15,7 @@ from offbeat.message.codec import Codec
 from offbeat.party.contract import Party
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 from offbeat.runtime.drive import Drive
-from offbeat.runtime.eventlog import Replayed, cut_torn_end, replay
+from offbeat.runtime.eventlog import Replayed, cut_torn_end, feed, read_log
 
 
 def log_path(folder: Path, party: str) -> Path:
@@ -30,8 +30,8 @@ def recover(party: Party, codec: Codec, folder: Path, *, from_start: bool = Fals
         return into
     cut_torn_end(path)
     state = None if from_start else read_checkpoint(folder / "checkpoints", party.name)
-    start = _resume(into, state) if state is not None else 0
-    return replay(into, path, start=start)
+    start = resume(into, state) if state is not None else 0
+    return feed(into, read_log(path, start), str(path))
 
 
 def checkpoint(
@@ -41,9 +41,21 @@ def checkpoint(
     links: Mapping[str, tuple[int, int, list[bytes]]],
     log_size: int,
 ) -> bool:
-    """Write one, between two events. `results` are those of the open jobs; a job whose result is not plain values
-    cannot be kept, and then there is no checkpoint this time (False)."""
-    state = {
+    """Write one, between two events. A job whose result is not plain values cannot be kept, and then there is no
+    checkpoint this time (False)."""
+    try:
+        state = checkpoint_state(drive, results, links, log_size)
+        write_checkpoint(folder / "checkpoints", drive.party.name, state)
+    except TypeError:
+        return False
+    return True
+
+
+def checkpoint_state(
+    drive: Drive, results: Mapping[int, Any], links: Mapping[str, tuple[int, int, list[bytes]]], log_size: int
+) -> dict[str, Any]:
+    """Everything that a party needs to go on from here. `results` are those of the open jobs."""
+    return {
         "party": drive.party.snapshot(),
         "events": drive.events,
         "digest": drive.digest,
@@ -58,14 +70,10 @@ def checkpoint(
         "links": {peer: list(link) for peer, link in links.items()},
         "log_size": log_size,
     }
-    try:
-        write_checkpoint(folder / "checkpoints", drive.party.name, state)
-    except TypeError:
-        return False
-    return True
 
 
-def _resume(into: Replayed, state: Mapping[str, Any]) -> int:
+def resume(into: Replayed, state: Mapping[str, Any]) -> int:
+    """Put the party and what was open where a checkpoint was taken; where the log goes on from there."""
     drive = into.drive
     drive.party.restore(state["party"])
     drive.events, drive.digest = state["events"], state["digest"]

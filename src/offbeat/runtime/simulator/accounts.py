@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from offbeat.message.codec import encode_state, payload_bytes
 from offbeat.party.contract import Message, Party, PartyName
-from offbeat.runtime.contract import Tally
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -128,6 +127,21 @@ def _by_first_appearance(kinds: Sequence[type], codes: Codes) -> Codes:
     return np.array([numbers[kind] for kind in kinds], np.int64)[codes]
 
 
+class Rows:
+    """Of messages that take their own time: what was sent, and what travelled when."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.departs: list[float] = []
+        self.arrivals: list[float] = []
+        self.codes: list[int] = []
+
+    def note(self, depart: float, arrival: float, code: int) -> None:
+        self.departs.append(depart)
+        self.arrivals.append(arrival)
+        self.codes.append(code)
+
+
 class Accounts:
     """Who sent how much of what, and for how long something was on its way."""
 
@@ -149,6 +163,13 @@ class Accounts:
         for party in range(len(self.names)):
             mine = touches[party][codes]
             self._note_transit(party, departs[mine], arrivals[mine])
+
+    def take(self, rows: Rows) -> None:
+        """Bring these rows into the sums, and empty them."""
+        self.count(np.array(rows.sent, np.int64))
+        self.add(np.array(rows.departs), np.array(rows.arrivals), np.array(rows.codes, np.int64))
+        for column in (rows.sent, rows.departs, rows.arrivals, rows.codes):
+            column.clear()
 
     def count(self, codes: Codes) -> None:
         """So many messages were sent, of these postings; other events are passed over later."""
@@ -190,7 +211,3 @@ class Accounts:
                 row[0] += count * len(posting.to)
                 row[1] += (count * posting.fixed + varying) * len(posting.to)
         return sent
-
-    def into(self, tallies: Sequence[Tally]) -> None:
-        for tally, sent, transit_s in zip(tallies, self.sent(), self.transit_s, strict=True):
-            tally.sent, tally.transit_s = sent, transit_s
