@@ -378,6 +378,14 @@ def test_who_has_forgotten_what_it_sent_is_told() -> None:
         link.heard(Packet(1, 1, [], 1, 5, 5), 0.0)
 
 
+def test_of_a_packet_that_breaks_the_rules_nothing_is_taken() -> None:
+    link: PacketLink[bytes] = PacketLink("bo", SMALL, TIMING, life=1)
+    for accepted, durable in ((7, 0), (0, 7)):
+        with pytest.raises(BadFrame):
+            link.heard(Packet(1, 1, [b"a"], 1, accepted, durable), 0.0)
+    assert link.heard(Packet(1, 1, [b"a"], 1, 0, 0), 0.0) == [(1, b"a")]
+
+
 def test_a_side_that_numbers_from_a_later_base_is_understood_and_old_packets_are_not_heard() -> None:
     """A party without memory that is started again numbers above all that it sent in an earlier life."""
     bo: PacketLink[bytes] = PacketLink("ana", SMALL, TIMING, life=1)

@@ -140,6 +140,10 @@ class Delivery(Generic[Frame]):
         self.closed = True
         self._forget_oldest()
 
+    def open(self) -> None:
+        """The peer takes part again; what was for it meanwhile is gone."""
+        self.closed = False
+
     def _forget_oldest(self) -> None:
         """Of what is for a peer that does not answer only a window is kept, the latest of it."""
         frames, size = (0, 0) if self.closed else (self.bounds.window_frames, self.bounds.window_bytes)
@@ -368,6 +372,9 @@ class PacketLink(Generic[Frame]):
     def close(self) -> None:
         self.delivery.close()
 
+    def open(self) -> None:
+        self.delivery.open()
+
     # -- packets ---------------------------------------------------------------------------------------------------
 
     def offer(self, frame: Frame) -> int:
@@ -410,12 +417,11 @@ class PacketLink(Generic[Frame]):
         return now_s >= self._answer_s or behind >= self.delivery.bounds.window_frames // 2
 
     def heard(self, packet: Packet[Frame], now_s: float) -> list[tuple[int, Frame]]:
-        """(number, message) of what is new to us and in order now."""
-        fresh = self.delivery.arrived(packet.first, packet.frames, packet.oldest)
+        """(number, message) of what is new to us and in order now; nothing of a packet that breaks the rules."""
+        self._acknowledged(packet, now_s)
         if packet.frames:
             self._answer_s = min(self._answer_s, now_s + self.timing.answer_s)
-        self._acknowledged(packet, now_s)
-        return fresh
+        return self.delivery.arrived(packet.first, packet.frames, packet.oldest)
 
     def _refuse(self, accepted: int) -> None:
         peer = self.delivery.peer
@@ -429,6 +435,8 @@ class PacketLink(Generic[Frame]):
     def _acknowledged(self, packet: Packet[Frame], now_s: float) -> None:
         if packet.accepted > self.delivery.sent:
             self._refuse(packet.accepted)
+        if packet.durable > packet.accepted:
+            raise BadFrame(f"'{self.delivery.peer}' says its log holds message {packet.durable}, which it has not got")
         before = self._peer_accepted
         if packet.life > self._peer_life:
             if self._peer_life:  # it was started again, and has lost what was not in its log
@@ -437,7 +445,7 @@ class PacketLink(Generic[Frame]):
             self._peer_life, self._peer_accepted = packet.life, packet.accepted
         elif packet.life == self._peer_life:
             self._peer_accepted = max(before, packet.accepted)
-        self.delivery.acknowledge(min(packet.durable, self.delivery.sent))
+        self.delivery.acknowledge(packet.durable)
         if self._timed is not None and self._peer_accepted >= self._timed[0]:
             self._trips.measured(now_s - self._timed[1])
             self._timed = None

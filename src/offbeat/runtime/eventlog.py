@@ -2,9 +2,9 @@
 
     events/<party>.log      records, each behind its length and checksum; an unfinished last one is as if never written
 
-A log with its party's constructor arguments is the whole run of that party: `replay` feeds it again and gets the same
-messages, bit for bit. Results of jobs are not stored; jobs are pure, so replay does them again. No key is in a log: it
-holds what came in, by the codec, and numbers.
+A log with its party's constructor arguments is the whole run of that party: `feed` gives it the events again and gets
+the same messages, bit for bit. Results of jobs are stored only where a runtime asks for it; jobs are pure, so they are
+done again. No key is in a log: it holds what came in, by the codec, and numbers.
 """
 
 import os
@@ -17,6 +17,7 @@ from zlib import crc32
 import msgspec
 
 from offbeat.errors import BadInput, PeerFailed
+from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Computed, Event, Party, PartyName, PeerBack, PeerLost, Received, Started, Woken
 from offbeat.runtime.drive import Drive, Written
 
@@ -35,6 +36,7 @@ class Header(Record, frozen=True, gc=False):
     run: str
     job: str
     offbeat: str
+    base: int = 0  # messages to each peer are numbered from `base` + 1 on
 
 
 class LogStarted(Record, frozen=True, gc=False):
@@ -48,7 +50,10 @@ class LogReceived(Record, frozen=True, gc=False):
 
 
 class LogComputed(Record, frozen=True, gc=False):
+    """`result`: of a job that would give another one if it were done again, such as one that draws secret noise."""
+
     ticket: int
+    result: bytes = b""
 
 
 class LogWoken(Record, frozen=True, gc=False):
@@ -83,12 +88,13 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
 
 
-def record_of(event: Event, number: int = 0, frame: bytes = b"") -> AnyRecord:
-    """What the log holds of an event. A message is kept as the bytes that came, with its number."""
+def record_of(event: Event, number: int = 0, frame: bytes = b"", *, results: bool = False) -> AnyRecord:
+    """What the log holds of an event. A message is kept as the bytes that came, with its number; a job's result, if
+    `results` are to be kept."""
     if type(event) is Received:
         return LogReceived(event.sender, number, frame)
     if type(event) is Computed:
-        return LogComputed(event.ticket)
+        return LogComputed(event.ticket, encode_state([event.result]) if results else b"")
     if type(event) is Woken:
         return LogWoken(event.token)
     if type(event) is PeerLost:
@@ -173,16 +179,19 @@ class Replayed:
     acknowledged: dict[PartyName, int] = field(default_factory=dict)
     events: int = 0
     marks: int = 0
+    base: int = 0
+    segment: int = 0  # of the log, the newest one
+    carried: bool = False  # the party's memory comes from an earlier run
 
     def wrote(self, written: Written) -> None:
         for peer in written.to:
-            self.sent[peer] = self.sent.get(peer, 0) + 1
+            self.sent[peer] = self.sent.get(peer, self.base) + 1
             self.kept.setdefault(peer, []).append(written.frame)
 
     def trim(self, peer: PartyName, number: int) -> None:
         self.acknowledged[peer] = number
         kept = self.kept.get(peer, [])
-        first = self.sent.get(peer, 0) - len(kept) + 1
+        first = self.sent.get(peer, self.base) - len(kept) + 1
         del kept[: max(0, number - first + 1)]
 
 
@@ -210,6 +219,8 @@ def _event(record: AnyRecord, drive: Drive) -> Event:
     if type(record) is LogReceived:
         return Received(record.sender, drive.codec.decode(record.frame))
     if type(record) is LogComputed:
+        if record.result:
+            return Computed(record.ticket, decode_state(record.result)[0])
         return drive.compute(record.ticket)
     if type(record) is LogWoken:
         return Woken(record.token)

@@ -76,7 +76,8 @@ class Letter(msgspec.Struct, frozen=True, gc=False):
     body: Message | None = None
 
 
-Item = Letter | Event
+Item = Letter | Event | Callable[[], None]
+"""What waits in an inbox: for the party, or something to do on its thread."""
 
 
 class NumberedLink(Protocol):
@@ -110,6 +111,9 @@ class HostOptions:
     job_digest: str = ""
     folder: Path | None = None
     resume: bool = False  # go on where the folder's log ends; otherwise the log begins anew
+    base: int = 0  # a log that begins numbers messages from `base` + 1 on
+    keep_log: bool = True  # False: what lies behind a checkpoint is removed
+    keep_results: bool = False  # of jobs, in the log: they could not be done again with the same result
     batch_events: int = 32  # events handled before their effects leave together
     flush_events: int = 1  # events after which the log is written to its file, before the effects leave
     mark_events: int = 1000
@@ -159,6 +163,7 @@ class PartyHost:
         self._acknowledged: dict[PartyName, int] = {}
         self._due_s: dict[PartyName, float] = {}
         self._transit_until_s = 0.0
+        self.base, self._segment, self._carried = options.base, 0, False
         self._marked = self._flushed = 0
         self._checkpoint_due_s = self._turn_due_s = inf
         self._act: dict[type, Callable[[Any], None]] = {
@@ -179,6 +184,10 @@ class PartyHost:
         if due_s > 0:
             due_s = self._due_s[letter.sender] = max(due_s, self._due_s.get(letter.sender, 0.0))
         self.inbox.put(letter, due_s)
+
+    def do(self, action: Callable[[], None]) -> None:
+        """Something to do on the party's thread, between two events."""
+        self.inbox.put(action)
 
     def tell(self, event: Event) -> None:
         """An event that is no message: a peer is lost, or the owner wants the run to end."""
@@ -202,7 +211,7 @@ class PartyHost:
             self._open_log(self.options.folder)
             self._checkpoint_due_s = self.now() + self.options.checkpoint_s
         if self.drive.events == 0:
-            self.inbox.put(Started())
+            self.inbox.put(Started(resumed=self._carried))
 
     def run(self) -> None:
         """Until the party has finished, or the run is ended here."""
@@ -214,30 +223,40 @@ class PartyHost:
 
     def _loop(self) -> None:
         while self.drive.finished is None and not self.stopped and not self.inbox.closed:
-            batch = self.inbox.take(self.options.batch_events, min(self._turn_due_s, self._checkpoint_due_s))
+            items = self.inbox.take(self.options.batch_events, min(self._turn_due_s, self._checkpoint_due_s))
             if self._problem is not None:
                 raise self._problem
-            if batch:
+            if batch := self._for_the_party(items):
                 self.handle(batch)
             self._turn_due_s = self._turn()
-            self.inbox.settle(len(batch))
+            self.inbox.settle(len(items))
             if self.now() >= self._checkpoint_due_s:
                 self._checkpoint()
 
-    def handle(self, batch: list[Item]) -> None:
+    def _for_the_party(self, items: list[Item]) -> list[Letter | Event]:
+        """Do what is to be done; the rest is for the party."""
+        batch: list[Letter | Event] = []
+        for item in items:
+            if callable(item):
+                item()
+            else:
+                batch.append(item)
+        return batch
+
+    def handle(self, batch: list[Letter | Event]) -> None:
         """Log, handle, and then let the effects leave, in this order."""
         steps: list[Step] = []
         logged: dict[PartyName, int] = {}
         for item in batch:
             number, frame = 0, b""
-            if type(item) is Letter:
+            if isinstance(item, Letter):
                 frame = item.frame
                 number = logged[item.sender] = self._number(item)
                 event: Event = Received(item.sender, item.body or self.codec.decode(frame))
             else:
-                event = item  # type: ignore[assignment]
+                event = item
             if self.log is not None:
-                self.log.append(record_of(event, number, frame))
+                self.log.append(record_of(event, number, frame, results=self.options.keep_results))
             steps += self._timed(event)
         if self.log is not None:
             self._note_progress(self.log)
@@ -320,25 +339,32 @@ class PartyHost:
     # -- log and checkpoints --------------------------------------------------------------------------------------
 
     def _open_log(self, folder: Path) -> None:
-        path = log_path(folder, self.name)
-        if not self.options.resume:
-            path.unlink(missing_ok=True)
-        fresh = not path.is_file()
-        if not fresh:
+        if self.options.resume:
             self._recover(recover(self.party, self.codec, folder))
-        self.log = EventLog(path, fsync=self.options.fsync)
+        else:
+            log_path(folder, self.name).unlink(missing_ok=True)
+        self.log = self._new_log(folder)
+
+    def _new_log(self, folder: Path) -> EventLog:
+        path, options = log_path(folder, self.name, self._segment), self.options
+        fresh = not path.is_file()
+        log = EventLog(path, fsync=options.fsync)
         if fresh:
-            options = self.options
-            self.log.append(Header(FORMAT, self.name, options.run_name, options.job_digest, version("offbeat")))
+            header = Header(FORMAT, self.name, options.run_name, options.job_digest, version("offbeat"), self.base)
+            log.append(header)
+        return log
 
     def _recover(self, replayed: Replayed) -> None:
         self.drive = replayed.drive
         self.began_s -= self.drive.clock_s  # a resumed run goes on at the time of its last checkpoint
         self.resumed_events = replayed.events
+        self.base = replayed.base or self.base
+        self._segment, self._carried = replayed.segment, replayed.carried
         self._marked = self._flushed = self.drive.events
-        for peer, link in self._links.items():
-            sent, kept = replayed.sent.get(peer, 0), replayed.kept.get(peer, [])
-            link.restore(sent=sent, kept=kept, accepted=replayed.accepted.get(peer, 0))
+        for peer in {**dict.fromkeys(self._links), **replayed.sent, **replayed.accepted}:
+            link, sent, kept = self._links[peer], replayed.sent.get(peer, self.base), replayed.kept.get(peer, [])
+            if self.drive.events:
+                link.restore(sent=sent, kept=kept, accepted=replayed.accepted.get(peer, 0))
             if peer in self.drive.lost:
                 link.peer_lost()
         for ticket, job in list(self.drive.jobs.items()):
@@ -365,12 +391,32 @@ class PartyHost:
     def _checkpoint(self) -> None:
         assert self.log is not None and self.options.folder is not None
         begin_s = self.now()
-        results = dict.fromkeys(self.drive.jobs) | {ticket: done.result() for ticket, done in self._results.items()}
+        results: dict[int, Any] = {}
+        if self.drive.finished is None:
+            results = dict.fromkeys(self.drive.jobs) | {ticket: done.result() for ticket, done in self._results.items()}
         self.log.sync()
         links = {peer: link.state() for peer, link in self._links.items()}
-        checkpoint(self.options.folder, self.drive, results, links, self.log.size)
+        if self.options.keep_log:
+            checkpoint(self.options.folder, self.drive, results, links, self.log.size, self._segment)
+        else:
+            self._begin_segment(self.options.folder, results, links)
         spent_s = self.now() - begin_s
         self._checkpoint_due_s = self.now() + max(self.options.checkpoint_s, CHECKPOINT_SHARE * spent_s)
+
+    def _begin_segment(self, folder: Path, results: Mapping[int, Any], links: Mapping[PartyName, Any]) -> None:
+        """A log that begins at this checkpoint; the one before it goes when the checkpoint is on disk."""
+        old = self.log
+        assert old is not None
+        self._segment += 1
+        log_path(folder, self.name, self._segment).unlink(missing_ok=True)
+        new = self._new_log(folder)
+        new.sync()
+        if not checkpoint(folder, self.drive, results, links, new.size, self._segment):
+            self._segment -= 1
+            old, new = new, old
+        self.log = new
+        old.close()
+        old.path.unlink()
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -378,7 +424,8 @@ class PartyHost:
         """A finished party hears nothing more, but acknowledges what comes, so that its peers can finish too."""
         until_s = self.now() + patience_s
         while self.now() < until_s and not over():
-            letters = [item for item in self.inbox.take(LINGER_ITEMS, self.now() + LINGER_S) if type(item) is Letter]
+            items = self.inbox.take(LINGER_ITEMS, min(self._turn(), self.now() + LINGER_S))
+            letters = [item for item in self._for_the_party(items) if isinstance(item, Letter)]
             for letter in letters:
                 if self.log is not None:
                     self.log.append(LogReceived(letter.sender, letter.number, letter.frame))
@@ -386,7 +433,7 @@ class PartyHost:
                 self.log.flush()
             for letter in letters:
                 self._links[letter.sender].logged(letter.number)
-            self._turn()
+            self.inbox.settle(len(items))
 
     def end(self, finish: Finish) -> None:
         """The runtime ends the run for a party that has not ended by itself."""
@@ -402,6 +449,8 @@ class PartyHost:
         self.inbox.close()
         self._lanes.shutdown(wait=True, cancel_futures=True)
         if self.log is not None:
+            if self.drive.finished is not None and self._problem is None and not self.options.keep_log:
+                self._checkpoint()  # whoever takes up this party's memory later need not have the same options
             if self._problem is None:
                 self._mark(self.log)
             self.log.close()
