@@ -18,10 +18,12 @@ from offbeat.errors import BadInput, NotInstalled, PeerFailed
 from offbeat.message.codec import Codec
 from offbeat.party.contract import PeerLost, Started
 from offbeat.runtime import ray as runtime
-from offbeat.runtime.host import HostOptions, Letter
+from offbeat.runtime.delivery import Packet
+from offbeat.runtime.drive import Written
+from offbeat.runtime.host import HostOptions
 from offbeat.runtime.processes import free_ports
 from offbeat.runtime.ray import Ray, cluster
-from offbeat.runtime.ray_actor import CALL_BYTES, CALL_MESSAGES, ActorRun, Post, Sent, _some
+from offbeat.runtime.ray_actor import ActorRun
 from offbeat.runtime.recovery import recover
 from offbeat.runtime.simulator import CostModel, Link
 from offbeat.testing.runtime_checks import check_runtime
@@ -256,58 +258,68 @@ def test_a_cluster_of_our_own_listens_on_loopback_alone(one_cluster):
     assert {node["NodeManagerAddress"] for node in one_cluster.nodes()} == {"127.0.0.1"}
 
 
-def test_a_call_takes_so_many_messages_and_bytes_and_at_least_one():
-    from collections import deque
-
-    small, large = Sent("Count", 0.0, 0.0, b"x"), Sent("Count", 0.0, 0.0, b"x" * CALL_BYTES)
-    waiting = deque([small] * (CALL_MESSAGES + 1) + [large, large])
-    assert [len(_some(waiting)) for _ in range(4)] == [CALL_MESSAGES, 1, 1, 1]
-    assert not waiting
-
-
 class Handle:
     """What stands for a peer's actor: keeps its calls."""
 
     def __init__(self):
         self.receive, self.calls = self, []
 
-    def remote(self, *arguments):
-        self.calls.append(arguments)
+    def remote(self, sender, sent_s, packet):
+        self.calls.append((sender, msgspec.msgpack.decode(packet, type=Packet[bytes])))
         return object()
 
 
-def test_what_waits_for_a_peer_leaves_in_one_call_with_the_number_of_its_first():
-    bo, cy = Handle(), Handle()
-    post = Post("ana", {"bo": bo, "cy": cy})
-    message = Sent("Count", 0.5, 0.0, b"x")
-    for peer in ("bo", "bo", "cy"):
-        post.put(peer, message)
-    post.flush()
-    post.put("bo", message)
-    post.flush()
-    sent = [(me, first, msgspec.msgpack.decode(batch, type=list[Sent])) for me, first, batch in bo.calls]
-    assert sent == [("ana", 1, [message, message]), ("ana", 3, [message])] and len(cy.calls) == 1
-    assert post.sent == 4
+DONE = Codec(MESSAGES).encode(MESSAGES[2]())
 
 
-def test_what_is_for_a_lost_peer_is_dropped():
-    bo = Handle()
-    post = Post("ana", {"bo": bo})
-    post.put("bo", Sent("Count", 0.0, 0.0, b""))
-    post.forget("bo")
-    post.put("bo", Sent("Count", 0.0, 0.0, b""))
-    post.flush()
-    assert bo.calls == [] and post.sent == 0
+def packet(first, count):
+    return msgspec.msgpack.encode(Packet(1, first, [DONE] * count, 1, 0, 0))
 
 
-def test_what_comes_twice_is_taken_once_and_a_gap_is_counted():
-    run = ActorRun(HostOptions(), Alone("ana", "nothing", 9), Codec(MESSAGES), {"bo": Handle()})
-    batch = [Sent("Done", 0.0, 0.0, Codec(MESSAGES).encode(MESSAGES[2]()))]
-    run.arrive("bo", 1, batch * 2)
-    run.arrive("bo", 2, batch * 2)
-    run.arrive("bo", 9, batch)
-    assert [type(item) for item in run.host.inbox.take(9)] == [Started, Letter, Letter, Letter, Letter]
-    assert (run.missing, run.numbers) == (5, {"bo": 9})
-    run.lose("bo")
-    run.arrive("bo", 10, batch)
-    assert run.host.inbox.take(9) == [PeerLost("bo")]
+def turn(run):
+    """What the party's thread does between two batches; what the party would have got."""
+    items = run.host._for_the_party(run.host.inbox.take(99, 0.0))
+    items += run.host._for_the_party(run.host.inbox.take(99, 0.0))
+    run._leave()
+    return items
+
+
+@pytest.fixture
+def ana():
+    made = ActorRun(HostOptions(), Alone("ana", "nothing", 9), Codec(MESSAGES), {"bo": Handle(), "cy": Handle()})
+    assert turn(made) == [Started()]
+    return made
+
+
+def test_what_waits_for_a_peer_leaves_in_one_call_with_the_number_of_its_first(ana):
+    bo, cy = ana._peers["bo"], ana._peers["cy"]
+    ana.carrier.send(Written(("bo", "cy"), DONE, "Done", 0))
+    ana.carrier.send(Written(("bo",), DONE, "Done", 0))
+    turn(ana)
+    ana.carrier.send(Written(("bo",), DONE, "Done", 0))
+    turn(ana)
+    assert [(sender, told.first, told.frames) for sender, told in bo.calls] == [
+        ("ana", 1, [DONE, DONE]),
+        ("ana", 3, [DONE]),
+    ]
+    assert len(cy.calls) == 1 and ana.news()["sent"] == 4
+
+
+def test_what_is_for_a_lost_peer_is_dropped_and_what_it_says_is_not_heard(ana):
+    bo = ana._peers["bo"]
+    ana.lose("bo")
+    ana.lose("bo")
+    assert turn(ana) == [PeerLost("bo")]
+    ana.carrier.send(Written(("bo",), DONE, "Done", 0))
+    ana.arrive("bo", 0.0, packet(1, 1))
+    assert turn(ana) == [] and bo.calls == []
+    assert (ana.news()["sent"], ana.news()["taken"]) == (0, 0)
+
+
+def test_what_comes_twice_is_taken_once_and_what_comes_early_waits_for_the_call_that_failed(ana):
+    for first, count in ((1, 2), (2, 2), (5, 1)):
+        ana.arrive("bo", 0.0, packet(first, count))
+    assert [letter.number for letter in turn(ana)] == [1, 2, 3]
+    assert ana.news()["taken"] == 3
+    ana.arrive("bo", 0.0, packet(4, 1))
+    assert [letter.number for letter in turn(ana)] == [4, 5]
