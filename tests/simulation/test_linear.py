@@ -193,7 +193,7 @@ def test_a_party_that_returns_when_all_is_over_ends_too(lost):
     assert {name: finish.verdict for name, finish in end.outcome.finished.items()} == {
         name: "peer-lost" if name == lost else "target" for name in end.problem.names
     }
-    assert end.outcome.finished[lost].reason.startswith("nobody was heard of any more")
+    assert end.outcome.finished[lost].reason.startswith("the others ended without this party")
 
 
 # -- the kit ---------------------------------------------------------------------------------------------------------

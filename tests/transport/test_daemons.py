@@ -32,8 +32,9 @@ from offbeat.orgs.rows import load_table, own_rows, read_model
 from offbeat.orgs.runs import Run
 from offbeat.orgs.train_embedding import own_private_mode
 from offbeat.runtime.checkpoint import read_checkpoint
+from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.grpc.dialer import open_channel
-from offbeat.runtime.grpc.wire import SERVICE, Bounds
+from offbeat.runtime.grpc.wire import SERVICE
 
 
 def replayed(home: Home, run: str) -> str:

@@ -9,12 +9,14 @@ import pytest
 pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
 from loopback import QUICK, Loopback, LoopbackRuntime, run_all
-from toys import MESSAGES, Counter, counters, expected_folds
+from toys import MESSAGES, Counter, Thanks, counters, expected_folds
 
 from offbeat.errors import OffbeatError, PeerFailed
 from offbeat.message.codec import Codec
+from offbeat.party.contract import Effect, Event, Finish, Received, Send, State
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.grpc.identity import Member, Roster, new_identity
+from offbeat.runtime.grpc.session import own_thread
 from offbeat.runtime.recovery import recover
 from offbeat.testing.runtime_checks import MESSAGES as RACE
 from offbeat.testing.runtime_checks import check_runtime
@@ -76,22 +78,22 @@ def test_streams_cut_again_and_again_lose_nothing() -> None:
 
     # Each party drops all its streams whenever it has handled another hundred events: cuts depend on progress alone.
     for session in sessions:
-        original = session._timed
+        original = session.host._timed
 
         def timed(event, session=session, original=original):  # type: ignore[no-untyped-def]
             nonlocal cuts
-            if session._drive.events % 100 == 99:
+            if session.host.drive.events % 100 == 99:
                 cuts += 1
                 for peer in session.peers:
                     session.channel(peer).abandon()
             return original(event)
 
-        session._timed = timed  # type: ignore[method-assign]
+        session.host._timed = timed  # type: ignore[method-assign]
     outcomes(run_all(sessions))
     world.stop()
     assert cuts > 20
     assert_everything_once(parties, 300)
-    assert sum(session.channel(peer).link.resent for session in sessions for peer in session.peers) > 0
+    assert sum(session.channel(peer).delivery.resent for session in sessions for peer in session.peers) > 0
 
 
 def test_the_log_replays_to_the_same_bits(tmp_path: Path) -> None:
@@ -115,16 +117,16 @@ def test_a_log_goes_on_after_a_stop_at_any_record(tmp_path: Path) -> None:
     ana, bo, cy = counters(NAMES, 200)
     options = dataclasses.replace(QUICK, linger_s=0.0, checkpoint_s=0.1)
     first = world.session(ana, MESSAGES, folder=tmp_path, options=options)
-    original = first._timed
+    original = first.host._timed
 
     def stopping(event):  # type: ignore[no-untyped-def]
-        if first._drive.events == 400:
+        if first.host.drive.events == 400:
             raise OffbeatError("power cut")
         return original(event)
 
-    first._timed = stopping  # type: ignore[method-assign]
+    first.host._timed = stopping  # type: ignore[method-assign]
     # An ending says goodbye; a crash does not.
-    first._leave = lambda: [channel.close() for channel in first._channels.values()]  # type: ignore[method-assign,assignment]
+    first._leave = lambda failure: [channel.close() for channel in first.channels.values()]  # type: ignore[method-assign,assignment]
     others = [
         world.session(p, MESSAGES, folder=tmp_path, options=dataclasses.replace(QUICK, loss_s=20.0)) for p in (bo, cy)
     ]
@@ -142,9 +144,56 @@ def test_a_log_goes_on_after_a_stop_at_any_record(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(30)
     world.stop()
-    assert second.resumed_events >= 300
+    assert second.host.resumed_events >= 300
     assert set(ends) == {"bo", "cy"}
     assert_everything_once([again, bo, cy], 200)
+
+
+class Speaker:
+    """Says everything at once, and has finished."""
+
+    def __init__(self) -> None:
+        self.name = "ana"
+
+    def handle(self, event: Event) -> list[Effect]:
+        return [*(Send("bo", Thanks(i)) for i in range(9)), Finish("target")]
+
+    def snapshot(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> None:
+        pass
+
+
+class Hearer(Speaker):
+    """Finishes when it has heard everything."""
+
+    def __init__(self) -> None:
+        self.name, self.heard = "bo", [-1]
+
+    def handle(self, event: Event) -> list[Effect]:
+        if isinstance(event, Received):
+            self.heard.append(event.body.index)  # type: ignore[attr-defined]
+        return [Finish("target")] if self.heard[-1] == 8 else []
+
+
+def test_a_party_may_finish_right_after_its_last_word() -> None:
+    """Bo comes when Ana has long finished; nothing that she said is lost."""
+    world = Loopback(("ana", "bo"))
+    options = dataclasses.replace(QUICK, linger_s=0.0)
+    hearer = Hearer()
+    ana, bo = (world.session(party, MESSAGES, options=options) for party in (Speaker(), hearer))
+    linger = ana.host.linger
+    finished = threading.Event()
+    ana.host.linger = lambda *bounds: (finished.set(), linger(*bounds))  # type: ignore[assignment]
+    ends: dict[str, object] = {}
+    thread = own_thread(ana, lambda end: ends.__setitem__("ana", end))
+    assert finished.wait(30)
+    ends.update(run_all([bo]))
+    thread.join(30)
+    world.stop()
+    outcomes(ends)
+    assert hearer.heard == list(range(-1, 9))
 
 
 def test_a_peer_that_never_comes_ends_the_run_in_bounded_time() -> None:
@@ -172,7 +221,7 @@ def test_continue_tells_the_party_that_a_peer_is_lost() -> None:
                 session.stop("both know")
 
     for session in sessions:
-        session._watch = stop_when_both_know
+        session.host._watch = stop_when_both_know
     ends = outcomes(run_all(sessions))
     world.stop()
     assert all(end.finished[name].verdict == "stopped" for name, end in ends.items())
@@ -214,14 +263,14 @@ def test_a_failing_party_tells_its_peers_why() -> None:
     ana, bo = counters(("ana", "bo"), 500)
     options = dataclasses.replace(QUICK, on_loss="stop")
     broken, whole = world.session(ana, MESSAGES, options=options), world.session(bo, MESSAGES, options=options)
-    original = broken._timed
+    original = broken.host._timed
 
     def failing(event):  # type: ignore[no-untyped-def]
-        if broken._drive.events == 100:
+        if broken.host.drive.events == 100:
             raise ValueError("the disk is full")
         return original(event)
 
-    broken._timed = failing  # type: ignore[method-assign]
+    broken.host._timed = failing  # type: ignore[method-assign]
     ends = run_all([broken, whole])
     world.stop()
     assert isinstance(ends["ana"], OffbeatError)

@@ -95,7 +95,7 @@ class Door:
         done = threading.Event()
 
         def greet_and_wait() -> Iterator[bytes]:
-            yield pack(self.hello(accepted=self.channels["bo"].link.sent))
+            yield pack(self.hello(accepted=self.channels["bo"].delivery.sent))
             done.wait(5)
 
         try:
@@ -236,7 +236,7 @@ def test_replayed_frames_reach_the_party_once(door: Door) -> None:
         with contextlib.suppress(grpc.RpcError):
             door.knock(door.world.identities["bo"], [*recorded, *recorded[1:]], timeout_s=0.4)
     assert door.got == [1, 2, 3]
-    assert door.channels["bo"].link.repeated > 0
+    assert door.channels["bo"].delivery.repeated > 0
     assert door.still_open()
 
 
@@ -337,7 +337,7 @@ def test_a_hundred_thousand_damaged_frames_end_in_a_typed_error_or_nothing() -> 
                 with contextlib.suppress(OffbeatError):
                     read(frame)
         assert got == list(range(1, len(got) + 1)), "a message reached the party out of order or twice"
-        assert channel.link.accepted <= 2 + Bounds().window_frames
+        assert channel.delivery.accepted <= 2 + Bounds().window_frames
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     print(f"{refused} refused, {accepted} harmless, {grown_kb} kB more memory")
     assert accepted + refused == FUZZED_FRAMES and grown_kb < 64 * 1024

@@ -79,7 +79,9 @@ class Started:
         logs = [self.out / "events" / f"{name}.log" for name in ("bank", "shop", "telecom")]
         deadline = time.monotonic() + WITHIN_S
         while not all(log.is_file() and log.stat().st_size > 60_000 for log in logs):
-            assert self.process.poll() is None and time.monotonic() < deadline, self.process.communicate()
+            if self.process.poll() is not None or time.monotonic() >= deadline:
+                self.process.kill()  # or its last words would be waited for without end
+                raise AssertionError(self.process.communicate())
             time.sleep(0.05)
 
     def child_of(self, party):

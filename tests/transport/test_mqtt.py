@@ -3,6 +3,7 @@
 import ssl
 import threading
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,12 +18,12 @@ from offbeat.algorithms.mapa.rates import SteadyRate
 from offbeat.errors import BadInput, PeerFailed
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.message.codec import Codec
-from offbeat.message.envelope import Envelope, seal
 from offbeat.party.contract import Finish, PeerBack, PeerLost, Received, Send, Started, Wake
 from offbeat.privacy.ledger import Budget
 from offbeat.privacy.mechanism import Gaussian, NoNoise
 from offbeat.privacy.noise import SeededNoise
-from offbeat.runtime.mqtt import Address, Bounds, Mqtt
+from offbeat.runtime.delivery import Packet
+from offbeat.runtime.mqtt import Address, Bounds, Mqtt, MqttRun
 from offbeat.testing.runtime_checks import MESSAGES as RACE
 from offbeat.testing.runtime_checks import check_runtime
 
@@ -90,18 +91,77 @@ def test_a_run_over_the_broker_learns_and_ends(broker, tmp_path):
     assert sum(cloud.applied.values()) == 60
 
 
-def test_a_party_restarts_from_its_folder(broker, tmp_path):
+@pytest.mark.parametrize("snapshot_s", [5.0, 0.0], ids=["from its log", "from a snapshot"])
+def test_a_party_keeps_its_ledger_for_the_next_run(broker, tmp_path, snapshot_s):
     first = build(updates=5)
-    serve_all(broker, "first", first, tmp_path)
+    serve_all(broker, f"first{snapshot_s}", first, tmp_path, snapshot_s=snapshot_s)
     paid = {edge.name: edge.ledger.releases for edge in first[1:]}
     again = build(updates=5)
-    (tmp_path / "checkpoints" / "cloud.json").unlink()  # a new cloud, the same edges
-    serve_all(broker, "second", again, tmp_path)
+    for path in tmp_path.glob("*/cloud.*"):  # a new cloud, the same edges
+        path.unlink()
+    serve_all(broker, f"second{snapshot_s}", again, tmp_path, snapshot_s=snapshot_s)
     for edge in again[1:]:
         # An upload that the first cloud never took may be sent again, in the same bytes: that is no second release.
         assert edge.uploads == edge.ledger.releases >= max(paid[edge.name], again[0].applied.get(edge.name, 0))
     assert again[0].version == 5 and sum(paid.values()) >= 5
     assert sum(edge.ledger.releases for edge in again[1:]) > sum(paid.values())
+    logs = [path.name for path in (tmp_path / "events").iterdir() if path.name.startswith("edge1")]
+    assert len(logs) == 1, "what lies behind a snapshot, or belongs to another run, is removed"
+
+
+class Killed(Exception):
+    """Stands for the end of a process."""
+
+
+def test_a_party_that_dies_at_any_event_goes_on_where_it_was(broker, tmp_path):
+    """The cloud and an edge die again and again; every upload is paid for once, applied once, and none is lost."""
+    uploads = {}
+
+    def life(party, folder, events):
+        """Carries a party until it ends, or dies at the given event."""
+        serving = MqttRun(runtime(broker, party.name, "lives", folder, snapshot_s=0.05), party, None)
+        timed, left = serving.host._timed, events
+
+        def mortal(event):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                serving.host.close = lambda: None  # nothing is written any more
+                raise Killed
+            return timed(event)
+
+        serving.host._timed = mortal
+        return serving.run()
+
+    def lives(make, name):
+        rng = np.random.default_rng([*name.encode()])
+        while True:
+            party = make()
+            try:
+                return party, life(party, tmp_path, int(rng.integers(2, 60)) if name != "edge3" else 10**9)
+            except Killed:
+                continue
+
+    parties = {party.name: party for party in build(updates=80)}
+
+    def make(name):
+        return next(party for party in build(updates=80) if party.name == name)
+
+    threads = [
+        threading.Thread(target=lambda n=name: uploads.__setitem__(n, lives(lambda: make(n), n)), daemon=True)
+        for name in parties
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert set(uploads) == set(parties), "somebody hangs"
+    cloud = uploads["cloud"][0]
+    assert cloud.version == 80 == sum(cloud.applied.values()) and cloud.dropped == 0
+    for name in EDGES:
+        edge = uploads[name][0]
+        assert edge.ledger.releases == edge.uploads
+        assert edge.uploads - cloud.applied.get(name, 0) <= 1, "at most the last one came after the end"
 
 
 class Watcher:
@@ -191,19 +251,21 @@ def test_repeats_broken_frames_and_false_senders_do_not_reach_the_party(broker):
     def post(topic, payload):
         client.publish(topic, payload, qos=1).wait_for_publish(10)
 
-    def hello(number, sender="edge1", run="frames"):
-        return seal(Envelope(run, sender, "cloud", number, codec.encode(Hello(0.5, number))))
+    def hello(number, frame=None, accepted=0):
+        frames = [frame or codec.encode(Hello(0.5, number))]
+        return msgspec.msgpack.encode(Packet(1, number, frames, 1, accepted, 0))
 
     post(mine, hello(1))
     post(mine, hello(1))  # the same message again
     post(mine, b"\x93garbage")
-    post(mine, hello(2, sender="edge2"))  # says it is somebody else
-    post(mine, hello(3, run="another"))
-    post(other, hello(4, sender="edge2"))  # the broker's access rules stop this one
-    post(mine, seal(Envelope("frames", "edge1", "cloud", 5, b"\x91\xa9Unheard-of")))
-    post(mine, hello(6))
+    post(other, hello(2))  # the broker's access rules stop this one
+    post(mine, hello(2, b"\x91\xa9Unheard-of"))
+    post(mine, hello(2, accepted=2**62))  # says that it holds what was never sent
+    post(mine, msgspec.msgpack.encode([1, 0, [], 1, 0, -1]))
+    post(mine, hello(2))
+    client.publish("offbeat/frames/status/edge1", b"", qos=1, retain=True).wait_for_publish(10)  # wants no answer
     thread.join(30)
-    assert [(event.sender, event.body.uploads) for event in listener.heard] == [("edge1", 1), ("edge1", 6)]
+    assert [(event.sender, event.body.uploads) for event in listener.heard] == [("edge1", 1), ("edge1", 2)]
     observed = {name: value for _, _, name, value in box["cloud"].observations}
     assert observed["mqtt_repeated"] == 1 and observed["mqtt_refused_frames"] == 4
     client.disconnect()

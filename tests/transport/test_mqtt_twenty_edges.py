@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -25,8 +26,8 @@ from offbeat.families.horizontal import rows_for
 from offbeat.jobs.horizontal import edge_job_from
 from offbeat.jobs.rules import model_of
 from offbeat.message.codec import Codec
-from offbeat.message.envelope import unseal
 from offbeat.run.experiment import run_experiment
+from offbeat.runtime.delivery import Packet
 
 EDGES, UPDATES = 20, 1200
 JOB = {
@@ -71,15 +72,16 @@ class Spy:
         self.client.subscribe("offbeat/twenty/to/cloud/+", 1)
 
     def _heard(self, client, userdata, message):
-        envelope = unseal(message.payload)
-        body = self.codec.decode(envelope.body)
-        if isinstance(body, Upload):
-            with self.news:
-                mine = self.uploads.setdefault(envelope.sender, {})
-                content = hash(body.gradient.tobytes())
-                if mine.setdefault(body.number, content) != content:
-                    self.conflicts.append((envelope.sender, body.number))
-                self.news.notify_all()
+        sender = message.topic.rpartition("/")[2]
+        for frame in msgspec.msgpack.decode(message.payload, type=Packet[bytes]).frames:
+            body = self.codec.decode(frame)
+            if isinstance(body, Upload):
+                with self.news:
+                    mine = self.uploads.setdefault(sender, {})
+                    content = hash(body.gradient.tobytes())
+                    if mine.setdefault(body.number, content) != content:
+                        self.conflicts.append((sender, body.number))
+                    self.news.notify_all()
 
     def count(self):
         return sum(len(mine) for mine in self.uploads.values())

@@ -16,14 +16,16 @@ from typer.testing import CliRunner
 from offbeat.cli import app
 from offbeat.errors import BadInput, NotInstalled, PeerFailed
 from offbeat.message.codec import Codec
-from offbeat.party.contract import Started
+from offbeat.party.contract import PeerLost, Started
 from offbeat.runtime import ray as runtime
+from offbeat.runtime.delivery import Packet
+from offbeat.runtime.drive import Written
+from offbeat.runtime.host import HostOptions
 from offbeat.runtime.processes import free_ports
 from offbeat.runtime.ray import Ray, cluster
-from offbeat.runtime.ray_actor import CALL_BYTES, CALL_MAILS, Post, Room, _some
+from offbeat.runtime.ray_actor import ActorRun
 from offbeat.runtime.recovery import recover
 from offbeat.runtime.simulator import CostModel, Link
-from offbeat.runtime.threads import Mail, Threads
 from offbeat.testing.runtime_checks import check_runtime
 
 NAMES = ("ana", "bo", "cy")
@@ -256,58 +258,68 @@ def test_a_cluster_of_our_own_listens_on_loopback_alone(one_cluster):
     assert {node["NodeManagerAddress"] for node in one_cluster.nodes()} == {"127.0.0.1"}
 
 
-def test_a_call_takes_so_many_messages_and_bytes_and_at_least_one():
-    from collections import deque
-
-    small, large = Mail("ana", "Count", b"x", 0.0), Mail("ana", "Count", b"x" * CALL_BYTES, 0.0)
-    waiting = deque([small] * (CALL_MAILS + 1) + [large, large])
-    assert [len(_some(waiting)) for _ in range(4)] == [CALL_MAILS, 1, 1, 1]
-    assert not waiting
-
-
 class Handle:
     """What stands for a peer's actor: keeps its calls."""
 
     def __init__(self):
         self.receive, self.calls = self, []
 
-    def remote(self, *arguments):
-        self.calls.append(arguments)
+    def remote(self, sender, sent_s, packet):
+        self.calls.append((sender, msgspec.msgpack.decode(packet, type=Packet[bytes])))
         return object()
 
 
-def test_what_waits_for_a_peer_leaves_in_one_call_with_the_number_of_its_first():
-    bo, cy, settled = Handle(), Handle(), []
-    post = Post("ana", {"bo": bo, "cy": cy}, settled.append)
-    mail = Mail("ana", "Count", b"x", 0.5)
-    for peer in ("bo", "bo", "cy"):
-        post.put(peer, mail)
-    post.flush()
-    post.put_now("bo", mail)
-    one = ("Count", 0.5, b"x")
-    sent = [(me, first, msgspec.msgpack.decode(parcel, type=list[tuple])) for me, first, parcel in bo.calls]
-    assert sent == [("ana", 1, [one, one]), ("ana", 3, [one])] and len(cy.calls) == 1
-    assert settled == [2, 1, 1] and post.sent == 4
+DONE = Codec(MESSAGES).encode(MESSAGES[2]())
 
 
-def test_mail_for_a_lost_peer_is_dropped_and_settled():
-    settled = []
-    post = Post("ana", {"bo": Handle()}, settled.append)
-    post.put("bo", Mail("ana", "Count", b"", 0.0))
-    post.forget("bo")
-    post.put("bo", Mail("ana", "Count", b"", 0.0))
-    assert settled == [1, 1] and post.sent == 0
+def packet(first, count):
+    return msgspec.msgpack.encode(Packet(1, first, [DONE] * count, 1, 0, 0))
 
 
-def test_what_comes_twice_is_taken_once_and_a_gap_is_counted():
-    room = Room(Threads(messages=MESSAGES), Alone("ana", "nothing", 9), {"bo": Handle()})
-    parcel = [("Done", 0.0, Codec(MESSAGES).encode(MESSAGES[2]()))]
-    room.arrive("bo", 1, parcel * 2)
-    room.arrive("bo", 2, parcel * 2)
-    room.arrive("bo", 9, parcel)
-    items = [room.seat.inbox.take() for _ in range(5)]
-    assert [type(item) for item in items] == [Started, Mail, Mail, Mail, Mail]
-    assert (room.missing, room.numbers) == (5, {"bo": 9})
-    room.lose("bo")
-    room.arrive("bo", 10, parcel)
-    assert type(room.seat.inbox.take()).__name__ == "PeerLost" and room.seat.inbox.close() == 0
+def turn(run):
+    """What the party's thread does between two batches; what the party would have got."""
+    items = run.host._for_the_party(run.host.inbox.take(99, 0.0))
+    items += run.host._for_the_party(run.host.inbox.take(99, 0.0))
+    run._leave()
+    return items
+
+
+@pytest.fixture
+def ana():
+    made = ActorRun(HostOptions(), Alone("ana", "nothing", 9), Codec(MESSAGES), {"bo": Handle(), "cy": Handle()})
+    assert turn(made) == [Started()]
+    return made
+
+
+def test_what_waits_for_a_peer_leaves_in_one_call_with_the_number_of_its_first(ana):
+    bo, cy = ana._peers["bo"], ana._peers["cy"]
+    ana.carrier.send(Written(("bo", "cy"), DONE, "Done", 0))
+    ana.carrier.send(Written(("bo",), DONE, "Done", 0))
+    turn(ana)
+    ana.carrier.send(Written(("bo",), DONE, "Done", 0))
+    turn(ana)
+    assert [(sender, told.first, told.frames) for sender, told in bo.calls] == [
+        ("ana", 1, [DONE, DONE]),
+        ("ana", 3, [DONE]),
+    ]
+    assert len(cy.calls) == 1 and ana.news()["sent"] == 4
+
+
+def test_what_is_for_a_lost_peer_is_dropped_and_what_it_says_is_not_heard(ana):
+    bo = ana._peers["bo"]
+    ana.lose("bo")
+    ana.lose("bo")
+    assert turn(ana) == [PeerLost("bo")]
+    ana.carrier.send(Written(("bo",), DONE, "Done", 0))
+    ana.arrive("bo", 0.0, packet(1, 1))
+    assert turn(ana) == [] and bo.calls == []
+    assert (ana.news()["sent"], ana.news()["taken"]) == (0, 0)
+
+
+def test_what_comes_twice_is_taken_once_and_what_comes_early_waits_for_the_call_that_failed(ana):
+    for first, count in ((1, 2), (2, 2), (5, 1)):
+        ana.arrive("bo", 0.0, packet(first, count))
+    assert [letter.number for letter in turn(ana)] == [1, 2, 3]
+    assert ana.news()["taken"] == 3
+    ana.arrive("bo", 0.0, packet(4, 1))
+    assert [letter.number for letter in turn(ana)] == [4, 5]

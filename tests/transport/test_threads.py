@@ -8,18 +8,19 @@ import pytest
 from toys import MESSAGES, Counter, expected_folds
 
 from offbeat.algorithms import afsgd_vp, vfb2
-from offbeat.errors import BadData
+from offbeat.errors import BadData, PeerFailed
 from offbeat.learning import central
 from offbeat.learning.blocks import make_block
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
 from offbeat.message.codec import Codec
-from offbeat.party.contract import Compute, Computed, Finish, Send, Started, Wake, Woken
+from offbeat.party.contract import Compute, Computed, Finish, Started, Wake, Woken
 from offbeat.party.member import LinearOptions
 from offbeat.party.survey import Problem
+from offbeat.runtime.drive import Written
 from offbeat.runtime.recovery import recover
 from offbeat.runtime.simulator import CostModel, Link
-from offbeat.runtime.threads import Inbox, Mail, Scheduler, Threads, digest_of
+from offbeat.runtime.threads import ThreadRun, Threads, digest_of
 
 NAMES = ("ana", "bo", "cy")
 
@@ -80,7 +81,7 @@ def test_learning_reaches_the_optimum_and_replays_bit_for_bit(build, more, messa
     replayed = {}
     for party in learners(build, **more)[0]:
         again = recover(party, Codec(messages), tmp_path, from_start=True)
-        assert again.marks == 1
+        assert again.marks >= 1
         replayed[party.name] = again.drive.digest
     assert digest_of(replayed) == outcome.digest
 
@@ -162,38 +163,12 @@ def test_a_limit_of_time_ends_the_run():
     assert "limit of 0 seconds" in outcome.stalled
 
 
-# -- the pieces --------------------------------------------------------------------------------------------------------
+# -- bounds ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_inbox_bounds_mail_and_never_refuses_own_events():
-    inbox = Inbox(2)
-    mail = Mail("bo", "Count", b"", 0.0)
-    assert [inbox.put(mail) for _ in range(3)] == [True, True, False]
-    assert inbox.put(Computed(1)) is True
-    assert [inbox.take() for _ in range(3)] == [mail, mail, Computed(1)]
-    assert inbox.put(mail) is True
-    assert inbox.close() == 1 and inbox.close() == 0
-    assert inbox.put(Computed(2)) is False and inbox.take() is None
-
-
-def test_the_scheduler_calls_in_the_order_of_time():
-    called, over = [], threading.Event()
-    scheduler = Scheduler(lambda: 10.0)
-    for time_s in (3.0, 1.0, 2.0, 1.0):
-        scheduler.at(time_s, partial(called.append, time_s))
-    scheduler.at(9.0, over.set)
-    scheduler.start()
-    assert over.wait(10)
-    scheduler.close()
-    assert called == [1.0, 1.0, 2.0, 3.0]
-
-
-def test_dropped_mail_is_counted_and_said():
-    gate = threading.Event()
-    flood = Alone([*(Send("bo", MESSAGES[1](i)) for i in range(50)), Compute(1, job=gate.set)], then=[Finish("passes")])
-    slow = Alone([], "bo", then=[Finish("passes")])
-    slow.before = partial(gate.wait, 10)
-    outcome = Threads(messages=MESSAGES, inbox_max=1).run([flood, slow])
-    said = [value for _, party, name, value in outcome.observations if (party, name) == ("bo", "alarm")]
-    assert said == ["49 messages were dropped: its inbox was full"]
-    assert len(slow.seen) == 2
+def test_a_party_that_falls_too_far_behind_ends_the_run():
+    run = ThreadRun(Threads(messages=MESSAGES, inbox_max=7), [Alone(), Alone(name="bo")], None)
+    for _ in range(7):
+        run._post("ana", Written(("bo",), b"", "Count", 0))
+    with pytest.raises(PeerFailed, match="'bo' is 7 messages behind"):
+        run._post("ana", Written(("bo",), b"", "Count", 0))

@@ -12,8 +12,9 @@ import msgspec
 
 from offbeat import errors
 from offbeat.errors import OffbeatError, PeerFailed
+from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.grpc.identity import Identity, Member, Roster
-from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, SERVICE, Bounds, offbeat_version
+from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, SERVICE, offbeat_version
 
 METHOD = "Control"
 ENDED_PHASES = ("done", "failed", "refused", "stopped")

@@ -47,6 +47,22 @@ class Outcome:
     out_of_time: bool = False  # it was broken off at the runtime's limit of time, as asked
 
 
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
+    """Several parties' outcomes as one of all."""
+    return Outcome(
+        clock=outcomes[0].clock,
+        time_s=max(outcome.time_s for outcome in outcomes),
+        digest=" ".join(outcome.digest for outcome in outcomes),
+        finished={name: finish for outcome in outcomes for name, finish in outcome.finished.items()},
+        observations=sorted((row for outcome in outcomes for row in outcome.observations), key=lambda row: row[0]),
+        tallies={name: tally for outcome in outcomes for name, tally in outcome.tallies.items()},
+        timeline=sorted(row for outcome in outcomes for row in outcome.timeline),
+        events=sum(outcome.events for outcome in outcomes),
+        lost=tuple(sorted({name for outcome in outcomes for name in outcome.lost})),
+        stalled="; ".join(outcome.stalled for outcome in outcomes if outcome.stalled),
+    )
+
+
 Look = Callable[[float], float | None]
 """Called with the time; returns the seconds until the next look, or None to end the run here."""
 

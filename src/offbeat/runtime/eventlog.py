@@ -2,14 +2,14 @@
 
     events/<party>.log      records, each behind its length and checksum; an unfinished last one is as if never written
 
-A log with its party's constructor arguments is the whole run of that party: `replay` feeds it again and gets the same
-messages, bit for bit. Results of jobs are not stored; jobs are pure, so replay does them again. No key is in a log: it
-holds what came in, by the codec, and numbers.
+A log with its party's constructor arguments is the whole run of that party: `feed` gives it the events again and gets
+the same messages, bit for bit. Results of jobs are stored only where a runtime asks for it; jobs are pure, so they are
+done again. No key is in a log: it holds what came in, by the codec, and numbers.
 """
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
@@ -17,7 +17,8 @@ from zlib import crc32
 import msgspec
 
 from offbeat.errors import BadInput, PeerFailed
-from offbeat.party.contract import Event, Party, PartyName, PeerBack, PeerLost, Received, Started, Woken
+from offbeat.message.codec import decode_state, encode_state
+from offbeat.party.contract import Computed, Event, Party, PartyName, PeerBack, PeerLost, Received, Started, Woken
 from offbeat.runtime.drive import Drive, Written
 
 FORMAT = 1
@@ -35,6 +36,7 @@ class Header(Record, frozen=True, gc=False):
     run: str
     job: str
     offbeat: str
+    base: int = 0  # messages to each peer are numbered from `base` + 1 on
 
 
 class LogStarted(Record, frozen=True, gc=False):
@@ -48,7 +50,10 @@ class LogReceived(Record, frozen=True, gc=False):
 
 
 class LogComputed(Record, frozen=True, gc=False):
+    """`result`: of a job that would give another one if it were done again, such as one that draws secret noise."""
+
     ticket: int
+    result: bytes = b""
 
 
 class LogWoken(Record, frozen=True, gc=False):
@@ -81,6 +86,23 @@ AnyRecord = Header | LogStarted | LogReceived | LogComputed | LogWoken | LogLost
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
+
+
+def record_of(event: Event, number: int = 0, frame: bytes = b"", *, results: bool = False) -> AnyRecord:
+    """What the log holds of an event. A message is kept as the bytes that came, with its number; a job's result, if
+    `results` are to be kept."""
+    if type(event) is Received:
+        return LogReceived(event.sender, number, frame)
+    if type(event) is Computed:
+        return LogComputed(event.ticket, encode_state([event.result]) if results else b"")
+    if type(event) is Woken:
+        return LogWoken(event.token)
+    if type(event) is PeerLost:
+        return LogLost(event.peer)
+    if type(event) is PeerBack:
+        return LogBack(event.peer)
+    assert type(event) is Started, event
+    return LogStarted(event.resumed)
 
 
 class EventLog:
@@ -157,28 +179,31 @@ class Replayed:
     acknowledged: dict[PartyName, int] = field(default_factory=dict)
     events: int = 0
     marks: int = 0
+    base: int = 0
+    segment: int = 0  # of the log, the newest one
+    carried: bool = False  # the party's memory comes from an earlier run
 
     def wrote(self, written: Written) -> None:
         for peer in written.to:
-            self.sent[peer] = self.sent.get(peer, 0) + 1
+            self.sent[peer] = self.sent.get(peer, self.base) + 1
             self.kept.setdefault(peer, []).append(written.frame)
 
     def trim(self, peer: PartyName, number: int) -> None:
         self.acknowledged[peer] = number
         kept = self.kept.get(peer, [])
-        first = self.sent.get(peer, 0) - len(kept) + 1
+        first = self.sent.get(peer, self.base) - len(kept) + 1
         del kept[: max(0, number - first + 1)]
 
 
-def replay(into: Replayed, path: Path, *, start: int = 0) -> Replayed:
+def feed(into: Replayed, records: Iterable[tuple[int, AnyRecord]], where: str) -> Replayed:
     """Feed a log to a party and rebuild what it had open; a digest that does not match is an error with its place."""
-    for offset, record in read_log(path, start):
+    for offset, record in records:
         if type(record) is Header:
-            _check_header(record, into.drive.party, path)
+            _check_header(record, into.drive.party, where)
         elif type(record) is LogAcknowledged:
             into.trim(record.peer, record.number)
         elif type(record) is LogMark:
-            _check_mark(record, into, path, offset)
+            _check_mark(record, into, where, offset)
         else:
             if type(record) is LogReceived:
                 into.accepted[record.sender] = record.number
@@ -194,6 +219,8 @@ def _event(record: AnyRecord, drive: Drive) -> Event:
     if type(record) is LogReceived:
         return Received(record.sender, drive.codec.decode(record.frame))
     if type(record) is LogComputed:
+        if record.result:
+            return Computed(record.ticket, decode_state(record.result)[0])
         return drive.compute(record.ticket)
     if type(record) is LogWoken:
         return Woken(record.token)
@@ -205,18 +232,18 @@ def _event(record: AnyRecord, drive: Drive) -> Event:
     return Started(record.resumed)
 
 
-def _check_header(header: Header, party: Party, path: Path) -> None:
+def _check_header(header: Header, party: Party, where: str) -> None:
     if header.format != FORMAT:
-        raise BadInput(f"{path} has log format {header.format}; this version of offbeat ({FORMAT}) cannot read it.")
+        raise BadInput(f"{where} has log format {header.format}; this version of offbeat ({FORMAT}) cannot read it.")
     if header.party != party.name:
-        raise BadInput(f"{path} is the log of '{header.party}', expected that of '{party.name}'.")
+        raise BadInput(f"{where} is the log of '{header.party}', expected that of '{party.name}'.")
 
 
-def _check_mark(mark: LogMark, into: Replayed, path: Path, offset: int) -> None:
+def _check_mark(mark: LogMark, into: Replayed, where: str, offset: int) -> None:
     into.marks += 1
     if (mark.events, mark.digest) != (into.drive.events, into.drive.digest):
         raise PeerFailed(
-            f"replaying {path} gave other effects than the run: after {into.drive.events} events (byte {offset}) the "
+            f"replaying {where} gave other effects than the run: after {into.drive.events} events (byte {offset}) the "
             f"digest is {into.drive.digest.hex()}, the run had {mark.digest.hex()} after {mark.events}. The party was "
             "built from other data or options, or its code is not the code that ran."
         )

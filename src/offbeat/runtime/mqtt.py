@@ -1,57 +1,43 @@
 """Edges behind NAT: the same party objects over a real MQTT broker. Needs the extra `mqtt`.
 
-A party is one client of the broker. Its events are handled one at a time on the thread that called `serve`; jobs run
-on worker threads; paho's own thread reads and writes the socket. What is written here is at least once (QoS 1) and
-made once: an envelope's number rises for ever, so a message that comes twice is recognised.
+A party is one client of the broker. A host carries it, on the thread that called `serve`; paho's own thread reads and
+writes the socket. A broker delivers at least once while its queues hold; deliveries of our own, numbered and
+acknowledged from log to log, make that once and in order, whatever the broker forgets.
 
-    crash      before anything is sent, the party's snapshot is on disk: what left is never forgotten
-    restart    of the broker: paho connects again, subscriptions and queued messages were kept, parties ask again
+    crash      events are in the party's log before anything leaves: a party goes on where it was, and what left is
+               never forgotten, nor sent again with other contents
+    restart    of the broker: paho connects again, and what was not acknowledged is repeated
     last will  the broker tells the others when a party vanishes (PeerLost) and when it is back (PeerBack)
-    bounds     frames, inbox, outgoing queue and messages in flight are limited; what does not fit is dropped and
-               counted, and the protocols ask again
+    bounds     frames, inbox, outgoing queue and unacknowledged messages are limited; what the inbox and the queue do
+               not take is dropped, counted, and repeated later
 """
 
-import hashlib
-import heapq
-import queue
 import socket
 import ssl
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
-from time import monotonic, time_ns
+from time import time_ns
 from typing import Any
 
-from offbeat.errors import BadFrame, BadInput, NotInstalled, PeerFailed
+from offbeat.errors import BadInput, NotInstalled, PeerFailed
 from offbeat.message.codec import Codec
-from offbeat.message.envelope import Envelope, seal, unseal
-from offbeat.party.contract import (
-    Compute,
-    Computed,
-    Event,
-    Finish,
-    Message,
-    Observe,
-    Party,
-    PartyName,
-    PeerBack,
-    PeerLost,
-    Received,
-    Started,
-    Wake,
-    Woken,
-)
+from offbeat.party.contract import Finish, Message, Party, PartyName, PeerBack, PeerLost
+from offbeat.runtime import delivery
 from offbeat.runtime.broker import FRAME_BYTES, INFLIGHT_MESSAGES
-from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
-from offbeat.runtime.contract import Look, Outcome, Tally
-from offbeat.runtime.drive import Drive, Step, Written
+from offbeat.runtime.contract import Look, Outcome, joined
+from offbeat.runtime.drive import Written
+from offbeat.runtime.host import NO_DELAY, HostOptions, PartyHost
+from offbeat.runtime.packets import PacketCarrier
+from offbeat.runtime.recovery import carry_over
 
-HERE, LOST = b"here", b"lost"
-REMEMBERED = 4096  # numbers kept of each sender, to recognise what comes twice
+HERE, LOST, LEFT = b"here", b"lost", b""
+FRAME_WRAPPING = 1024
+FAREWELL_S = 5.0
+TIMING = delivery.Timing(answer_s=0.2, first_s=3.0, least_s=1.0, most_s=30.0)
 
 
 @dataclass(frozen=True)
@@ -82,9 +68,13 @@ class Bounds:
     inbox: int = 1000
     outgoing: int = 1000
     inflight: int = INFLIGHT_MESSAGES
+    window: int = 256  # messages to one peer that are not acknowledged
     connect_s: float = 60.0
     keepalive_s: int = 15
-    linger_s: float = 5.0
+    linger_s: float = 30.0  # a finished party stays so long for peers that lack messages, be they lost or slow
+
+    def of_delivery(self) -> delivery.Bounds:
+        return delivery.Bounds(frame_bytes=self.frame_bytes, packet_frames=32, window_frames=self.window)
 
 
 @dataclass
@@ -100,10 +90,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class Mqtt:
-    """Runs parties over a broker. `folder` keeps snapshots (None: nothing survives a crash).
+    """Runs parties over a broker. `folder` keeps their logs (None: nothing survives a crash).
 
-    `durable`: write the snapshot before every send (an edge, whose ledger must not forget); otherwise every
-    `snapshot_s` seconds (a cloud, which may go back a little).
+    `durable`: the log is forced to the disk before anything leaves, and survives a power cut too (an edge, whose ledger
+    must not forget); otherwise it survives a crash of the process. Behind a snapshot, written every `snapshot_s`
+    seconds, the log is removed.
     """
 
     address: Address
@@ -117,7 +108,7 @@ class Mqtt:
 
     def serve(self, party: Party, look: Look | None = None) -> Outcome:
         """Carry one party until it finishes."""
-        return _Seat(self, party, look).run()
+        return MqttRun(self, party, look).run()
 
     def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
         """Carry several parties of this process, one client and one thread each."""
@@ -128,7 +119,7 @@ class Mqtt:
 
         def work(party: Party, eyes: Look | None) -> None:
             try:
-                outcomes[party.name] = _Seat(self, party, eyes, gate).run()
+                outcomes[party.name] = MqttRun(self, party, eyes, gate).run()
             except BaseException as problem:
                 problems.append(problem)
                 gate.abort()
@@ -143,60 +134,45 @@ class Mqtt:
             thread.join()
         if problems:
             raise problems[0]
-        return _joined([outcomes[party.name] for party in parties])
+        return joined([outcomes[party.name] for party in parties])
+
+    def host_options(self) -> HostOptions:
+        return HostOptions(
+            run_name=self.run_name,
+            folder=self.folder,
+            resume=True,
+            base=time_ns(),  # above every number of an earlier life that left no log
+            keep_log=False,
+            keep_results=True,
+            checkpoint_s=self.snapshot_s,
+            fsync=self.durable,
+            costs=replace(NO_DELAY, lanes=self.lanes),
+        )
 
 
-def _joined(outcomes: Sequence[Outcome]) -> Outcome:
-    """Several parties' outcomes as one."""
-    digest = hashlib.sha256("".join(outcome.digest for outcome in outcomes).encode()).hexdigest()
-    return Outcome(
-        clock="wall",
-        time_s=max(outcome.time_s for outcome in outcomes),
-        digest=digest,
-        finished={name: finish for outcome in outcomes for name, finish in outcome.finished.items()},
-        observations=sorted((row for outcome in outcomes for row in outcome.observations), key=lambda row: row[0]),
-        tallies={name: tally for outcome in outcomes for name, tally in outcome.tallies.items()},
-        timeline=[row for outcome in outcomes for row in outcome.timeline],
-        events=sum(outcome.events for outcome in outcomes),
-        stalled="; ".join(outcome.stalled for outcome in outcomes if outcome.stalled),
-    )
-
-
-class _Seat:
+class MqttRun:
     """One party and its client."""
 
     def __init__(self, setting: Mqtt, party: Party, look: Look | None, gate: threading.Barrier | None = None) -> None:
-        self.setting, self.party, self.name, self.look, self.gate = setting, party, party.name, look, gate
-        self.codec = Codec(setting.messages)
-        self.drive = Drive(party, self.codec)
-        self.inbox: queue.Queue[tuple[str, bytes]] = queue.Queue(setting.bounds.inbox)
-        self.own: queue.Queue[Event] = queue.Queue()  # one for each job asked for
-        self.news = threading.Event()
-        self.timers: list[tuple[float, int, int]] = []
-        self.order = 0
-        self.jobs = ThreadPoolExecutor(setting.lanes, thread_name_prefix=f"offbeat-{self.name}-lane")
-        self.problem: BaseException | None = None
-        self.sequence = time_ns()  # above every number of an earlier life
-        self.heard: dict[PartyName, OrderedDict[int, None]] = {}
+        self.setting, self.name, self.look, self.gate = setting, party.name, look, gate
+        codec, self.counts = Codec(setting.messages), Counts()
+        self.carrier = PacketCarrier(
+            codec,
+            setting.bounds.of_delivery(),
+            TIMING,
+            self._transmit,
+            lambda letter: self.host.receive(letter),
+            lambda: self.host.base,
+        )
+        self.host = PartyHost(
+            party, codec, setting.host_options(), self._send, links=self.carrier.links, turn=self._turn
+        )
         self.lost: set[PartyName] = set()
-        self.counts = Counts()
-        self.tally = Tally()
-        self.begin = monotonic()
-        self.snapshot_due = 0.0
-        self.observations: list[tuple[float, PartyName, str, Any]] = []
         self.connected = threading.Event()
+        self.refusal: PeerFailed | None = None
+        self.look_due_s = 0.0 if look is not None else inf
         self.client = _client(setting, self.name, self._on_connect, self._on_message)
-        self.client.on_subscribe = self._on_subscribe
-        self.act: dict[type, Callable[[Any], None]] = {
-            Written: self._post,
-            Compute: self._compute,
-            Wake: self._wake,
-            Observe: self._observe,
-            Finish: lambda step: None,
-        }
-
-    def now(self) -> float:
-        return monotonic() - self.begin
+        self.client.on_subscribe = lambda *_: self.connected.set()
 
     # -- paho's thread -------------------------------------------------------------------------------------------
 
@@ -205,229 +181,108 @@ class _Seat:
 
     def _on_connect(self, client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
-            self.problem = PeerFailed(f"The broker refused {self.name!r}: {reason}.")
-            self.news.set()
+            self.refusal = PeerFailed(f"The broker refused {self.name!r}: {reason}.")
+            self.host.fail(self.refusal)
             self.connected.set()
             return
         self.counts.connections += 1
         client.subscribe([(self._topic("to", self.name, "+"), 1), (self._topic("status", "+"), 1)])
         client.publish(self._topic("status", self.name), HERE, qos=1, retain=True)
 
-    def _on_subscribe(self, client: Any, userdata: Any, mid: Any, reasons: Any, properties: Any) -> None:
-        self.connected.set()
-
     def _on_message(self, client: Any, userdata: Any, message: Any) -> None:
-        try:
-            self.inbox.put_nowait((message.topic, message.payload))
-        except queue.Full:
+        """The last word of a topic is who wrote to it, by the broker's access rules."""
+        *_, about, who = message.topic.split("/")
+        if about == "status":
+            self.host.do(partial(self._status, who, message.payload))
+        elif len(message.payload) > self.setting.bounds.frame_bytes + FRAME_WRAPPING:
+            self.counts.refused_frames += 1
+        elif len(self.host.inbox) >= self.setting.bounds.inbox:
             self.counts.dropped_in += 1
-        self.news.set()
+        else:
+            self.host.do(partial(self._heard, who, message.payload))
 
     # -- the party's thread --------------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        resumed = self._restore()
-        self._connect()
+        if self.setting.folder is not None:
+            carry_over(self.host.party, self.host.codec, self.setting.folder, self.setting.run_name)
+        self.host.begin()
+        self.lost = set(self.host.drive.lost)
         try:
+            self._connect()
             if self.gate is not None:
                 self.gate.wait(self.setting.bounds.connect_s)
-            self._handle(Started(resumed))
-            while self.drive.finished is None:
-                self._turn()
+            self.host.run()
+            self.host.linger(lambda: self.carrier.settled, self.setting.bounds.linger_s)
         finally:
-            self._close()
+            self._leave()
         return self._outcome()
 
-    def _restore(self) -> bool:
-        if self.setting.folder is None:
-            return False
-        state = read_checkpoint(self.setting.folder / "checkpoints", self.name)
-        if state is None:
-            return False
-        self.party.restore(state["party"])
-        return True
-
     def _connect(self) -> None:
-        self.client.connect_async(self.setting.address.host, self.setting.address.port, self.setting.bounds.keepalive_s)
+        address, bounds = self.setting.address, self.setting.bounds
+        self.client.connect_async(address.host, address.port, bounds.keepalive_s)
         self.client.loop_start()
-        if not self.connected.wait(self.setting.bounds.connect_s) or self.problem is not None:
-            self._stop_client()
-            address = self.setting.address
-            raise self.problem or PeerFailed(
+        if not self.connected.wait(bounds.connect_s) or self.refusal is not None:
+            raise self.refusal or PeerFailed(
                 f"{self.name!r} could not reach the broker at {address.host}:{address.port} within "
-                f"{self.setting.bounds.connect_s:g} s. Is it running, and does it accept this certificate?"
+                f"{bounds.connect_s:g} s. Is it running, and does it accept this certificate?"
             )
 
-    def _turn(self) -> None:
-        """Handle whatever there is, or wait for the next thing."""
-        if self.problem is not None:
-            raise self.problem
-        event = self._next_event()
-        if event is not None:
-            self._handle(event)
-            return
-        self.news.wait(self._wait_s())
-        self.news.clear()
-        self._take_look()
+    def _heard(self, sender: PartyName, payload: bytes) -> None:
+        self.carrier.heard(sender, payload, self.host.now())
 
-    def _next_event(self) -> Event | None:
-        if not self.own.empty():
-            return self.own.get_nowait()
-        if self.timers and self.timers[0][0] <= self.now():
-            return Woken(heapq.heappop(self.timers)[2])
-        while not self.inbox.empty():
-            event = self._open(*self.inbox.get_nowait())
-            if event is not None:
-                return event
-        return None
-
-    def _wait_s(self) -> float:
-        """Until the next timer; at most a second, so that a look and a fault are never far."""
-        if not (self.own.empty() and self.inbox.empty()):
-            return 0.0
-        next_timer = self.timers[0][0] - self.now() if self.timers else 1.0
-        return min(max(next_timer, 0.0), 1.0 if self.look is None else 0.1)
-
-    def _open(self, topic: str, payload: bytes) -> Event | None:
-        """A message as an event; None for what is not for us, broken, or here for the second time."""
-        words = topic.split("/")
-        if len(words) == 4 and words[2] == "status":
-            return self._status(words[3], payload)
-        if len(words) != 5 or len(payload) > self.setting.bounds.frame_bytes:
-            self.counts.refused_frames += 1
-            return None
-        try:
-            envelope = unseal(payload)
-            body = self.codec.decode(envelope.body)
-        except BadFrame:
-            self.counts.refused_frames += 1
-            return None
-        sender = words[4]
-        if (envelope.sender, envelope.receiver, envelope.run) != (sender, self.name, self.setting.run_name):
-            self.counts.refused_frames += 1
-            return None
-        if self._heard_before(sender, envelope.sequence):
-            self.counts.repeated += 1
-            return None
-        return Received(sender, body)
-
-    def _heard_before(self, sender: PartyName, sequence: int) -> bool:
-        numbers = self.heard.setdefault(sender, OrderedDict())
-        if sequence in numbers:
-            return True
-        numbers[sequence] = None
-        if len(numbers) > REMEMBERED:
-            numbers.popitem(last=False)
-        return False
-
-    def _status(self, peer: PartyName, payload: bytes) -> Event | None:
+    def _status(self, peer: PartyName, payload: bytes) -> None:
         if peer == self.name:
-            return None
-        if payload == LOST and peer not in self.lost:
+            return
+        if payload == LEFT:
+            self.carrier.links[peer].close()
+        elif payload == LOST and peer not in self.lost:
             self.lost.add(peer)
-            return PeerLost(peer)
-        if payload == HERE and peer in self.lost:
-            self.lost.discard(peer)
-            return PeerBack(peer)
-        return None
+            self.host.tell(PeerLost(peer))
+        elif payload == HERE:
+            self.carrier.links[peer].open()
+            if peer in self.lost:
+                self.lost.discard(peer)
+                self.host.tell(PeerBack(peer))
 
-    def _handle(self, event: Event) -> None:
-        steps = self.drive.handle(event)
-        self.tally.events += 1
-        self._keep(steps)
-        for step in steps:
-            self.act[type(step)](step)
+    def _send(self, step: Written) -> None:
+        self.carrier.send(step)
 
-    def _keep(self, steps: Sequence[Step]) -> None:
-        """The snapshot goes to disk before what it accounts for leaves."""
-        if self.setting.folder is None:
-            return
-        sends = self.setting.durable and any(type(step) is Written for step in steps)
-        if sends or self.now() >= self.snapshot_due or self.drive.finished is not None:
-            write_checkpoint(self.setting.folder / "checkpoints", self.name, {"party": self.party.snapshot()})
-            self.snapshot_due = self.now() + self.setting.snapshot_s
+    def _transmit(self, peer: PartyName, packet: bytes) -> None:
+        sent = self.client.publish(self._topic("to", peer, self.name), packet, qos=1)
+        self.counts.dropped_out += sent.rc == _QUEUE_FULL
 
-    # -- effects -------------------------------------------------------------------------------------------------
-
-    def _post(self, step: Written) -> None:
-        row = self.tally.sent.setdefault(step.kind, [0, 0])
-        row[0] += len(step.to)
-        row[1] += len(step.to) * step.payload_bytes
-        for receiver in step.to:
-            self.sequence += 1
-            frame = seal(Envelope(self.setting.run_name, self.name, receiver, self.sequence, step.frame))
-            if len(frame) > self.setting.bounds.frame_bytes:
-                raise PeerFailed(
-                    f"a {step.kind} of {len(frame)} bytes to {receiver!r} is larger than the "
-                    f"{self.setting.bounds.frame_bytes} bytes that one message may have; raise `frame_bytes` here "
-                    "and in the broker's configuration, or use a smaller model."
-                )
-            sent = self.client.publish(self._topic("to", receiver, self.name), frame, qos=1)
-            self.counts.dropped_out += sent.rc == _QUEUE_FULL
-
-    def _compute(self, step: Compute) -> None:
-        if step.job is None:
-            self.own.put(Computed(step.ticket))
-            return
-        self.jobs.submit(self._timed, step.job).add_done_callback(partial(self._job_done, step.ticket))
-
-    def _timed(self, job: Callable[[], Any]) -> tuple[Any, float]:
-        begin = monotonic()
-        return job(), monotonic() - begin
-
-    def _job_done(self, ticket: int, future: "Future[tuple[Any, float]]") -> None:
-        if future.cancelled():
-            return
-        problem = future.exception()
-        if problem is not None:
-            self.problem = problem
-        else:
-            result, spent_s = future.result()
-            self.tally.compute_s += spent_s
-            self.own.put(Computed(ticket, result))
-        self.news.set()
-
-    def _wake(self, step: Wake) -> None:
-        self.order += 1
-        heapq.heappush(self.timers, (self.now() + step.after_s, self.order, step.token))
-
-    def _observe(self, step: Observe) -> None:
-        self.observations.append((self.now(), self.name, step.name, step.value))
-
-    def _take_look(self) -> None:
-        if self.look is not None and self.look(self.now()) is None:
-            self.drive.finished = Finish("stopped", "ended by the observer")
+    def _turn(self) -> float:
+        """Packets leave; the observer looks when its time has come."""
+        now = self.host.now()
+        if now >= self.look_due_s and self.look is not None and self.host.drive.finished is None:
+            after_s = self.look(now)
+            self.look_due_s = inf if after_s is None else now + after_s
+            if after_s is None:
+                self.host.end(Finish("stopped", "ended by the observer"))
+        return min(self.carrier.turn(now), self.look_due_s)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def _close(self) -> None:
-        self.jobs.shutdown(wait=True, cancel_futures=True)
-        farewell = self.client.publish(self._topic("status", self.name), b"", qos=1, retain=True)
+    def _leave(self) -> None:
+        """Who has finished wants nothing more; who has not may come back, and is lost until then."""
+        self.host.close()
+        status = LEFT if self.host.drive.finished is not None else LOST
+        farewell = self.client.publish(self._topic("status", self.name), status, qos=1, retain=True)
         try:
-            farewell.wait_for_publish(self.setting.bounds.linger_s)
+            farewell.wait_for_publish(FAREWELL_S)
         except (RuntimeError, ValueError):
             self.counts.dropped_out += 1  # the broker is away: the last will speaks for us
-        self._stop_client()
-
-    def _stop_client(self) -> None:
         self.client.disconnect()
         self.client.loop_stop()
 
     def _outcome(self) -> Outcome:
-        assert self.drive.finished is not None
-        for name, value in vars(self.counts).items():
-            self.observations.append((self.now(), self.name, f"mqtt_{name}", value))
-        return Outcome(
-            clock="wall",
-            time_s=self.now(),
-            digest=self.drive.digest.hex(),
-            finished={self.name: self.drive.finished},
-            observations=self.observations,
-            tallies={self.name: self.tally},
-            timeline=[],
-            events=self.drive.events,
-            lost=tuple(sorted(self.lost)),
-        )
+        outcome = self.host.outcome()
+        self.counts.repeated = self.carrier.repeated
+        self.counts.refused_frames += self.carrier.refused
+        counted = [(outcome.time_s, self.name, f"mqtt_{name}", value) for name, value in vars(self.counts).items()]
+        outcome.observations.extend(counted)
+        return outcome
 
 
 _QUEUE_FULL = 15  # paho's MQTT_ERR_QUEUE_SIZE

@@ -234,47 +234,44 @@ class _Family:
 
     def _wait(self) -> None:
         deadline = time.monotonic() + self.setting.timeout_s
-        while any(child.poll() is None for child in self.children.values()) or self._again():
+        while self._attend():
             if time.monotonic() > deadline:
                 raise PeerFailed(f"the parties' processes did not end within {self.setting.timeout_s:g} s.")
-            self._again()
-            self._note_gone()
             if self.interrupted() and not self.stopping:
                 self.stopping = True
                 for name in self.names:
                     self._tell(name, {"stop": STOPPED})
             time.sleep(_POLL_S)
 
-    def _note_gone(self) -> None:
-        """Tell the others of a process that died without a word; its peers alone would take long to believe it."""
-        for name, child in self.children.items():
-            if child.poll() in (None, 0) or name in self.gone or self._end_file(name).is_file():
+    def _attend(self) -> bool:
+        """Start again who was killed, as often as allowed; tell of who will not come back; whether anybody is there."""
+        codes = {name: child.poll() for name, child in self.children.items()}
+        there = any(code is None for code in codes.values())
+        for name, code in codes.items():
+            if code in (None, 0) or name in self.gone or self._end_file(name).is_file():
                 continue
-            self.gone[name] = how = self._how_ended(name)
-            policy = (self.setting.session or {}).get("on_loss", "wait")
-            log.warning("The process of '%s' %s; the others are told that it is lost (on_loss: %s).", name, how, policy)
-            for other in self.names:
-                if other not in self.gone:
-                    self._tell(other, {"lost": name, "how": how})
+            if code is not None and code < 0 and self.restarts[name] < self.setting.restarts and not self.stopping:
+                self._start_again(name)
+                there = True
+            else:
+                self._note_gone(name)
+        return there
 
-    def _again(self) -> bool:
-        """Start again what was killed by a signal, as often as allowed; True if anything was."""
-        restarted = False
-        for name, child in list(self.children.items()):
-            code = child.poll()
-            killed = code is not None and code < 0 and not self._end_file(name).is_file()
-            if killed and self.restarts[name] < self.setting.restarts and not self.stopping:
-                self.restarts[name] += 1
-                count = f"{self.restarts[name]} of at most {self.setting.restarts} times"
-                log.warning(
-                    "The process of '%s' %s; started again (%s), it goes on from its log.",
-                    name,
-                    self._how_ended(name),
-                    count,
-                )
-                self._start(name)
-                restarted = True
-        return restarted
+    def _start_again(self, name: PartyName) -> None:
+        self.restarts[name] += 1
+        count = f"{self.restarts[name]} of at most {self.setting.restarts} times"
+        how = self._how_ended(name)
+        log.warning("The process of '%s' %s; started again (%s), it goes on from its log.", name, how, count)
+        self._start(name)
+
+    def _note_gone(self, name: PartyName) -> None:
+        """Tell the others of a process that died without a word; its peers alone would take long to believe it."""
+        self.gone[name] = how = self._how_ended(name)
+        policy = (self.setting.session or {}).get("on_loss", "wait")
+        log.warning("The process of '%s' %s; the others are told that it is lost (on_loss: %s).", name, how, policy)
+        for other in self.names:
+            if other not in self.gone:
+                self._tell(other, {"lost": name, "how": how})
 
     def _end_file(self, name: PartyName) -> Path:
         return self.setting.folder / "ends" / f"{name}.msgpack"

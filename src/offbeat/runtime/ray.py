@@ -1,9 +1,9 @@
 """One organisation with a cluster: one Ray actor per party, on whatever nodes the cluster has.
 
-Each actor builds its party itself, from a factory's name and a plain specification, as a process of `processes` does,
-and carries it as a seat of `threads` is carried: real time, delays, lanes, a log that replays bit for bit. Here is the
-driver. It starts the actors, asks each of them now and then how it is, and notices the end, a limit of time, Ctrl-C,
-and an actor that died: the others are told that it is lost, and do as `on_loss` says; it is not started again.
+Each actor builds its party itself, from a factory's name and a plain specification, as a process of `processes` does.
+A host carries it, as on threads: real time, delays, lanes, a log that replays bit for bit. Here is the driver. It
+starts the actors, asks each of them now and then how it is, and notices the end, a limit of time, Ctrl-C, and an actor
+that died: the others are told that it is lost, and do as `on_loss` says; it is not started again.
 
     RAY_ADDRESS    names the cluster to use. Without it one is started on this machine, for this run and on loopback.
 """
@@ -28,10 +28,10 @@ from offbeat.errors import BadInput, NotInstalled, PeerFailed
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Party, PartyName
 from offbeat.runtime.contract import Look, Outcome
+from offbeat.runtime.host import NO_DELAY
 from offbeat.runtime.processes import STOPPED, bring_home, interruptions, joined
 from offbeat.runtime.ray_actor import PartyActor
 from offbeat.runtime.simulator.costs import CostModel
-from offbeat.runtime.threads import NO_DELAY
 
 log = logging.getLogger("offbeat.ray")
 

@@ -1,9 +1,9 @@
-"""Inside an actor of the runtime `ray`: one party, and the post to the others.
+"""Inside an actor of the runtime `ray`: one party, and its calls to the others.
 
-The party's seat (thread, inbox, lanes, log) and the timers are those of the runtime `threads`; here mail leaves by
-actor calls that carry our codec's bytes. What a party has for a peer by the time it has nothing else to do goes in one
-call, and few calls are on their way to a peer at a time. No call waits for anything at the actor that takes it, and an
-actor takes calls one at a time, in the order of their caller.
+The party's host (inbox, timers, lanes, log) is that of every real runtime, and so are the deliveries; here their
+packets travel by actor calls. What a party has for a peer after a batch of events goes in one call, and few calls are
+on their way to a peer at a time. No call waits for anything at the actor that takes it. A call that fails while both
+actors live is repeated like any packet that was lost.
 """
 
 import os
@@ -11,8 +11,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -22,174 +21,101 @@ from typing import Any
 import msgspec
 
 from offbeat.errors import BadInput, OffbeatError
-from offbeat.message.codec import decode_state, encode_state
-from offbeat.party.contract import Finish, Party, PartyName, PeerLost, Started
+from offbeat.message.codec import Codec, decode_state, encode_state, payload_bytes
+from offbeat.party.contract import Finish, Party, PartyName, PeerLost
 from offbeat.runtime.checkpoint import write_checkpoint
 from offbeat.runtime.contract import Outcome
+from offbeat.runtime.delivery import Bounds, Timing
+from offbeat.runtime.host import HostOptions, Letter, PartyHost
+from offbeat.runtime.packets import PacketCarrier
 from offbeat.runtime.processes import load_factory
 from offbeat.runtime.simulator.costs import CostModel
-from offbeat.runtime.threads import Hall, Inbox, Item, Mail, Seat, Threads
 
 CALLS_MOST = 32
 """So many calls to one peer may be on their way at a time; then whoever sends to it waits."""
-CALL_MAILS, CALL_BYTES = 256, 2**20
-BUSY_EVENTS = 16
-"""A party that always has something to do sends its mail off after so many events."""
+BOUNDS = Bounds(packet_frames=256)  # messages and bytes in one call
+TIMING = Timing(answer_s=0.1, first_s=5.0, least_s=2.0, most_s=30.0)
+BATCH_EVENTS = 16
 _PATIENCE_S = 0.5
 
-Parcel = list[tuple[str, float, bytes]]  # (kind, sent at, frame)
-_PARCEL: msgspec.msgpack.Decoder[Parcel] = msgspec.msgpack.Decoder(Parcel)
-_ENCODER = msgspec.msgpack.Encoder()
 
+class ActorRun:
+    """One party in its actor. It ends when it is told to: that nothing moves here does not mean that nothing comes."""
 
-class Post:
-    """What waits for the peers, and takes it to them when it is asked to: a call costs much, whatever it carries."""
-
-    def __init__(self, me: PartyName, peers: Mapping[PartyName, Any], left: Callable[[int], None]) -> None:
-        self._me, self._peers, self._left = me, dict(peers), left
-        self._waiting: dict[PartyName, deque[Mail]] = {peer: deque() for peer in peers}
+    def __init__(self, host_options: HostOptions, party: Party, codec: Codec, peers: Mapping[PartyName, Any]) -> None:
+        self.carrier = PacketCarrier(codec, BOUNDS, TIMING, self._transmit, self._take)
+        self.host = PartyHost(party, codec, host_options, self.carrier.send, links=self.carrier.links, turn=self._leave)
+        self.ended_s = inf
+        self._peers = dict(peers)  # without those that are lost
+        self._deliveries = {peer: self.carrier.links[peer].delivery for peer in peers}
         self._calls: dict[PartyName, list[Any]] = {peer: [] for peer in peers}
-        self._sent = dict.fromkeys(peers, 0)
-        self._lock = threading.RLock()
-        self._closed = False
+        self._over = threading.Event()
+        self.host.begin()  # before any message
 
-    @property
-    def sent(self) -> int:
-        """Messages handed over for the peers that are still there."""
-        return sum(list(self._sent.values()))
+    def run(self) -> Outcome:
+        try:
+            self.host.run()
+            if self.host.drive.finished is not None:
+                self.ended_s = self.host.now()  # the driver will notice a little later
+            self.host.linger(self._over.is_set, inf)
+        finally:
+            self.host.close()
+        return self.host.outcome()
 
-    def put(self, peer: PartyName, mail: Mail) -> None:
-        """What is for a lost peer is dropped."""
-        with self._lock:
-            if peer in self._waiting and not self._closed:
-                self._waiting[peer].append(mail)
-                return
-        self._left(1)
+    # -- from the actor's thread ---------------------------------------------------------------------------------
 
-    def put_now(self, peer: PartyName, mail: Mail) -> None:
-        self.put(peer, mail)
-        self.flush()
+    def arrive(self, sender: PartyName, sent_s: float, packet: bytes) -> None:
+        self.host.do(partial(self._heard, sender, sent_s, packet))
 
-    def flush(self) -> None:
-        """Everything that waits leaves; waits in turn for a peer that has not taken what it was sent."""
-        with self._lock:
-            for peer in [peer for peer, mail in self._waiting.items() if mail]:
-                while self._waiting.get(peer) and self._may_call(peer):
-                    self._call(peer, _some(self._waiting[peer]))
+    def lose(self, peer: PartyName) -> None:
+        self.host.do(partial(self._lose, peer))
 
-    def forget(self, peer: PartyName) -> None:
-        with self._lock:
-            dropped = len(self._waiting.pop(peer, ()))
-            self._sent.pop(peer, None)
-        self._left(dropped)
+    def stop(self) -> None:
+        self._over.set()  # before the host, which may be waiting for a peer
+        self.host.inbox.close()
 
-    def close(self) -> None:
-        self._closed = True
+    def news(self) -> dict[str, Any]:
+        ended = self.ended_s < inf
+        with_peers = [self._deliveries[peer] for peer in list(self._peers)]
+        return {
+            "finished": ended,
+            "open": 0 if ended else self.host.inbox.open,
+            "sent": sum(delivery.sent for delivery in with_peers),
+            "taken": sum(delivery.accepted for delivery in with_peers),
+        }
 
-    def _may_call(self, peer: PartyName) -> bool:
+    # -- the party's thread --------------------------------------------------------------------------------------
+
+    def _heard(self, sender: PartyName, sent_s: float, packet: bytes) -> None:
+        if sender in self._peers:  # what a lost one still had to say is not heard
+            self.carrier.heard(sender, packet, self.host.now(), sent_s)
+
+    def _take(self, letter: Letter) -> None:
+        """Where a link is to be slow, the message waits here for its time."""
+        assert letter.body is not None
+        transit_s = self.host.options.costs.link.transit_s(payload_bytes(letter.body))
+        self.host.receive(letter, letter.sent_s + transit_s if transit_s > 0 else 0.0)
+
+    def _lose(self, peer: PartyName) -> None:
+        if self._peers.pop(peer, None) is not None:
+            self.carrier.links[peer].close()
+            self.host.tell(PeerLost(peer))
+
+    def _leave(self) -> float:
+        """A call costs much, whatever it carries: what a batch of events had for a peer leaves in one."""
+        return self.carrier.turn(self.host.now())
+
+    def _transmit(self, peer: PartyName, packet: bytes) -> None:
+        if len(self._calls[peer]) >= CALLS_MOST:
+            self._wait_for(peer)
+        self._calls[peer].append(self._peers[peer].receive.remote(self.host.name, self.host.now(), packet))
+
+    def _wait_for(self, peer: PartyName) -> None:
         """Looking which calls were taken costs as much as a call: done once for many, when there are many."""
         import ray
 
-        while len(self._calls[peer]) >= CALLS_MOST and not self._closed:
+        while len(self._calls[peer]) >= CALLS_MOST and not self._over.is_set():
             _, self._calls[peer] = ray.wait(self._calls[peer], num_returns=CALLS_MOST // 2, timeout=_PATIENCE_S)
-        return not self._closed
-
-    def _call(self, peer: PartyName, parcel: Parcel) -> None:
-        first = self._sent[peer] + 1
-        self._sent[peer] += len(parcel)
-        self._calls[peer].append(self._peers[peer].receive.remote(self._me, first, _ENCODER.encode(parcel)))
-        self._left(len(parcel))
-
-
-class Tray(Inbox):
-    """An inbox that sends the party's mail off before the party waits for more, and now and then while it is busy."""
-
-    def __init__(self, most: int, flush: Callable[[], None]) -> None:
-        super().__init__(most)
-        self._flush, self._taken = flush, 0
-
-    def take(self) -> Item | None:
-        self._taken += 1
-        if not self._items or self._taken % BUSY_EVENTS == 0:
-            self._flush()
-        return super().take()
-
-
-def _some(waiting: deque[Mail]) -> Parcel:
-    """As many messages as one call takes; at least one."""
-    parcel: Parcel = []
-    size = 0
-    while waiting and len(parcel) < CALL_MAILS and (not parcel or size + len(waiting[0].frame) <= CALL_BYTES):
-        mail = waiting.popleft()
-        size += len(mail.frame)
-        parcel.append((mail.kind, mail.sent_s, mail.frame))
-    return parcel
-
-
-class Room(Hall):
-    """A hall with one seat. It ends when it is told to: that nothing moves here does not mean that nothing comes."""
-
-    def __init__(self, setting: Threads, party: Party, peers: Mapping[PartyName, Any]) -> None:
-        super().__init__(setting, [party], None)
-        self.seat = self.seats[party.name]
-        self.office = Post(party.name, peers, self.settled)
-        self.seat.inbox = Tray(setting.inbox_max, self.office.flush)
-        self.numbers = dict.fromkeys(peers, 0)  # of the last message that each peer's calls brought
-        self.missing, self.ended_s = 0, inf
-        self.deliver(self.seat, Started(), 0.0)  # before any mail
-
-    def run(self) -> Outcome:
-        self.scheduler.start()
-        self.seat.thread.start()
-        self._over.wait()
-        self.office.close()  # before the seat, which may be waiting in it
-        self._close()
-        if self.problem is not None:
-            raise self.problem
-        return self._outcome()
-
-    def stop(self) -> None:
-        self._over.set()
-
-    def news(self) -> dict[str, int]:
-        with self._state:
-            still = self._open
-        return {"open": still, "sent": self.office.sent, "taken": sum(self.numbers.values())}
-
-    def post(self, name: PartyName, mail: Mail, due_s: float) -> None:
-        if name == self.seat.name:
-            super().post(name, mail, due_s)
-            return
-        self.expected()
-        if due_s > 0:
-            self.scheduler.at(due_s, partial(self.office.put_now, name, mail))
-        else:
-            self.office.put(name, mail)
-
-    def settled(self, count: int = 1) -> None:
-        with self._state:
-            self._open -= count
-
-    def left(self, seat: Seat, finish: Finish) -> None:
-        self.office.flush()
-        self.ended_s = self.now()  # the driver will notice a little later
-        self.finished[seat.name] = finish
-        self.settled(seat.inbox.close())
-
-    def arrive(self, sender: PartyName, first: int, parcel: Parcel) -> None:
-        """What a peer's call brought. A call that failed on its way leaves a gap, which the protocols close."""
-        last = self.numbers.get(sender)
-        if last is None:  # held for lost: what it still had to say is not heard
-            return
-        self.missing += max(0, first - last - 1)
-        self.numbers[sender] = max(last, first + len(parcel) - 1)
-        for kind, sent_s, frame in parcel[max(0, last + 1 - first) :]:
-            self.deliver(self.seat, Mail(sender, kind, frame, sent_s), 0.0)
-
-    def lose(self, peer: PartyName) -> None:
-        if self.numbers.pop(peer, None) is not None:
-            self.office.forget(peer)
-            self.deliver(self.seat, PeerLost(peer), 0.0)
 
 
 class PartyActor:
@@ -221,25 +147,24 @@ class PartyActor:
         self.party, messages = load_factory(told["factory"])(told["spec"], self.name)
         if told["torch_threads"] and "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(told["torch_threads"])  # the last bits of a product depend on it
-        setting = Threads(
-            messages=messages,
-            costs=msgspec.msgpack.decode(told["costs"], type=CostModel),
-            folder=self.folder,
+        options = HostOptions(
             run_name=told["run"],
-            timeline_max=told["timeline_max"],
-            flush_every=1,  # the log must tell what this party had done when its process dies
+            folder=self.folder,
+            batch_events=BATCH_EVENTS,
+            costs=msgspec.msgpack.decode(told["costs"], type=CostModel),
+            timeline_most=told["timeline_max"],
         )
-        self.room = Room(setting, self.party, peers)
+        self.actor_run = ActorRun(options, self.party, Codec(messages), peers)
 
     def go(self, began_s: float) -> None:
         """Begin; `began_s` is the run's zero on the clock on the wall, the only one that nodes share."""
-        self.room.begin = monotonic() - (time() - began_s)
-        self.thread = threading.Thread(target=self._run, name="offbeat-room", daemon=True)
+        self.actor_run.host.began_s = monotonic() - (time() - began_s)
+        self.thread = threading.Thread(target=self._run, name="offbeat-run", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         try:
-            self.outcome = self.room.run()
+            self.outcome = self.actor_run.run()
         except OffbeatError as problem:
             self.failure = str(problem)
         except BaseException as problem:
@@ -251,36 +176,32 @@ class PartyActor:
         (place / f"{self.name}.log").write_text("".join(traceback.format_exception(problem)), encoding="utf-8")
         return f"{problem!r}; see {place / f'{self.name}.log'}"
 
-    def receive(self, sender: PartyName, first: int, parcel: bytes) -> None:
-        self.room.arrive(sender, first, _PARCEL.decode(parcel))
+    def receive(self, sender: PartyName, sent_s: float, packet: bytes) -> None:
+        self.actor_run.arrive(sender, sent_s, packet)
 
     def lose(self, peer: PartyName) -> None:
-        self.room.lose(peer)
+        self.actor_run.lose(peer)
 
     def news(self) -> bytes:
-        return encode_state(
-            {"error": self.failure, "finished": self.name in self.room.finished, **self.room.news()},
-        )
+        return encode_state({"error": self.failure, **self.actor_run.news()})
 
     def end(self) -> bytes:
         """End here if the party has not ended by itself, leave its state in the folder, and tell the rest."""
-        self.room.stop()
+        self.actor_run.stop()
         self.thread.join()
         if self.outcome is None:
             return encode_state({"error": self.failure})
         write_checkpoint(self.folder / "final", self.name, self.party.snapshot())
         finish, tally = self.outcome.finished.get(self.name, Finish("", "")), self.outcome.tallies[self.name]
         observations = [(at_s, what, value) for at_s, _, what, value in self.outcome.observations]
-        if self.room.missing:
-            observations.append((self.outcome.time_s, "alarm", f"{self.room.missing} messages were lost on their way"))
         return encode_state(
             {
                 "verdict": finish.verdict,
                 "reason": finish.reason,
-                "digest": self.room.seat.drive.digest.hex(),
+                "digest": self.actor_run.host.drive.digest.hex(),
                 "events": self.outcome.events,
-                "time_s": min(self.room.ended_s, self.outcome.time_s),
-                "lost": sorted(self.room.seat.drive.lost),
+                "time_s": min(self.actor_run.ended_s, self.outcome.time_s),
+                "lost": sorted(self.actor_run.host.drive.lost),
                 "observations": observations,
                 "timeline": self.outcome.timeline,
                 "sent": tally.sent,

@@ -12,26 +12,55 @@ from typing import Any
 import msgspec
 
 from offbeat.message.codec import Codec
-from offbeat.party.contract import Party
+from offbeat.party.contract import Finish, Party
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 from offbeat.runtime.drive import Drive
-from offbeat.runtime.eventlog import Replayed, cut_torn_end, replay
+from offbeat.runtime.eventlog import Header, Replayed, cut_torn_end, feed, read_log
 
 
-def log_path(folder: Path, party: str) -> Path:
-    return folder / "events" / f"{party}.log"
+def log_path(folder: Path, party: str, segment: int = 0) -> Path:
+    return folder / "events" / (f"{party}.{segment}.log" if segment else f"{party}.log")
 
 
 def recover(party: Party, codec: Codec, folder: Path, *, from_start: bool = False) -> Replayed:
     """The party as its log leaves it. `from_start` ignores checkpoints: every event is handled again."""
     into = Replayed(Drive(party, codec))
-    path = log_path(folder, party.name)
+    state = None if from_start else read_checkpoint(folder / "checkpoints", party.name)
+    carried = state is not None and state["events"] == 0
+    path = log_path(folder, party.name, state.get("segment", 0) if state is not None else 0)
+    if not path.is_file() and not carried:
+        return into
+    start = resume(into, state) if state is not None else 0
     if not path.is_file():
         return into
     cut_torn_end(path)
-    state = None if from_start else read_checkpoint(folder / "checkpoints", party.name)
-    start = _resume(into, state) if state is not None else 0
-    return replay(into, path, start=start)
+    header = header_of(path)
+    into.base = header.base if header is not None else 0
+    return feed(into, read_log(path, start), str(path))
+
+
+def header_of(path: Path) -> Header | None:
+    """The first record of a log; None where there is no log yet."""
+    first = next(iter(read_log(path)), None) if path.is_file() else None
+    return first[1] if first is not None and isinstance(first[1], Header) else None
+
+
+def carry_over(party: Party, codec: Codec, folder: Path, run: str) -> None:
+    """Let a party that took part in another run from this folder keep its memory, such as a privacy ledger; of that
+    run's messages, timers and jobs nothing is kept."""
+    state = read_checkpoint(folder / "checkpoints", party.name)
+    segment = state.get("segment", 0) if state is not None else 0
+    path = log_path(folder, party.name, segment)
+    header = header_of(path)
+    if header is not None and header.run != run:
+        recover(party, codec, folder)
+    elif state is not None and "events" not in state:  # as earlier versions wrote it for edges
+        party.restore(state["party"])
+    else:
+        return
+    fresh = checkpoint_state(Drive(party, codec), {}, {}, 0, segment + 1)
+    write_checkpoint(folder / "checkpoints", party.name, fresh)
+    path.unlink(missing_ok=True)
 
 
 def checkpoint(
@@ -40,10 +69,27 @@ def checkpoint(
     results: Mapping[int, Any],
     links: Mapping[str, tuple[int, int, list[bytes]]],
     log_size: int,
+    segment: int = 0,
 ) -> bool:
-    """Write one, between two events. `results` are those of the open jobs; a job whose result is not plain values
-    cannot be kept, and then there is no checkpoint this time (False)."""
-    state = {
+    """Write one, between two events. A job whose result is not plain values cannot be kept, and then there is no
+    checkpoint this time (False)."""
+    try:
+        state = checkpoint_state(drive, results, links, log_size, segment)
+        write_checkpoint(folder / "checkpoints", drive.party.name, state)
+    except TypeError:
+        return False
+    return True
+
+
+def checkpoint_state(
+    drive: Drive,
+    results: Mapping[int, Any],
+    links: Mapping[str, tuple[int, int, list[bytes]]],
+    log_size: int,
+    segment: int = 0,
+) -> dict[str, Any]:
+    """Everything that a party needs to go on from here, where the log has this size. `results`: of the open jobs."""
+    return {
         "party": drive.party.snapshot(),
         "events": drive.events,
         "digest": drive.digest,
@@ -54,18 +100,16 @@ def checkpoint(
         ],
         "clock_s": drive.clock_s,
         "lost": sorted(drive.lost),
+        "finished": None if drive.finished is None else [drive.finished.verdict, drive.finished.reason],
         "results": dict(results),
         "links": {peer: list(link) for peer, link in links.items()},
         "log_size": log_size,
+        "segment": segment,
     }
-    try:
-        write_checkpoint(folder / "checkpoints", drive.party.name, state)
-    except TypeError:
-        return False
-    return True
 
 
-def _resume(into: Replayed, state: Mapping[str, Any]) -> int:
+def resume(into: Replayed, state: Mapping[str, Any]) -> int:
+    """Put the party and what was open where a checkpoint was taken; where the log goes on from there."""
     drive = into.drive
     drive.party.restore(state["party"])
     drive.events, drive.digest = state["events"], state["digest"]
@@ -73,11 +117,12 @@ def _resume(into: Replayed, state: Mapping[str, Any]) -> int:
     drive.observed = [(at_s, name, value) for at_s, name, value in state["observed"]]
     drive.clock_s = state["clock_s"]
     drive.lost = set(state["lost"])
+    drive.finished = Finish(*state["finished"]) if state.get("finished") else None
     drive.timers = [(token, after_s) for token, after_s in state["timers"]]
     drive.jobs = {ticket: _already(result) for ticket, result in state["results"].items()}
     for peer, (sent, accepted, kept) in state["links"].items():
         into.sent[peer], into.accepted[peer], into.kept[peer] = sent, accepted, list(kept)
-    into.events = state["events"]
+    into.events, into.segment, into.carried = state["events"], state.get("segment", 0), state["events"] == 0
     return int(state["log_size"])
 
 

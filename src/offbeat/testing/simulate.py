@@ -46,6 +46,7 @@ from offbeat.testing.small_problem import (
 HEALED_AFTER_S = 0.3
 LIMIT_S = 60.0
 DETECT_S = 0.04
+CHECKPOINT_EVENTS = (0, 1, 40, 300)  # a crashed party comes back from its whole log, from just before, from earlier
 WORKERS = 2
 CHUNK = 8
 
@@ -113,6 +114,7 @@ def simulator_for(case: Case, problem: SmallProblem, options: LinearOptions, *ot
         faults=profile(case.profile, problem.names, rng, HEALED_AFTER_S),
         checkers=[*others, *linear_checkers(case.method, problem, options)],
         rebuild=rebuilder(case.method, problem, options, case.seed),
+        checkpoint_events=CHECKPOINT_EVENTS[case.seed % len(CHECKPOINT_EVENTS)],
         until_s=LIMIT_S,
         detect_s=DETECT_S,
     )

@@ -1,4 +1,4 @@
-"""One link joined to whichever stream carries it at the moment.
+"""One delivery joined to whichever stream carries it at the moment.
 
 Streams come and go; the channel stays for the whole run. Its writer is a generator that gRPC pulls packets from, its
 reader is a function that gRPC's bytes are pushed into. Both name the stream they belong to by a generation number: a
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from offbeat.errors import BadFrame
 from offbeat.message.codec import Codec
 from offbeat.party.contract import Message, PartyName
-from offbeat.runtime.grpc.link import Link
-from offbeat.runtime.grpc.wire import Beat, Bounds, Bye, Data, pack, unpack
+from offbeat.runtime.delivery import Bounds, Delivery
+from offbeat.runtime.grpc.wire import Beat, Bye, Data, pack, unpack
 
 Deliver = Callable[[PartyName, int, bytes, Message], None]
 """Called with (sender, number, frame, body) for each message that is new to us, in order."""
@@ -36,7 +36,7 @@ class Channel:
         notify: Callable[[], None],
     ) -> None:
         self.peer = peer
-        self.link = Link(peer, bounds)
+        self.delivery: Delivery[bytes] = Delivery(peer, bounds)
         self.beat_s = beat_s
         self.generation = 0
         self.up = False
@@ -60,15 +60,38 @@ class Channel:
 
     def send(self, frame: bytes) -> None:
         with self._changed:
-            self.link.offer(frame)
+            self.delivery.offer(frame)
             self._changed.notify_all()
 
     def logged(self, number: int) -> None:
         with self._changed:
-            waiting = self.link.durable > self._told_durable
-            self.link.logged(number)
-            if not waiting or self.link.durable - self._told_durable >= _ACKNOWLEDGE_EVERY:
+            waiting = self.delivery.durable > self._told_durable
+            self.delivery.logged(number)
+            if not waiting or self.delivery.durable - self._told_durable >= _ACKNOWLEDGE_EVERY:
                 self._changed.notify_all()
+
+    @property
+    def acknowledged(self) -> int:
+        return self.delivery.acknowledged
+
+    @property
+    def unacknowledged(self) -> int:
+        return self.delivery.unacknowledged
+
+    def state(self) -> tuple[int, int, list[bytes]]:
+        with self._changed:
+            return self.delivery.state()
+
+    def restore(self, *, sent: int, kept: list[bytes], accepted: int) -> None:
+        self.delivery.restore(sent=sent, kept=kept, accepted=accepted)
+
+    def peer_lost(self) -> None:
+        with self._changed:
+            self.delivery.peer_lost()
+
+    def peer_back(self) -> None:
+        with self._changed:
+            self.delivery.peer_back()
 
     def finish(self, verdict: str) -> None:
         """Say goodbye as soon as the peer has everything."""
@@ -85,6 +108,7 @@ class Channel:
         """The peer answers that the run has ended there: it takes nothing and sends nothing more."""
         with self._changed:
             self.peer_verdict, self._peer_gone = verdict, True
+            self.delivery.close()
             self._changed.notify_all()
         self._notify()
 
@@ -113,7 +137,7 @@ class Channel:
         with self._changed:
             if self._closed:
                 raise BadFrame("this run has ended here")
-            self.link.opened(peer_accepted)
+            self.delivery.opened(peer_accepted)
             previous, self._abandon = self._abandon, abandon
             self.generation += 1
             self.up, self.met, self.heard_s = True, True, time.monotonic()
@@ -148,31 +172,32 @@ class Channel:
         quiet_until = time.monotonic() + self.beat_s
         with self._changed:
             while generation == self.generation:
-                data = self.link.take()
-                if data is not None:
-                    self._told_durable = data.durable
-                    return pack(data)
-                if self._verdict is not None and not self.link.unacknowledged:
+                taken = self.delivery.take()
+                if taken is not None:
+                    self._told_durable = self.delivery.durable
+                    first, frames = taken
+                    return pack(Data(first, self._told_durable, frames, self.delivery.first_kept))
+                if self._verdict is not None and not self.delivery.unacknowledged:
                     if self._goodbye_generation != generation:
-                        self._goodbye_generation, self._told_durable = generation, self.link.durable
-                        return pack(Bye(self.link.durable, self._verdict))
-                    if self.peer_verdict is not None and self.link.durable == self._told_durable:
+                        self._goodbye_generation, self._told_durable = generation, self.delivery.durable
+                        return pack(Bye(self.delivery.durable, self._verdict))
+                    if self.peer_verdict is not None and self.delivery.durable == self._told_durable:
                         return None
                 left = quiet_until - time.monotonic()
-                if self.link.durable > self._told_durable:
-                    many = self.link.durable - self._told_durable >= _ACKNOWLEDGE_EVERY
+                if self.delivery.durable > self._told_durable:
+                    many = self.delivery.durable - self._told_durable >= _ACKNOWLEDGE_EVERY
                     left = (
                         0.0 if many else min(left, quiet_until - self.beat_s + _ACKNOWLEDGE_AFTER_S - time.monotonic())
                     )
                 if left <= 0:
-                    self._told_durable = self.link.durable
-                    return pack(Beat(self.link.durable))
+                    self._told_durable = self.delivery.durable
+                    return pack(Beat(self.delivery.durable))
                 self._changed.wait(left)
         return None
 
     def receive(self, generation: int, raw: bytes) -> None:
         """Take one packet off the stream. A packet that breaks the rules raises, and the caller drops the stream."""
-        packet = unpack(raw, self.link.bounds)
+        packet = unpack(raw, self.delivery.bounds)
         if isinstance(packet, Data):
             bodies = [self._codec.decode(frame) for frame in packet.frames]
         elif not isinstance(packet, (Beat, Bye)):
@@ -181,10 +206,10 @@ class Channel:
             if generation != self.generation:
                 return
             self.heard_s = time.monotonic()
-            self.link.acknowledged(packet.durable)
+            self.delivery.acknowledge(packet.durable)
             if isinstance(packet, Bye):
                 self.peer_verdict = packet.verdict
-            fresh = self.link.arrived(packet) if isinstance(packet, Data) else []
+            fresh = self._new(packet) if isinstance(packet, Data) else []
             # Still under the lock: a second stream must not overtake this one with later messages.
             if isinstance(packet, Data):
                 old = len(bodies) - len(fresh)
@@ -193,3 +218,6 @@ class Channel:
             self._changed.notify_all()
         if isinstance(packet, Bye):
             self._notify()
+
+    def _new(self, data: Data) -> list[tuple[int, bytes]]:
+        return self.delivery.arrived(data.first, data.frames, data.oldest)

@@ -9,13 +9,13 @@ from typing import Any
 import grpc
 
 from offbeat.errors import BadFrame, OffbeatError, PeerFailed
+from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.grpc.channel import Channel
 from offbeat.runtime.grpc.identity import Identity, Member, Roster, tls_name
 from offbeat.runtime.grpc.server import channel_options, read, welcome_content
 from offbeat.runtime.grpc.wire import (
     PROTOCOL_VERSION,
     SERVICE,
-    Bounds,
     Hello,
     Refusal,
     Welcome,
@@ -75,7 +75,7 @@ class Dialer:
 
     def _keep_connected(self) -> None:
         attempt = 0
-        wire = open_channel(self.identity, self.roster, self.peer, self.channel.link.bounds)
+        wire = open_channel(self.identity, self.roster, self.peer, self.channel.delivery.bounds)
         try:
             while not self._stop.is_set() and self.channel.peer_verdict is None:
                 connected = self._connect(wire)
@@ -83,7 +83,7 @@ class Dialer:
                 if not connected and attempt > len(_PAUSE_S):
                     # gRPC may sit out a back-off of its own on this connection; a new one tries at once.
                     wire.close()
-                    wire = open_channel(self.identity, self.roster, self.peer, self.channel.link.bounds)
+                    wire = open_channel(self.identity, self.roster, self.peer, self.channel.delivery.bounds)
                     attempt = 2
                 self._stop.wait(_PAUSE_S[min(attempt, len(_PAUSE_S) - 1)])
         except OffbeatError as problem:
@@ -108,7 +108,7 @@ class Dialer:
         late.daemon = True
         late.start()
         try:
-            welcome = unpack(next(call), self.channel.link.bounds)
+            welcome = unpack(next(call), self.channel.delivery.bounds)
             late.cancel()
             self._check(hello, welcome)
             assert isinstance(welcome, Welcome)
@@ -128,7 +128,7 @@ class Dialer:
         return True
 
     def _hello(self) -> Hello:
-        accepted = self.channel.link.accepted
+        accepted = self.channel.delivery.accepted
         nonce = secrets.token_bytes(32)
         name = self.identity.name
         return Hello(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from offbeat.errors import BadInput
-from offbeat.runtime.grpc.wire import Bounds
+from offbeat.runtime.delivery import Bounds
 
 OnLoss = Literal["wait", "continue", "stop"]
 
@@ -24,14 +24,24 @@ class SessionOptions:
     silence_s: float = 5.0  # a stream on which nothing was heard for so long is replaced
     loss_s: float = 15.0
     wait_s: float = 600.0
-    greet_s: float = 120.0  # a peer that has not been heard at all yet may still be reading its data
+    greet_s: float = 120.0  # without 'wait': a peer that has not been heard yet may still be reading its data
     grace_s: float = 10.0
-    linger_s: float = 30.0  # a finished party stays so long for peers that have not got everything yet
+    linger_s: float = 30.0  # a finished party stays so long for peers that have got everything and go on
     checkpoint_s: float = 30.0
     mark_events: int = 1000
     batch_events: int = 32  # events handled before their effects leave together
     fsync: bool = False  # True: survive a power cut, not only a crash of the process
     bounds: Bounds = field(default_factory=Bounds)
+
+    @property
+    def patience_s(self) -> float:
+        """The silence after which a peer is lost; so long a finished party stays for one that lacks messages."""
+        return self.wait_s if self.on_loss == "wait" else self.loss_s
+
+    @property
+    def first_patience_s(self) -> float:
+        """The same for a peer that has not been heard yet."""
+        return self.wait_s if self.on_loss == "wait" else max(self.greet_s, self.loss_s)
 
     def __post_init__(self) -> None:
         if self.on_loss not in ("wait", "continue", "stop"):

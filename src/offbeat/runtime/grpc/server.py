@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import grpc
 
 from offbeat.errors import BadFrame, BadInput, OffbeatError
+from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.grpc.channel import Channel
 from offbeat.runtime.grpc.identity import Identity, Member, Roster, short
 from offbeat.runtime.grpc.wire import (
     PROTOCOL_VERSION,
     SERVICE,
-    Bounds,
     Hello,
     Refusal,
     Welcome,
@@ -214,7 +214,7 @@ class Server:
             yield pack(Refusal(str(problem), not isinstance(problem, BadFrame)))
             return
         proof = self.identity.sign(welcome_content(hello, self.identity.name))
-        yield pack(Welcome(channel.link.accepted, proof))
+        yield pack(Welcome(channel.delivery.accepted, proof))
         threading.Thread(target=read, args=(channel, generation, requests), daemon=True).start()
         try:
             yield from channel.packets(generation)

@@ -1,11 +1,10 @@
-"""The packets on a stream between two parties, and the bounds they keep.
+"""The packets on a stream between two parties.
 
 A stream opens with the caller's `Hello`, answered by `Welcome` or `Refusal`; then both sides write `Data` and `Beat`
 as they please, and `Bye` when their party is done and everything it sent is acknowledged. Whatever does not decode
 to one of these, in its place and within the bounds, closes the stream.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from typing import Annotated
@@ -13,15 +12,15 @@ from typing import Annotated
 import msgspec
 
 from offbeat.errors import BadFrame
+from offbeat.runtime.delivery import Bounds, Number
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Raised when the packets or their meaning change; both sides of a stream must have the same."""
 
 SERVICE = "offbeat.Parties"
 _HELLO_TEXT_MAX = 256
 _FRAMES_MAX = 4096
 
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Text = Annotated[str, msgspec.Meta(max_length=_HELLO_TEXT_MAX)]
 Frames = Annotated[list[bytes], msgspec.Meta(min_length=1, max_length=_FRAMES_MAX)]
 Reason = Annotated[str, msgspec.Meta(max_length=2000)]
@@ -61,11 +60,13 @@ class Refusal(Packet, frozen=True, gc=False):
 
 
 class Data(Packet, frozen=True, gc=False):
-    """Messages `first`, `first + 1`, ...; and the last of the receiver's messages that are safely in our log."""
+    """Messages `first`, `first + 1`, ...; the last of the receiver's messages that are safely in our log; and the
+    number before which nothing will come any more (a peer that was lost may have missed messages)."""
 
     first: Number
     durable: Number
     frames: Frames
+    oldest: Number = 0
 
 
 class Beat(Packet, frozen=True, gc=False):
@@ -85,24 +86,6 @@ AnyPacket = Hello | Welcome | Refusal | Data | Beat | Bye
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[AnyPacket] = msgspec.msgpack.Decoder(AnyPacket)
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What one link may hold. Everything that can grow has its limit here."""
-
-    frame_bytes: int = 16 * 2**20  # one message
-    packet_bytes: int = 2**20  # messages coalesced into one write (one larger message travels alone)
-    packet_frames: int = 512
-    window_frames: int = 4096  # written and not yet acknowledged
-    window_bytes: int = 64 * 2**20
-    backlog_frames: int = 65536  # waiting to be acknowledged, written or not
-    backlog_bytes: int = 512 * 2**20
-
-    @property
-    def wire_bytes(self) -> int:
-        """The largest packet to accept from the network: one full message and its wrapping."""
-        return max(self.frame_bytes, self.packet_bytes) + 16 * self.packet_frames + 1024
 
 
 @cache

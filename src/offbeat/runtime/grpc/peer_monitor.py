@@ -6,6 +6,7 @@ happens, there is a verdict in bounded time.
 
 import time
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 
 from offbeat.party.contract import Finish, PartyName, PeerBack, PeerLost
 from offbeat.party.verdicts import ended_well
@@ -16,24 +17,29 @@ REASON = ": "
 _SETTLE_S = 0.5  # between a goodbye and its judgement: what the peer said before it must be handled first
 
 
-class Vigil:
+class PeerMonitor:
     """Looks at the channels when asked; what it finds goes to the party as events, or ends the run."""
 
     def __init__(
         self,
         options: SessionOptions,
         channels: Mapping[PartyName, Channel],
-        lost: set[PartyName],
+        lost: Callable[[], AbstractSet[PartyName]],
         trouble: Callable[[PartyName], str],
         gone: Mapping[PartyName, str] | None = None,
     ) -> None:
-        self.options, self.channels, self.lost = options, channels, lost
+        self.options, self.channels, self._lost_peers = options, channels, lost
         self._gone = gone if gone is not None else {}  # peers known to have died, and how: they need not fall silent
         self._trouble = trouble
         self._goodbyes: dict[PartyName, float] = {}
         self._give_up_s: float | None = None
         self._alone_s: float | None = None  # since when nobody else is left in the run
         self._reason = ""
+
+    @property
+    def lost(self) -> AbstractSet[PartyName]:
+        """The peers that the party was told are lost."""
+        return self._lost_peers()
 
     def look(self, quiet: bool) -> list[PeerLost | PeerBack]:
         """News for the party. `quiet`: nothing that a peer has said is still waiting to be handled."""
@@ -52,6 +58,18 @@ class Vigil:
         if self._give_up_s is not None:
             return Finish("peer-lost", self._reason) if time.monotonic() >= self._give_up_s else None
         return self._left_behind(idle)
+
+    def may_leave(self, finished_s: float) -> bool:
+        """Whether a party that finished so many seconds ago may go."""
+        return all(self._let_go(peer, channel, finished_s) for peer, channel in self.channels.items())
+
+    def _let_go(self, peer: PartyName, channel: Channel, finished_s: float) -> bool:
+        """Nobody who lacks one of our messages is left before it counts as lost."""
+        if channel.over():
+            return True
+        if channel.peer_verdict is None and (peer in self.lost or peer in self._gone):
+            return True
+        return not channel.unacknowledged and (not channel.met or finished_s > self.options.linger_s)
 
     def _left_behind(self, idle: bool) -> Finish | None:
         """Nobody is left who could say anything more. A party that only watches the clock may still end by itself,
@@ -72,10 +90,7 @@ class Vigil:
             channel.abandon()
         if peer in self.lost:
             return self._back(peer) if channel.up and silence_s < options.silence_s else []
-        limit_s = options.wait_s if options.on_loss == "wait" else options.loss_s
-        if not channel.met:
-            limit_s = options.greet_s
-        if silence_s <= limit_s:
+        if silence_s <= (options.patience_s if channel.met else options.first_patience_s):
             return []
         trouble = self._trouble(peer)
         what = f"was not heard for {silence_s:.0f} s" + (f" ({trouble})" if trouble else "")

@@ -9,20 +9,24 @@ from offbeat.message.codec import Codec
 from offbeat.party.contract import Effect, Event, Finish, PeerBack, PeerLost
 from offbeat.runtime.drive import Drive
 from offbeat.runtime.grpc.options import SessionOptions
-from offbeat.runtime.grpc.vigil import Vigil
+from offbeat.runtime.grpc.peer_monitor import PeerMonitor
 from offbeat.testing.runtime_checks import MESSAGES
 
 OPTIONS = SessionOptions(beat_s=1, silence_s=5, loss_s=15, wait_s=600, greet_s=60, grace_s=0.0)
 
 
 class FakeChannel:
-    """What a vigil looks at."""
+    """What a monitor looks at."""
 
     def __init__(self) -> None:
         self.peer_verdict: str | None = None
         self.up = self.met = True
         self.silent_s = 0.0
-        self.abandoned = 0
+        self.abandoned = self.unacknowledged = 0
+        self.ended = False
+
+    def over(self) -> bool:
+        return self.ended
 
     def silence_s(self) -> float:
         return self.silent_s
@@ -32,15 +36,15 @@ class FakeChannel:
         self.up = False
 
 
-def vigil(on_loss: str = "stop") -> tuple[Vigil, FakeChannel, FakeChannel, set[str]]:
+def monitor(on_loss: str = "stop") -> tuple[PeerMonitor, FakeChannel, FakeChannel, set[str]]:
     bo, cy = FakeChannel(), FakeChannel()
     lost: set[str] = set()
     options = dataclasses.replace(OPTIONS, on_loss=on_loss)  # type: ignore[arg-type]
-    return Vigil(options, {"bo": bo, "cy": cy}, lost, lambda peer: "no route"), bo, cy, lost  # type: ignore[dict-item]
+    return PeerMonitor(options, {"bo": bo, "cy": cy}, lambda: lost, lambda peer: "no route"), bo, cy, lost  # type: ignore[dict-item]
 
 
 def test_a_silent_stream_is_replaced_before_its_peer_is_lost() -> None:
-    watch, bo, _, _ = vigil()
+    watch, bo, _, _ = monitor()
     bo.silent_s = 6
     assert watch.look(quiet=True) == [] and bo.abandoned == 1
     assert watch.verdict(idle=False) is None
@@ -48,7 +52,7 @@ def test_a_silent_stream_is_replaced_before_its_peer_is_lost() -> None:
 
 @pytest.mark.parametrize(("on_loss", "limit_s"), [("stop", 15), ("continue", 15), ("wait", 600)])
 def test_a_peer_is_lost_after_the_time_that_its_policy_says(on_loss: str, limit_s: float) -> None:
-    watch, bo, _, lost = vigil(on_loss)
+    watch, bo, _, lost = monitor(on_loss)
     bo.silent_s = limit_s
     assert watch.look(quiet=True) == []
     bo.silent_s = limit_s + 1
@@ -63,15 +67,42 @@ def test_a_peer_is_lost_after_the_time_that_its_policy_says(on_loss: str, limit_
 
 
 def test_a_peer_that_was_never_heard_has_longer() -> None:
-    watch, bo, _, _ = vigil()
+    watch, bo, _, _ = monitor()
     bo.met, bo.up, bo.silent_s = False, False, 59
     assert watch.look(quiet=True) == []
     bo.silent_s = 61
     assert watch.look(quiet=True) == [PeerLost("bo")]
 
 
+@pytest.mark.parametrize("wait_s", [30, 600])
+def test_who_waits_waits_as_long_as_the_job_says_also_for_a_peer_that_was_never_heard(wait_s: float) -> None:
+    options = dataclasses.replace(OPTIONS, on_loss="wait", wait_s=wait_s)
+    bo = FakeChannel()
+    watch = PeerMonitor(options, {"bo": bo}, set, lambda peer: "")  # type: ignore[dict-item]
+    bo.met, bo.up, bo.silent_s = False, False, wait_s - 1
+    assert watch.look(quiet=True) == []
+    bo.silent_s = wait_s + 1
+    assert watch.look(quiet=True) == [PeerLost("bo")]
+
+
+def test_a_finished_party_stays_for_a_peer_that_lacks_messages_until_that_peer_is_lost() -> None:
+    watch, bo, cy, lost = monitor("wait")
+    cy.ended = True
+    bo.unacknowledged, bo.up, bo.silent_s = 3, False, 500
+    assert not watch.may_leave(499), "bo may come back and ask for the three"
+    lost.add("bo")
+    assert watch.may_leave(601)
+
+
+def test_a_finished_party_stays_a_while_for_a_peer_that_goes_on() -> None:
+    watch, _, cy, _ = monitor("wait")
+    cy.ended = True
+    assert not watch.may_leave(OPTIONS.linger_s - 1)
+    assert watch.may_leave(OPTIONS.linger_s + 1)
+
+
 def test_a_peer_that_answers_again_is_back_and_the_run_goes_on() -> None:
-    watch, bo, _, lost = vigil("stop")
+    watch, bo, _, lost = monitor("stop")
     bo.silent_s = 16
     watch.look(quiet=True)
     lost.add("bo")
@@ -84,7 +115,7 @@ def test_a_peer_that_answers_again_is_back_and_the_run_goes_on() -> None:
 def test_an_early_end_is_judged_when_everything_before_it_was_handled(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    watch, bo, _, _ = vigil("wait")
+    watch, bo, _, _ = monitor("wait")
     bo.peer_verdict = "failed: the disk is full"
     assert watch.look(quiet=False) == [] and watch.look(quiet=True) == []
     now[0] += 1
@@ -94,7 +125,7 @@ def test_an_early_end_is_judged_when_everything_before_it_was_handled(monkeypatc
 
 
 def test_a_party_left_alone_by_all_is_stalled_only_when_nothing_moves_it() -> None:
-    watch, bo, cy, _ = vigil()
+    watch, bo, cy, _ = monitor()
     bo.peer_verdict = "target: reached"
     assert watch.look(quiet=True) == [] and watch.verdict(idle=True) is None
     cy.peer_verdict = "passes: made"
@@ -107,7 +138,7 @@ def test_a_party_that_watches_the_clock_is_not_left_behind_for_ever(monkeypatch:
     """Taken for lost while it was cut off: the others have ended, one of them is lost to it, and nothing will come."""
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    watch, bo, _, lost = vigil("continue")
+    watch, bo, _, lost = monitor("continue")
     bo.peer_verdict = "target: reached"
     assert watch.verdict(idle=False) is None, "cy may still speak"
     lost.add("cy")
@@ -143,7 +174,7 @@ def test_a_peer_that_is_known_to_have_died_is_lost_at_once_and_for_good(on_loss:
     bo = FakeChannel()
     lost: set[str] = set()
     options = dataclasses.replace(OPTIONS, on_loss=on_loss)  # type: ignore[arg-type]
-    watch = Vigil(options, {"bo": bo}, lost, lambda peer: "", {"bo": "was ended by SIGKILL"})  # type: ignore[dict-item]
+    watch = PeerMonitor(options, {"bo": bo}, lambda: lost, lambda peer: "", {"bo": "was ended by SIGKILL"})  # type: ignore[dict-item]
     assert watch.look(quiet=False) == [PeerLost("bo")]
     lost.add("bo")
     assert watch.look(quiet=True) == [], "its stream may still be up for a moment: it is not back"
