@@ -22,7 +22,7 @@ from offbeat.party.contract import (
     Wake,
     Woken,
 )
-from offbeat.party.member import LinearOptions
+from offbeat.party.linear_options import LinearOptions
 from offbeat.testing.small_problem import build_parties, draw_problem, method_named
 
 PROBLEM = draw_problem(1, parties=4, rows=60)

@@ -8,9 +8,10 @@ import pytest
 
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC, SQUARED, SQUARED_HINGE
+from offbeat.learning.sampling import Schedule
 from offbeat.party.contract import Received
-from offbeat.party.member import LinearOptions
-from offbeat.party.survey import Table
+from offbeat.party.linear_options import LinearOptions
+from offbeat.party.survey import TablePart
 from offbeat.runtime.simulator import Simulator
 from offbeat.runtime.simulator.checkers import sent_bodies
 from offbeat.testing.small_problem import SmallProblem, build_parties, draw_problem
@@ -53,22 +54,22 @@ def test_label_from_theta():
 
 
 def test_a_collaborator_of_vfb2_reads_every_label_off_the_derivatives():
-    problem = draw_problem(2, parties=3, rows=120, loss=LOGISTIC)
+    problem = draw_problem(2, parties=3, rows=120, loss=LOGISTIC, intercept=False)
     problem = SmallProblem(problem.X, problem.y, LOGISTIC, problem.strength, problem.columns, labels_at=("party0",))
-    labels = np.zeros(120)
-    for body in heard("vfb2-svrg", problem, "party2", passes=3.0, batch=16):
+    labels, schedule = np.zeros(120), Schedule(120, 16, 1)  # which rows a number is about, everybody knows
+    for body in heard("vfb2-svrg", problem, "party2", passes=6.0, batch=16, survey_passes=1.0):
         if type(body).__name__ == "Backward":
-            labels[body.start : body.stop] = -np.sign(body.derivatives)
+            labels[slice(*schedule.block(body.number))] = -np.sign(body.derivatives)
     assert np.array_equal(labels, problem.y)
 
 
 def test_the_first_table_of_the_squared_loss_is_the_labels_themselves():
-    problem = draw_problem(2, parties=3, rows=120, loss=SQUARED)
+    problem = draw_problem(2, parties=3, rows=120, loss=SQUARED, intercept=False)
     problem = SmallProblem(problem.X, problem.y, SQUARED, problem.strength, problem.columns, labels_at=("party0",))
-    tables = [body for body in heard("vfb2-svrg", problem, "party2", passes=1.0, batch=16) if isinstance(body, Table)]
+    bodies = heard("vfb2-svrg", problem, "party2", passes=1.0, batch=16)
     labels = np.zeros(120)
-    for table in tables:
-        if table.snapshot == 0:
+    for table in bodies:
+        if isinstance(table, TablePart) and table.survey == 1:
             labels[table.start : table.start + len(table.derivatives)] = -table.derivatives / 2
     assert np.abs(labels - problem.y).max() < 1e-12
 
@@ -90,16 +91,16 @@ class Notebook:
 
     def __init__(self, name, problem):
         self.name, self.problem, self.lines = name, problem, []
-        self.numbers = set()
+        self.schedule = Schedule(len(problem.y), 1, 1)
 
     def handled(self, now_s, party, event, effects):
         for body in sent_bodies(effects) if party.name == self.name else ():
-            if type(body).__name__ == "Backward" and body.number not in self.numbers:
-                self.numbers.add(body.number)
-                row, theta, label = body.start, float(body.derivatives[0]), self.problem.y[body.start]
+            if type(body).__name__ == "Backward":
+                row, theta = self.schedule.block(body.number)[0], float(body.derivatives[0])
+                label = self.problem.y[row]
                 product = -label * np.log(abs(theta) / (1 - abs(theta)))
-                own = float(party.member.block.share(row, row + 1)[0])
-                self.lines.append((row, product - own, theta, party.stepper.eta()))
+                own = float(party.block.share(row, row + 1)[0])  # its own step comes later
+                self.lines.append((row, product - own, theta, party.stepper.eta(0)))
 
     def ended(self, outcome, parties):
         pass
@@ -118,7 +119,7 @@ def test_gram_attack():
     columns = {"party0": np.arange(3), "party1": np.arange(3, 6), "party2": np.arange(6, 10)}
     problem = SmallProblem(X, y, LOGISTIC, strength, columns, labels_at=("party0",))
     notebook = Notebook("party0", problem)
-    options = LinearOptions(method="sgd", passes=60.0, batch=1, step=0.8, certify_passes=100.0)
+    options = LinearOptions(method="sgd", passes=60.0, batch=1, step=0.8, survey_passes=100.0)
     Simulator(seed=1, checkers=[notebook]).run(build_parties("vfb-sgd", problem, options, 1))
     gram = recovered_gram(notebook.lines, rows, strength)
     others = X[:, 3:]
@@ -145,12 +146,12 @@ def recovered_gram(notes, rows, strength):
     return gram
 
 
-def test_snapshots_span_the_hidden_columns_and_a_few_known_rows_give_away_the_rest():
-    """A full pass adds a column of X' W' to what the asker knows; soon that is the span of X' itself."""
+def test_surveys_span_the_hidden_columns_and_a_few_known_rows_give_away_the_rest():
+    """A survey adds a column of X' W' to what the asker knows; soon that is the span of X' itself."""
     rng = np.random.default_rng(3)
     rows, hidden, known = 200, 10, 10
     features = rng.standard_normal((rows, hidden))
-    sums = features @ rng.standard_normal((hidden, 15))  # fifteen snapshots' secure sums over all rows
+    sums = features @ rng.standard_normal((hidden, 15))  # fifteen surveys' secure sums over all rows
     left, values, _ = np.linalg.svd(sums, full_matrices=False)
     assert values[hidden - 1] > 1e9 * values[hidden]
     span = left[:, :hidden]

@@ -1,6 +1,7 @@
 """The centralised side: optima with certificates, the reference loop, and the fast solver held against it."""
 
 import itertools
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -8,11 +9,11 @@ import scipy.sparse
 
 from offbeat.errors import BadJob
 from offbeat.learning import central
+from offbeat.learning import metric as metrics
 from offbeat.learning.blocks import make_block
-from offbeat.learning.directions import Saga, Sgd, Svrg, step
 from offbeat.learning.losses import LOGISTIC, LOSSES, SQUARED
-from offbeat.learning.penalties import L2, NONCONVEX, NONE, PENALTIES
-from offbeat.learning.sampling import BlockSampler
+from offbeat.learning.penalties import L2, NONCONVEX, NONE, PENALTIES, elastic_net
+from offbeat.learning.sampling import Schedule
 from offbeat.learning.steps import decayed
 
 ROWS, WIDTH, STRENGTH = 400, 25, 1e-3
@@ -64,6 +65,38 @@ def test_gap_is_primal_minus_dual(loss):
         assert primal - least <= gap + 1e-14
 
 
+def test_the_last_columns_may_be_free_of_the_penalty():
+    """A column of ones: the objective, its gradient, and an optimum where that column has no pull."""
+    X, _, y = problem()
+    ones = np.hstack([X, np.ones((ROWS, 1))])
+    w = np.random.default_rng(2).standard_normal(WIDTH + 1)
+    value = central.objective(ones, y, w, LOGISTIC, L2, 0.1, free=1)
+    assert value == pytest.approx(np.mean(LOGISTIC.value(ones @ w, y)) + 0.05 * w[:-1] @ w[:-1], rel=1e-13)
+    slope = central.gradient(ones, y, w, LOGISTIC, L2, 0.1, free=1)
+    theta = LOGISTIC.derivative(ones @ w, y)
+    np.testing.assert_allclose(slope, ones.T @ theta / ROWS + 0.1 * np.append(w[:-1], 0.0), atol=1e-14)
+    for data in (ones, scipy.sparse.csr_matrix(ones)):
+        best, _ = central.optimum(data, y, LOGISTIC, STRENGTH, free=1)
+        theta = LOGISTIC.derivative(ones @ best, y)
+        assert abs(theta.mean()) < 1e-10
+        assert np.linalg.norm(X.T @ theta / ROWS + STRENGTH * best[:-1]) < 1e-10
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_the_optimum_of_an_elastic_net_has_no_gap(free):
+    X, _, y = problem()
+    data, net = np.hstack([X, np.ones((ROWS, free))]), elastic_net(0.5)
+    w, value = central.best_known(data, y, LOGISTIC, net, 0.02, rng=np.random.default_rng(0), free=free)
+    assert np.linalg.norm(central.gradient(data, y, w, LOGISTIC, net, 0.02, free)) < 1e-7
+    assert 0 < np.count_nonzero(w) < WIDTH
+    if not free:
+        norm, gap = central.certificate(data, y, w, LOGISTIC, net, 0.02)
+        assert norm < 1e-7 and 0.0 <= gap < 1e-12
+        other = w + 0.1
+        _, gap = central.certificate(data, y, other, LOGISTIC, net, 0.02)
+        assert central.objective(data, y, other, LOGISTIC, net, 0.02) - value <= gap
+
+
 def test_no_gap_without_a_convex_penalty():
     X, _, y = problem()
     assert central.certificate(X, y, np.zeros(WIDTH), LOGISTIC, NONCONVEX, STRENGTH)[1] is None
@@ -93,29 +126,26 @@ def test_best_known_is_stationary_and_no_worse_than_the_convex_point():
 
 
 def batches_for(method, passes, seed=0):
-    sampler = BlockSampler(ROWS, 16, np.random.default_rng(seed))
-    for number in range(passes):
-        if method == "svrg" and number:
+    schedule = Schedule(ROWS, 16, seed)
+    for number in range(passes * schedule.blocks_a_pass):
+        if method == "svrg" and number and number % schedule.blocks_a_pass == 0:
             yield None
-        yield from sampler.one_pass()
+        yield schedule.block(number)
 
 
 def run_by_blocks(X, y, penalty, strength, method, eta, parties):
     """What a federated run does without delays: shares summed, one derivative, a step in every block."""
     cuts = np.linspace(0, WIDTH, parties + 1).astype(int)
-    blocks = [make_block(X[:, a:b], penalty=penalty, strength=strength) for a, b in itertools.pairwise(cuts)]
-    rules = [{"sgd": Sgd(), "svrg": Svrg(np.zeros(ROWS)), "saga": Saga(np.zeros(ROWS))}[method] for _ in blocks]
+    shared = {"penalty": penalty, "strength": strength, "method": method}
+    blocks = [make_block(X[:, a:b], **shared) for a, b in itertools.pairwise(cuts)]
 
     def derivatives(start, stop):
         return LOGISTIC.derivative(sum(block.share(start, stop) for block in blocks), y[start:stop])
 
     def take_snapshot():
         theta = derivatives(0, ROWS)
-        for block, rule in zip(blocks, rules, strict=True):
-            mean = np.zeros(block.width)
-            block.add_gradient(0, ROWS, theta, mean)
-            block.set_mean_gradient(mean)
-            rule.adopt(theta)
+        for block in blocks:
+            block.refresh(0, ROWS, theta)
 
     if method == "svrg":
         take_snapshot()
@@ -125,9 +155,9 @@ def run_by_blocks(X, y, penalty, strength, method, eta, parties):
             continue
         theta = derivatives(*batch)
         size = eta(number) if callable(eta) else eta
-        for block, rule in zip(blocks, rules, strict=True):
-            step(block, rule, *batch, theta, size)
-    return np.concatenate([block.weights() for block in blocks])
+        for block in blocks:
+            block.step(*batch, theta, size)
+    return np.concatenate([block.weights()[0, :-1] for block in blocks])
 
 
 @pytest.mark.parametrize("parties", [3, 8])
@@ -197,17 +227,40 @@ def test_svrg_mixed_cut():
     """Blocks frozen at different times make a snapshot as good as any: it need only be one fixed point."""
     X, _, y = problem()
     _, best = central.optimum(X, y, LOGISTIC, STRENGTH)
-    block, svrg = make_block(X, penalty=L2, strength=STRENGTH), Svrg(np.zeros(ROWS))
-    sampler = BlockSampler(ROWS, 8, np.random.default_rng(0))
+    block = make_block(X, penalty=L2, strength=STRENGTH, method="svrg")
+    schedule, number = Schedule(ROWS, 8, 0), itertools.count()
     old = block.weights()
     for _ in range(150):
-        frozen = np.concatenate([old[:10], block.weights()[10:]])
+        frozen = np.hstack([old[:, :10], block.weights()[:, 10:]])
         old = block.weights()
         theta = LOGISTIC.derivative(block.share(0, ROWS, frozen), y)
-        mean = np.zeros(WIDTH)
+        mean = np.zeros_like(frozen)
         block.add_gradient(0, ROWS, theta, mean)
-        svrg.adopt(theta)
-        block.set_mean_gradient(mean)
-        for start, stop in sampler.one_pass():
-            step(block, svrg, start, stop, LOGISTIC.derivative(block.share(start, stop), y[start:stop]), 1.5)
-    assert central.objective(X, y, block.weights(), LOGISTIC, L2, STRENGTH) - best < 1e-10
+        block.adopt(theta[None, :], mean)
+        for _ in range(schedule.blocks_a_pass):
+            start, stop = schedule.block(next(number))
+            block.step(start, stop, LOGISTIC.derivative(block.share(start, stop), y[start:stop]), 1.5)
+    assert central.objective(X, y, block.weights()[0, :-1], LOGISTIC, L2, STRENGTH) - best < 1e-10
+
+
+def test_the_reference_loop_multiplies_its_steps_by_a_metric():
+    """As a block does by its diagonal: at the start, and anew at every snapshot, where the derivatives tell."""
+    X, _, y = problem()
+    X = X * np.geomspace(0.2, 5.0, WIDTH)
+
+    def metric_at(second, w):
+        return np.diag(1.0 / ((second @ X**2) / ROWS + STRENGTH))
+
+    expected = central.run(
+        X, y, LOGISTIC, L2, STRENGTH, "svrg", 0.1, [None, *batches_for("svrg", 3)], metric_at=metric_at
+    )
+    block = make_block(X, penalty=L2, strength=STRENGTH, method="svrg")
+    for batch in [None, *batches_for("svrg", 3)]:
+        if batch is None:
+            theta = LOGISTIC.derivative(block.share(0, ROWS), y)
+            block.refresh(0, ROWS, theta)
+            with mock.patch.object(metrics, "NEWS", -1.0):
+                block.step_by_curvature(LOGISTIC.second_from_derivative(theta)[None, :], "diagonal")
+            continue
+        block.step(*batch, LOGISTIC.derivative(block.share(*batch), y[slice(*batch)]), 0.1)
+    np.testing.assert_allclose(block.weights()[0, :-1], expected, atol=1e-10)

@@ -15,7 +15,6 @@ from offbeat.families.vertical_data import load_data
 from offbeat.jobs.runtime import RuntimeEntry
 from offbeat.jobs.vertical import DataEntry, Job
 from offbeat.learning import central
-from offbeat.learning.penalties import L2
 from offbeat.party.contract import Send
 from offbeat.party.masked_sum import ShareGiven
 from offbeat.party.survey import EPOCH_STRIDE
@@ -41,20 +40,7 @@ from offbeat.testing.small_problem import (
 ASYNCHRONOUS = [name for name, method in LINEAR.items() if not method.synchronous]
 SYNCHRONOUS = [name for name, method in LINEAR.items() if method.synchronous]
 
-REGRESSIONS = [
-    Case(0, "calm", "afsgd-vp"),  # the chair went on stepping after it had said halt
-    Case(0, "loss", "afsaga-vp"),
-    Case(9, "duplicate", "afsgd-vp"),
-    Case(2, "reorder", "vfb2-sgd"),
-    Case(6, "crash", "afsgd-vp"),  # products older than the declared bound were counted as used
-    Case(7, "calm", "vfb2-svrg"),  # a slow party's queue made derivatives older than the step allowed for
-    Case(8, "calm", "vfb2-saga"),
-    Case(23, "swarm", "vfb2-svrg"),
-    Case(28, "suspicion", "vfb2-svrg"),  # thought the last label holder lost, and left a run that then never ended
-    Case(147, "suspicion", "vfb2-sgd"),
-    Case(83, "suspicion", "vfb2-saga"),
-    Case(110, "suspicion", "afsaga-vp"),  # thought lost when the run ended, alive, and never told
-]
+REGRESSIONS: list[Case] = []  # a case that failed once, and a word on what was wrong
 
 
 def passes(case):
@@ -67,11 +53,6 @@ def passes(case):
 @pytest.mark.parametrize("method", LINEAR)
 def test_safe_while_broken_and_at_its_target_once_healed(method, name):
     passes(Case(1000 + 12 * PROFILES.index(name) + list(LINEAR).index(method), name, method))
-
-
-@pytest.mark.parametrize("case", REGRESSIONS, ids=str)
-def test_what_once_failed(case):
-    passes(case)
 
 
 def test_a_case_is_the_same_every_time():
@@ -111,7 +92,8 @@ class Ending:
 def lose(method, fault, *, parties=5, on_loss, until_s=60.0, ends=True, tighter=1.0, **changes):
     kind, problem = method_named(method), draw_problem(21, parties=parties, rows=240, sparse=False)
     problem = replace(problem, labels_at=problem.names[:2])
-    options = draw_options(21, kind.direction, target=target_of(kind) * tighter, on_loss=on_loss, lag=12.0, **changes)
+    changes = {"survey_passes": 1.0, **changes}
+    options = draw_options(21, kind.direction, target=target_of(kind) * tighter, on_loss=on_loss, **changes)
     last = LastParties()
     outcome = Simulator(
         seed=3,
@@ -132,15 +114,21 @@ def test_the_others_go_on_without_a_lost_party_and_certify_what_is_left(method, 
     assert end.verdicts == {"target"}
     assert lost not in end.outcome.finished and end.outcome.lost == (lost,)
     rest = {name: columns for name, columns in end.problem.columns.items() if name != lost}
-    columns = np.concatenate(list(rest.values()))
-    w = np.concatenate([weights(end.parties[name]) for name in rest])
-    X, y, strength = end.problem.X[:, columns], end.problem.y, end.problem.strength
-    _, gap = central.certificate(X, y, w, end.problem.loss, L2, strength)
+    w = np.concatenate([weights(end.parties[name])[:-1] for name in rest])
+    constant = sum(weights(end.parties[name])[-1] for name in rest)
+    some = replace(end.problem, X=end.problem.X[:, np.concatenate(list(rest.values()))], columns=rest)
     epoch = end.certificates[-1]["snapshot"] // EPOCH_STRIDE
     of_the_rest = [value for value in end.certificates if value["snapshot"] // EPOCH_STRIDE == epoch > 0]
     kept = min(of_the_rest, key=lambda value: value["objective"])
-    assert central.objective(X, y, w, end.problem.loss, L2, strength) == pytest.approx(kept["objective"], abs=1e-9)
-    assert gap <= 2 * target_of(method_named(method)) or gap == pytest.approx(kept["gap"], rel=1e-3)
+    objective = some.objective(np.append(w, constant))
+    assert objective == pytest.approx(kept["objective"], abs=1e-9)
+    assert objective - optimum_of(some) <= min(value["gap"] for value in of_the_rest) + 1e-12
+    assert min(value["gap"] for value in of_the_rest) <= target_of(method_named(method))
+
+
+def optimum_of(problem):
+    X, free = (problem.with_ones(), 1) if problem.intercept else (problem.X, 0)
+    return central.optimum(X, problem.y, problem.loss, problem.strength, free=free)[1]
 
 
 @pytest.mark.parametrize("method", list(LINEAR))
@@ -148,13 +136,12 @@ def test_the_others_go_on_without_a_lost_party_and_certify_what_is_left(method, 
 def test_stopping_keeps_the_best_certified_model_everywhere(method, lost):
     end = lose(method, Gone(lost, 0.12), on_loss="stop", passes=1e6, tighter=1e-12)
     assert end.verdicts == {"peer-lost"}
-    kept = {party.member.conduct.halt.best for name, party in end.parties.items() if name != lost}
-    assert len(kept) == 1
+    others = [party for name, party in end.parties.items() if name != lost]
+    kept = {party.party.lifecycle.kept for party in others}
+    assert len(kept) == 1 and min(kept) >= 1
     best = kept.pop()
-    assert best >= 0
-    for name, party in end.parties.items():
-        if name != lost:
-            assert np.array_equal(weights(party), party.member.shares.points[best])
+    for party in others:
+        assert np.array_equal(party.block.weights(), party.party.survey.points[best])
 
 
 @pytest.mark.parametrize("method", ["afsvrg-vp", "vfb2-saga"])
@@ -183,8 +170,7 @@ def test_a_party_that_returns_takes_part_again(method, lost, down_s):
     end = lose(method, CrashAndRestore(lost, 0.015, down_s), on_loss="continue", tighter=1e-2)
     assert end.verdicts == {"target"}
     kept = end.problem.objective(end.problem.pooled(weights_of(list(end.parties.values()))))
-    best = central.optimum(end.problem.X, end.problem.y, end.problem.loss, end.problem.strength)[1]
-    assert kept - best <= end.certificates[-1]["gap"] + 1e-12
+    assert kept - optimum_of(end.problem) <= min(value["gap"] for value in end.certificates) + 1e-12
 
 
 @pytest.mark.parametrize("lost", ["party0", "party3"], ids=["the chair", "another"])
@@ -202,7 +188,7 @@ def test_a_party_that_returns_when_all_is_over_ends_too(lost):
 @pytest.mark.parametrize("method", LINEAR)
 def test_restored_parties_end_in_the_same_state(method):
     kind, problem = method_named(method), draw_problem(31, rows=150)
-    options = draw_options(31, kind.direction, passes=5.0, patience_s=1.0)
+    options = draw_options(31, kind.direction, passes=5.0)
     check_party(lambda: build_parties(method, problem, options, 31), seed=3)
 
 
@@ -211,7 +197,7 @@ def test_a_party_that_forgets_something_is_found_out():
         problem = draw_problem(31, rows=150)
         parties = build_parties("afsaga-vp", problem, draw_options(31, "saga", passes=5.0), 31)
         for party in parties:
-            party.restore = lambda state, party=party: type(party).restore(party, {**state, "sampler": None})
+            party.restore = lambda state, party=party: type(party).restore(party, {**state, "taken": 0})
         return parties
 
     with pytest.raises(AssertionError, match="another snapshot"):
@@ -241,8 +227,8 @@ def test_a_party_that_writes_to_what_it_sent_is_found_out():
 @pytest.mark.parametrize("method", ["afsgd-vp", "afsvrg-vp", "afsaga-vp", "vfb2-saga"])
 def test_the_kit_passes_our_own_algorithms(method):
     kind, problem = method_named(method), draw_problem(41, parties=3, rows=200)
-    options = draw_options(41, kind.direction, target=target_of(kind), lag=8.0)
-    best = central.optimum(problem.X, problem.y, problem.loss, problem.strength)[1]
+    options = draw_options(41, kind.direction, target=target_of(kind))
+    best = optimum_of(problem)
 
     def gap(outcome, parties):
         return problem.objective(problem.pooled(weights_of(parties))) - best
@@ -302,8 +288,8 @@ def test_the_how_to_pages_do_what_they_say(page, capsys):
     assert "profile swarm, seed 2: ended and converged" in told or "verdict='target'" in told
 
 
-@pytest.mark.parametrize("latency_s", [10.0, 60.0])
-def test_a_round_trip_longer_than_all_tries_together_is_outwaited(latency_s):
+@pytest.mark.parametrize("latency_s", [1.0, 10.0, 60.0])
+def test_a_long_round_trip_makes_a_run_slow_and_nothing_else(latency_s):
     job = Job(
         algorithm="vfb2-svrg",
         passes=30,
@@ -314,4 +300,4 @@ def test_a_round_trip_longer_than_all_tries_together_is_outwaited(latency_s):
     )
     result = run_experiment(load_data(job), job)
     assert result.record.verdict == "target"
-    assert 0 < sum(party.member.sums.abandoned for party in result.parties) < 20
+    assert 4 * latency_s < result.record.seconds < 200 * latency_s

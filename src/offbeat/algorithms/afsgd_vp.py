@@ -1,7 +1,7 @@
 """AFSGD-VP, AFSVRG-VP and AFSAGA-VP, with their synchronous counterparts.
 
 "Privacy-Preserving Asynchronous Federated Learning Algorithms for Multi-Party Vertically Collaborative Learning"
-(Gu, Xu, Huo, Deng, Huang, 2020). All parties hold the labels; each moves its own block only.
+(Gu, Xu, Huo, Deng, Huang, 2020). All parties hold the labels; each steps its own block only.
 
     minimise  f(w) = (1/n) sum_i L(z_i, y_i) + lambda sum_l g(w_l),      z_i = sum_l <w_l, x_il>
 
@@ -11,43 +11,40 @@
 | w_{G_l}^T (x_i)_{G_l}         | a share                                                           |
 | w^T x_i through trees T1, T2  | a masked sum (`party/masked_sum.py`); `secure_sum = "two-tree"`   |
 | partial derivative of L       | derivative                                                        |
-| v_l of Algorithms 3, 4, 5     | `learning/directions.py`: Sgd, Svrg, Saga                         |
+| v_l of Algorithms 3, 4, 5     | `learning/blocks.py`                                              |
 | snapshot w^s, full gradient   | a survey (`party/survey.py`), without a barrier                   |
 | delay tau                     | lag, in versions of a block                                       |
 
 The order of play, for Ana, Bo and Cy:
-1. Ana draws a batch of rows and asks for its product with the whole model; Bo and Cy answer from their blocks as
-   they are at that moment, masked; Ana alone learns the others' total.
-2. Ana adds her own share, takes the loss's derivative (she has the labels) and steps her own block.
+1. Ana asks for the product of the schedule's next block of rows with the whole model; Bo and Cy answer at once from
+   their blocks as they are, masked; Ana alone learns the others' total.
+2. Ana adds her own share, takes the loss's derivatives (she has the labels) and steps her own block.
 3. Bo and Cy do the same, each on their own clock. Nobody waits for anybody.
-4. SVRG: now and then everybody freezes a copy; a survey gives each the derivatives and its gradient block there.
+4. Now and then a survey freezes a copy of each block, leaps, and gives everybody the derivatives and its gradient
+   there.
 
 Synchronous counterparts (FSG-VP, FSVRG-VP, FSAGA-VP): one round at a time. All shares of the round's batch, taken at
-the same iterate, go to the chair; the product goes to everybody; everybody steps; that is the barrier. With the same
+the same iterate, go to the chair; the products go to everybody; everybody steps; that is the barrier. With the same
 sample order this is exactly the centralised method, up to fixed-point rounding of 2^-41 per share.
 
 Threat model: semi-honest parties over authenticated channels. The papers' claim that products hide features does not
 hold: whoever sees the products of enough rows and steps can solve for the other parties' features up to a rotation.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from offbeat.errors import BadJob
 from offbeat.learning.blocks import Block, finish_product
-from offbeat.learning.directions import Direction, Saga, Sgd, Svrg
-from offbeat.learning.losses import Loss
-from offbeat.learning.sampling import BlockSampler
-from offbeat.learning.steps import decayed, default_step
-from offbeat.party import member
-from offbeat.party.contract import Broadcast, Effect, Message, Party, PartyName, Send, State
-from offbeat.party.expected import expect_array
-from offbeat.party.masked_sum import CURRENT, ShareAsked, Sum
-from offbeat.party.member import LinearOptions, Member
-from offbeat.party.survey import Certified, Problem
-from offbeat.randomness import secret_bytes, stream
+from offbeat.party import linear
+from offbeat.party.contract import Broadcast, Computed, Effect, Message, Party, PartyName, State
+from offbeat.party.expected import expect, expect_array
+from offbeat.party.linear import LinearParty
+from offbeat.party.linear_options import LinearOptions
+from offbeat.party.masked_sum import PRODUCTS, Sum
+from offbeat.party.problem import Problem
 
 
 class Product(Message, frozen=True):
@@ -56,384 +53,260 @@ class Product(Message, frozen=True):
     Reveals: each sampled row's product to every party (asynchronous workers learn them only for their own batches).
     """
 
+    epoch: int
     round: int
     products: np.ndarray
-    next_first: int  # the number under which the next round's shares are to be sent
+    surveys: bool  # a survey follows: the next round's share is to be taken after it
 
 
-class RoundWanted(Message, frozen=True):
-    """Synchronous rounds: this party is still at an earlier round; please send its product again.
-
-    Reveals: progress, to the chair.
-    """
-
-    round: int
+MESSAGES = (*linear.MESSAGES, Product)
+NOT_FINITE = "a product is no longer finite; use a smaller step"
 
 
-MESSAGES = (*member.MESSAGES, Product, RoundWanted)
-LAG_MEMORY = 32
-CAUTION = 2.0
-LAG_ALLOWANCE = 1.5
+class Update(msgspec.Struct, frozen=True, gc=False):
+    """Work of an asynchronous worker: add the own share, take the derivatives, step."""
+
+    start: int
+    stop: int
+    done: Sum
 
 
-def lag_allowance(loss: Loss) -> float:
-    """Lags vary, and only a constant one is as bad as the bound says; a loss of constant curvature has no slack."""
-    return LAG_ALLOWANCE if loss.flattens else 1.0
+class RoundStep(msgspec.Struct, frozen=True, gc=False):
+    """Work of a synchronous worker: the products of the round are known; step."""
 
-
-def direction_for(method: str, rows: int) -> Direction:
-    """The gradient estimator over one block, before its first table."""
-    if method == "sgd":
-        return Sgd()
-    return Svrg(np.zeros(rows)) if method == "svrg" else Saga(np.zeros(rows))
-
-
-class Stepper:
-    """A block, its direction and its step size: what turns derivatives into a step."""
-
-    def __init__(self, member: Member) -> None:
-        self.member, self.block = member, member.block
-        self.direction = direction_for(member.options.method, member.problem.rows)
-        self.samples = self.lags_noted = 0
-        self.lag_mean = 0.0  # a running mean of the lags of late
-        self.factor = 1.0  # of the step that was chosen at the beginning
-        self.caution = 1.0  # what steps by the curvature are divided by, for they have been too long
-
-    def adopt_survey(self) -> None:
-        """SVRG: correct against the new table and the gradient taken at the same point; step by the curvature there."""
-        if isinstance(self.direction, Svrg):
-            self.direction.adopt(self.member.survey.table)
-            if self.member.options.by_curvature:
-                self._follow_curvature(self.direction.table)
-            self.block.set_mean_gradient(self.member.survey.gradient)
-
-    def _follow_curvature(self, table: np.ndarray) -> None:
-        """The metric is taken anew where derivatives tell the curvature; a rise of the objective halves the step."""
-        loss, before = self.member.problem.loss, [news.objective for news in self.member.survey.history[-2:]]
-        if len(before) == 2 and before[1] > before[0]:
-            self.caution *= CAUTION
-        if loss.second_from_derivative is not None:
-            self.block.step_by_curvature(loss.second_from_derivative(table))
-        self.factor = self._factor()
-
-    def derivatives(self, start: int, stop: int, others: np.ndarray, own: np.ndarray | None = None) -> np.ndarray:
-        """The loss's derivatives at the sum of the others' shares and the own share, taken now where not given."""
-        problem = self.member.problem
-        assert problem.labels is not None
-        own = self.block.share(start, stop) if own is None else own
-        _, theta = finish_product(others, own, problem.labels[start:stop], problem.loss, self.member.sums.scale)
-        return theta
-
-    def step(self, start: int, stop: int, theta: np.ndarray) -> None:
-        self.direction.step(self.block, start, stop, theta, self.eta())
-        self.samples += stop - start
-
-    def apply(self, start: int, stop: int, columns: np.ndarray | None, values: np.ndarray) -> None:
-        """The step from a gradient that a lane computed of residuals taken before."""
-        self.block.apply_gradient(columns, values, stop - start, self.eta(), self.direction.accumulate)
-        self.samples += stop - start
-
-    def note_lag(self, lag: int) -> None:
-        """Products that are older than expected need a shorter step, or the iterates oscillate and never settle."""
-        self.member.count_lag(lag)
-        self.lags_noted += 1
-        self.lag_mean += (lag - self.lag_mean) / min(self.lags_noted, LAG_MEMORY)
-        version = self.block.version
-        early = version < LAG_MEMORY and version & (version - 1) == 0  # a run can diverge within its first steps
-        if early or version % LAG_MEMORY == 0:
-            self.factor = self._factor()
-
-    def _factor(self) -> float:
-        conduct, options, rows = self.member.conduct, self.member.options, self.member.problem.rows
-        lag = max(self.lag_mean / lag_allowance(self.member.problem.loss), options.lag or 0.0)
-        if conduct.smoothness == 0.0 or (lag == (options.lag or 0.0) and self.caution == 1.0):
-            return 1.0
-        constants = (conduct.smoothness, conduct.row_smoothness, conduct.batch, rows)
-        return default_step(options.method, *constants, lag) / conduct.eta / self.caution
-
-    def eta(self) -> float:
-        eta = self.member.conduct.eta * self.factor
-        if self.member.options.method != "sgd":
-            return eta
-        return decayed(eta, self.member.problem.strength, self.block.version)
-
-    _PLAIN = ("samples", "lags_noted", "lag_mean", "factor", "caution")
-
-    def snapshot(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in self._PLAIN}
-        return {**plain, "direction": self.direction.snapshot()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.direction.restore(state["direction"])
-        for name in self._PLAIN:
-            setattr(self, name, state[name])
+    products: np.ndarray
+    surveys: bool
 
 
 class Worker:
     """An asynchronous worker: asks, steps its own block, answers."""
 
-    def __init__(self, member: Member, seed: int) -> None:
-        self.name, self.member = member.name, member
-        self.handle = member.handle
-        self.stepper = Stepper(member)
-        self.seed = seed
-        self.sampler: BlockSampler | None = None
+    def __init__(self, party: LinearParty, lanes: int = 1) -> None:
+        self.name, self.party = party.name, party
+        self.handle = party.handle
+        self.block, self.works, self.stepper = party.block, party.works, party.stepper
         self.started = False
-        self.stale = 0
-        member.attach(self, {})
+        self.number = 0  # of the next question
+        self.under_way = 0  # own questions whose step has not been taken
+        self.taken = 0  # own steps, in this epoch
+        self.passes_before = 0.0  # in earlier epochs
+        self.numbers: dict[PartyName, int] = {}  # the newest question of every other worker
+        self.late = 0
+        party.attach(self, {}, (Update,))
 
     # -- the method ----------------------------------------------------------------------------------------------
 
     def begun(self) -> list[Effect]:
-        self.sampler = self._new_sampler()
-        waits = self.member.options.method == "svrg" and not self.member.survey.complete
-        return [] if waits else self._ask()
-
-    @property
-    def steps(self) -> bool:
-        """Whether this worker holds labels; without them it answers, but its block never moves."""
-        return self.member.problem.labels is not None
-
-    def surveyed(self) -> list[Effect]:
-        self.stepper.adopt_survey()
-        waits = self.started or self.sampler is None  # a survey may overtake the word to begin
-        return [] if waits or self.member.options.method != "svrg" else self._ask()
-
-    def _ask(self) -> list[Effect]:
-        """Keep so many products in flight."""
         self.started = True
-        if not self.steps:
-            return []
-        assert self.sampler is not None
-        under_way = self.member.sums.open_at_current + self.member.pending.count("step")
-        effects: list[Effect] = []
-        for _ in range(self.member.options.in_flight - under_way):
-            start, stop = self.sampler.next()
-            effects += self.member.sums.ask(start, stop, CURRENT, self.member.block.version)
-        return effects
-
-    def product(self, done: Sum) -> list[Effect]:
-        """The others' total is known: time for the own share, the derivative and the step."""
-        payload = [done.start, done.stop, done.words, done.version, done.versions]
-        nonzeros = self.member.block.nonzeros(done.start, done.stop)
-        return [self.member.pending.add("step", payload, done.stop - done.start, nonzeros)]
-
-    def worked(self, kind: str, payload: Any, result: Any) -> list[Effect]:
-        start, stop, words, version, versions = payload
-        lag = self.member.sums.lag(self.member.block.version - version, versions)
-        if 0 < self.member.options.lag_max < lag:
-            self.stale += 1
-            return self._ask()
-        self.member.count_lag(lag)
-        theta = self.stepper.derivatives(start, stop, words)
-        if not np.isfinite(theta).all():
-            return self.member.alarm("diverged", "a product is no longer finite; use a smaller step")
-        self.stepper.step(start, stop, theta)
-        return [*self._ask(), *self.member.survey_if_due()]
-
-    def abandoned(self, lost: Sum) -> list[Effect]:
         return self._ask()
 
+    def _ask(self) -> list[Effect]:
+        """Keep so many questions under way; without labels a worker answers, and surveys alone move its block."""
+        party = self.party
+        rests = party.survey.pauses or party.lifecycle.spacing == 0.0
+        if not party.roster.holds_labels or rests:
+            return []
+        effects: list[Effect] = []
+        for _ in range((party.options.in_flight or 1) - self.under_way):
+            start, stop = self._rows(self.number)
+            effects += party.sums.ask(
+                PRODUCTS, 0, self.number, 0, party.problem.outputs * (stop - start), self.block.version
+            )
+            self.number += 1
+            self.under_way += 1
+        return effects
+
+    def _rows(self, number: int) -> tuple[int, int]:
+        """Every worker goes through the same schedule, at its own pace."""
+        assert self.party.schedule is not None
+        return self.party.schedule.block(number)
+
+    def asked(self, asker: PartyName, number: int) -> list[Effect]:
+        expect(self.party.schedule is not None and number >= 0, asker, "a question before the beginning")
+        self.numbers[asker] = number
+        return self.party.answers.products(asker, number, *self._rows(number))
+
+    def product(self, done: Sum) -> list[Effect]:
+        """The others' total is known: time for the own share, the derivatives and the step."""
+        start, stop = self._rows(done.first)
+        return [self.works.begin(Update(start, stop, done), stop - start, self.block.nonzeros(start, stop))]
+
+    def worked(self, work: Update, event: Computed) -> list[Effect]:
+        party, start, stop, done = self.party, work.start, work.stop, work.done
+        party.note_seconds(event.seconds, stop - start)
+        self.under_way -= 1
+        lag = party.sums.lag(self.block.version - done.version, done.versions)
+        if 0 < party.options.lag_max < lag:
+            self.late += 1
+            return self._ask()
+        theta = party.finish_product(done, start, stop)
+        if not np.isfinite(theta).all():
+            return party.alarm("diverged", NOT_FINITE)
+        self.stepper.step(start, stop, theta, lag)
+        self.taken += 1
+        survey = party.judge.survey_if_due()
+        after = party.after_work() if not party.survey.is_working() else []
+        return [*survey, *after, *self._ask()]
+
+    # -- the rest of the role ------------------------------------------------------------------------------------
+
+    def resume(self) -> list[Effect]:
+        return self._ask() if self.started else []
+
+    def is_stepping(self) -> bool:
+        return self.works.count[Update] > 0
+
     def rostered(self) -> list[Effect]:
+        """Every open question is void; all workers go through the schedule from its beginning."""
+        self.passes_before = self.passes()
+        self.number, self.under_way, self.taken, self.numbers = 0, 0, 0, {}
+        self.works.drop(Update)
         return self._ask() if self.started else []
-
-    def resumed(self) -> list[Effect]:
-        return self._ask() if self.started else []
-
-    def certified(self, news: Certified) -> list[Effect]:
-        return []
-
-    def patrolled(self) -> list[Effect]:
-        return []
 
     def passes(self) -> float:
-        """The mean over the workers, as far as this one has heard of their versions."""
-        stepping = [peer for peer in self.member.sums.peers if peer in self.member.conduct.active]
-        heard = [self.member.sums.seen.get(peer, 0) for peer in stepping]
-        updates = self.member.block.version + sum(heard)
-        return updates / (len(heard) + 1) * self.member.conduct.batch / self.member.problem.rows
+        """The mean over the workers, as far as this one has heard of their questions."""
+        if self.party.schedule is None:
+            return 0.0
+        others = [self.numbers.get(name, 0) for name in self.party.roster.labelled if name != self.name]
+        mean = (self.taken + sum(others)) / len(self.party.roster.labelled)
+        return self.passes_before + mean / self.party.schedule.blocks_a_pass
 
-    # -- going on later ------------------------------------------------------------------------------------------
+    def losses(self) -> dict[str, int]:
+        """Derivatives that were never applied, and products that were too old."""
+        return {"dropped": 0, "late": self.late}
 
-    def _new_sampler(self) -> BlockSampler:
-        rng = stream(self.seed, self.name, "batches")
-        return BlockSampler(self.member.problem.rows, self.member.conduct.batch, rng)
+    _PLAIN = ("started", "number", "under_way", "taken", "passes_before", "late")
 
     def snapshot(self) -> State:
-        sampler = self.sampler.snapshot() if self.sampler is not None else None
-        own = {"started": self.started, "stale": self.stale, "sampler": sampler}
-        return {**own, "member": self.member.snapshot(), "stepper": self.stepper.snapshot()}
+        plain = {name: getattr(self, name) for name in self._PLAIN}
+        return {**plain, "numbers": dict(self.numbers), "party": self.party.snapshot()}
 
     def restore(self, state: State) -> None:
-        self.member.restore(state["member"])
-        self.stepper.restore(state["stepper"])
-        self.started, self.stale = state["started"], state["stale"]
-        if state["sampler"] is not None:
-            self.sampler = self._new_sampler()
-            self.sampler.restore(state["sampler"])
+        for name in self._PLAIN:
+            setattr(self, name, state[name])
+        self.numbers = dict(state["numbers"])
+        self.party.restore(state["party"])
 
 
 class RoundWorker:
     """A synchronous worker: everybody knows the order of batches and sends the round's share unasked."""
 
-    def __init__(self, member: Member, seed: int) -> None:
-        self.name, self.member = member.name, member
-        self.handle = member.handle
-        self.stepper = Stepper(member)
-        self.seed = seed
-        self.sampler: BlockSampler | None = None
+    def __init__(self, party: LinearParty, lanes: int = 1) -> None:
+        self.name, self.party = party.name, party
+        self.handle = party.handle
+        self.block, self.works, self.stepper = party.block, party.works, party.stepper
         self.round = 0
-        self.rows = (0, 0)
-        self.next_rows = (0, 0)
-        self.words: np.ndarray | None = None  # the chair: the others' total of this round, once known
-        self.last: Product | None = None
-        self.paused = False  # the chair: a survey is the barrier
-        own: dict[type[Message], Callable[[PartyName, Any], list[Effect]]] = {
-            Product: self._on_product,
-            RoundWanted: self._on_round_wanted,
-            ShareAsked: self._on_asked,
-        }
-        member.attach(self, own)
+        self.rests = False  # the round's share is to be taken after a survey
+        self.done: Sum | None = None  # the chair: the others' total of this round, once known
+        party.attach(self, {Product: self._on_product}, (RoundStep,))
+
+    def _rows(self) -> tuple[int, int]:
+        assert self.party.schedule is not None
+        return self.party.schedule.block(self.round)
 
     # -- the method ----------------------------------------------------------------------------------------------
 
     def begun(self) -> list[Effect]:
-        self.sampler = self._new_sampler()
-        self.rows = self.sampler.next()
-        if not self.member.conduct.presides:
+        if self.party.lifecycle.spacing == 0.0:  # surveys alone
             return []
-        self.paused = self.member.options.method == "svrg"
-        return self.member.sums.ask(*self.rows, CURRENT, self.round, insist=True)
+        if not self.party.roster.is_chair:
+            return self._volunteer()
+        self._expect(0)
+        return []
 
-    def surveyed(self) -> list[Effect]:
-        self.stepper.adopt_survey()
+    def _expect(self, number: int) -> None:
+        """The chair: the others' shares of this round will come unasked, perhaps before its own step."""
+        assert self.party.schedule is not None
+        start, stop = self.party.schedule.block(number)
+        words = self.party.problem.outputs * (stop - start)
+        self.party.sums.expect(PRODUCTS, 0, number, words, self.block.version)
+
+    def _volunteer(self) -> list[Effect]:
+        return self.party.answers.products(self.party.roster.chair, self.round, *self._rows())
+
+    def asked(self, asker: PartyName, number: int) -> list[Effect]:
+        expect(False, asker, f"a question of round {number}: shares of rounds come unasked")
         return []
 
     def product(self, done: Sum) -> list[Effect]:
         """The chair: every share of the round is here."""
-        self.words = done.words
+        self.done = done
         return self._close_round()
 
     def _close_round(self) -> list[Effect]:
-        """The chair: the round's products, unless its own step or a survey is still to be waited for.
-
-        A survey begins here and nowhere else: all shares of the round have come, so every party has taken the same
-        steps, and none moves before the product. That makes the frozen copies one point, as in the centralised method.
-        """
-        if self.words is None or self.paused or self.member.pending.count("round"):
+        """The chair: the round's products, unless its own step or a survey is still to be waited for."""
+        party, done = self.party, self.done
+        if done is None or self.rests or party.survey.under_way or self.works.count[RoundStep]:
             return []
-        survey = self.member.survey_if_due()
-        if survey:
-            self.paused = True
-            return survey
-        products = self._products(self.words)
-        self.words = None
+        self.done = None
+        problem, (start, stop) = party.problem, self._rows()
+        assert problem.labels is not None and party.schedule is not None
+        own = self.block.share(start, stop)
+        products, _ = finish_product(
+            done.words, own, start, problem.labels, problem.loss, party.sums.scale, problem.weights
+        )
         if not np.isfinite(products).all():
-            return self.member.alarm("diverged", "a product is no longer finite; use a smaller step")
-        assert self.sampler is not None
-        self.next_rows = self.sampler.next()
-        self.last = Product(self.round, products, self.member.sums.next_first)
-        self.member.sums.expect(*self.next_rows, self.round + 1)
-        return [Broadcast(self.member.sums.peers, self.last), *self._on_product(self.name, self.last)]
-
-    def _products(self, words: np.ndarray) -> np.ndarray:
-        problem, (start, stop) = self.member.problem, self.rows
-        assert problem.labels is not None
-        own = self.member.block.share(start, stop)
-        products, _ = finish_product(words, own, problem.labels[start:stop], problem.loss, self.member.sums.scale)
-        return products
+            return party.alarm("diverged", NOT_FINITE)
+        surveys = party.judge.survey_is_due(1.0 / party.schedule.blocks_a_pass)
+        self._expect(self.round + 1)
+        body = Product(party.roster.epoch, self.round, products, surveys)
+        return [Broadcast(party.roster.peers, body), *self._on_product(self.name, body)]
 
     def _on_product(self, sender: PartyName, body: Product) -> list[Effect]:
-        if self.sampler is None or body.round != self.round or self.member.pending.count("round"):
-            return []
-        start, stop = self.rows
-        expect_array(sender, "the products of round", body.products, stop - start, number=body.round)
-        payload = [body.round, body.products, body.next_first]
-        return [self.member.pending.add("round", payload, stop - start, self.member.block.nonzeros(start, stop))]
+        right = sender == self.party.roster.chair and body.round == self.round and not self.works.count[RoundStep]
+        expect(right, sender, f"the products of round {body.round}, while round {self.round} is on")
+        start, stop = self._rows()
+        expect_array(sender, "the products of round", body.products, self.party.problem.outputs * (stop - start))
+        work = RoundStep(body.products, body.surveys)
+        return [self.works.begin(work, stop - start, self.block.nonzeros(start, stop))]
 
-    def worked(self, kind: str, payload: Any, result: Any) -> list[Effect]:
-        number, products, next_first = payload
-        problem, (start, stop) = self.member.problem, self.rows
-        assert number == self.round and self.sampler is not None
-        if problem.labels is not None:
-            nothing = np.zeros(stop - start, np.uint64)  # the products are known: no shares to add
-            _, theta = finish_product(nothing, products, problem.labels[start:stop], problem.loss, 1.0)
-            self.stepper.step(start, stop, theta)
-            self.member.count_lag(0)
+    def worked(self, work: RoundStep, event: Computed) -> list[Effect]:
+        party, (start, stop) = self.party, self._rows()
+        party.note_seconds(event.seconds, stop - start)
+        if party.problem.labels is not None:
+            self.stepper.step(start, stop, self._derivatives(work.products, start), 0)
         self.round += 1
-        if self.member.conduct.presides:
-            self.rows = self.next_rows
+        self.rests = work.surveys
+        if party.roster.is_chair:
+            return party.judge.begin_survey() if work.surveys else self._close_round()
+        after = party.after_work() if not party.survey.is_working() else []
+        return after if self.rests else [*after, *self._volunteer()]
+
+    def _derivatives(self, products: np.ndarray, start: int) -> np.ndarray:
+        problem = self.party.problem
+        assert problem.labels is not None
+        nothing = np.zeros(len(products), np.uint64)  # the products are known: no shares to add
+        return finish_product(nothing, products, start, problem.labels, problem.loss, 1.0, problem.weights)[1]
+
+    # -- the rest of the role ------------------------------------------------------------------------------------
+
+    def resume(self) -> list[Effect]:
+        """A survey is over, and everybody stands where it ended."""
+        if not self.rests:
             return self._close_round()
-        self.rows = self.sampler.next()
-        return self._volunteer(next_first)
+        self.rests = False
+        return [] if self.party.roster.is_chair else self._volunteer()
 
-    def _on_asked(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
-        """A share of a round that this party has not reached would be taken too early; it will be sent from there."""
-        early = ask.point == CURRENT and ask.version != self.round
-        return [] if early else self.member.sums.answer(asker, ask)
-
-    def _volunteer(self, first: int) -> list[Effect]:
-        """Send the next round's share unasked, under the number the chair has booked for it."""
-        sums, (start, stop) = self.member.sums, self.rows
-        ask = ShareAsked(first, start, stop, CURRENT, self.round, sums.epoch, 0)
-        return sums.answer(self.member.conduct.chair, ask)
-
-    def certified(self, news: Certified) -> list[Effect]:
-        self.paused = False
-        return self._close_round()
-
-    def abandoned(self, lost: Sum) -> list[Effect]:
-        return []  # never: rounds insist, for they have no other batch to turn to
+    def is_stepping(self) -> bool:
+        return self.works.count[RoundStep] > 0
 
     def rostered(self) -> list[Effect]:
-        return self.member.alarm("peer-lost", "synchronous rounds cannot go on without a party")
-
-    def resumed(self) -> list[Effect]:
-        return self.patrolled()
-
-    def patrolled(self) -> list[Effect]:
-        """A party that has not heard of its round asks for it."""
-        if self.member.conduct.presides or self.sampler is None or self.member.pending.count("round"):
-            return []
-        return [Send(self.member.conduct.chair, RoundWanted(self.round))]
-
-    def _on_round_wanted(self, sender: PartyName, body: RoundWanted) -> list[Effect]:
-        return [Send(sender, self.last)] if self.last is not None and self.last.round == body.round else []
+        return self.party.alarm("peer-lost", "synchronous rounds cannot go on without a party")
 
     def passes(self) -> float:
-        return self.stepper.samples / self.member.problem.rows
+        return self.round / self.party.schedule.blocks_a_pass if self.party.schedule is not None else 0.0
 
-    # -- going on later ------------------------------------------------------------------------------------------
-
-    _PLAIN = ("round", "paused")
-
-    def _new_sampler(self) -> BlockSampler:
-        """Every party draws the same order of batches."""
-        rng = stream(self.seed, "rounds")
-        return BlockSampler(self.member.problem.rows, self.member.conduct.batch, rng)
+    def losses(self) -> dict[str, int]:
+        return {"dropped": 0, "late": 0}
 
     def snapshot(self) -> State:
-        return {
-            **{name: getattr(self, name) for name in self._PLAIN},
-            "rows": list(self.rows),
-            "next_rows": list(self.next_rows),
-            "words": self.words,
-            "last": [self.last.round, self.last.products, self.last.next_first] if self.last is not None else None,
-            "sampler": self.sampler.snapshot() if self.sampler is not None else None,
-            "member": self.member.snapshot(),
-            "stepper": self.stepper.snapshot(),
-        }
+        done = self.done.plain() if self.done is not None else None
+        return {"round": self.round, "rests": self.rests, "done": done, "party": self.party.snapshot()}
 
     def restore(self, state: State) -> None:
-        for name in self._PLAIN:
-            setattr(self, name, state[name])
-        self.rows, self.next_rows, self.words = tuple(state["rows"]), tuple(state["next_rows"]), state["words"]
-        self.last = Product(*state["last"]) if state["last"] is not None else None
-        self.member.restore(state["member"])
-        self.stepper.restore(state["stepper"])
-        if state["sampler"] is not None:
-            self.sampler = self._new_sampler()
-            self.sampler.restore(state["sampler"])
+        self.party.restore(state["party"])
+        self.round, self.rests = state["round"], state["rests"]
+        self.done = Sum.from_plain(state["done"]) if state["done"] is not None else None
 
 
 def build(
@@ -443,53 +316,9 @@ def build(
     *,
     synchronous: bool = False,
     labels_at: tuple[PartyName, ...] | None = None,
-    seed: int = 0,
-    run: str = "run",
-    secrets_seed: int | None = None,
-    only: PartyName | None = None,
+    **rest: Any,
 ) -> list[Party]:
-    """The workers of one run, in roster order. `problem.labels` are given to every party in `labels_at` (all by
-    default). Keys come from the operating system unless `secrets_seed` is given. `only`: build that one alone."""
-    roster = tuple(blocks)
-    active = labels_at if labels_at is not None else roster
-    if len(roster) < 2:
-        raise BadJob(f"Vertical learning needs two parties or more; got {len(roster)}.")
-    # Workers of one speed read each other's blocks, then all step: with one product in flight that is no lag at all.
-    # SVRG's tables age besides, the more the slower the slowest party, and forgive a long step less.
-    lag = options.in_flight - (0.5 if options.method == "svrg" else 1.0)
-    options = options.expecting(0.0 if synchronous else lag)
-    make: Callable[[Member, int], Party] = RoundWorker if synchronous else Worker
-    return [
-        make(
-            _member(
-                name, roster, active, blocks[name], problem.for_party(name in active), options, seed, run, secrets_seed
-            ),
-            seed,
-        )
-        for name in roster
-        if only is None or name == only
-    ]
-
-
-def _member(
-    name: PartyName,
-    roster: tuple[PartyName, ...],
-    active: tuple[PartyName, ...],
-    block: Block,
-    problem: Problem,
-    options: LinearOptions,
-    seed: int,
-    run: str,
-    secrets_seed: int | None,
-) -> Member:
-    return Member(
-        name=name,
-        roster=roster,
-        active=active,
-        block=block,
-        problem=problem,
-        options=options,
-        run=run,
-        secret=secret_bytes(32, secrets_seed, run, name),
-        rng=stream(seed, name, "constants"),
-    )
+    """The workers of one run, in roster order; all hold the labels unless `labels_at` says who. `rest`: see
+    `linear.build`."""
+    make = RoundWorker if synchronous else Worker
+    return linear.build(make, blocks, problem, options, labels_at=labels_at or tuple(blocks), **rest)

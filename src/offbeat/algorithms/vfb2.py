@@ -6,30 +6,31 @@
 
 | Paper                               | Here                                                                  |
 |-------------------------------------|-----------------------------------------------------------------------|
-| party l, block w_{G_l}              | `Party2`, `Block`                                                     |
+| party l, block w_{G_l}              | `Vfb2Party`, `Block`                                                  |
 | active party, dominator             | a party with labels: `dominates` is true                              |
 | passive party, collaborator         | every party is a collaborator of the others' updates                  |
 | theta = dL/d(w^T x)                 | derivative; the message `Backward`                                    |
 | w^T x_i by Algorithm 1              | a masked sum (`party/masked_sum.py`)                                  |
-| v~ of SGD, SVRG, SAGA (Algs. 2-7)   | `learning/directions.py`                                              |
+| v~ of SGD, SVRG, SAGA (Algs. 2-7)   | `learning/blocks.py`                                                  |
 | problem 13 / problem 14             | penalty "l2" / "nonconvex"                                            |
-| tau_1 (read), tau_2 (communication) | lag at the product; lag at the collaborator, both in block versions   |
+| tau_1 (read), tau_2 (communication) | the versions of a party's own block between its share and its step    |
 | k threads in a party                | `lanes`: jobs that read an older block                                |
 
 The order of play, for Ana (labels), Bo and Cy:
-1. Ana draws a batch of rows and asks for its product with the whole model; Bo and Cy answer from their blocks as
-   they are, masked; Ana alone learns the others' total.
-2. Ana adds her share, takes the derivatives, and sends them *backward* to everybody: one aggregation moves all blocks.
-3. Bo and Cy step their own blocks from the derivatives and their own rows, whenever they arrive; what queued up
-   meanwhile is taken together. Nobody waits.
-4. Another label holder does the same on its own clock.
-5. SVRG: now and then everybody freezes a copy; a survey gives each the derivatives and its gradient block there.
-   A derivative carries its value, not a difference, so each party corrects it against its own newest table.
+1. Ana asks for the product of the schedule's next block of rows with the whole model; Bo and Cy answer, masked; Ana
+   alone learns the others' total.
+2. Ana adds her share, takes the derivatives, steps her own block, and sends the derivatives *backward* to everybody:
+   one aggregation moves all blocks. The same message is her next question.
+3. Bo and Cy step their own blocks from the derivatives and their own rows. Bo answers the next question after his step,
+   so his share is new. Cy is slow: Ana does not wait for his step, and he answers at once.
+4. Another label holder does the same on its own clock, with the schedule's other blocks.
+5. Now and then a survey freezes a copy of each block, leaps, and gives everybody a table of derivatives and its
+   gradient. A derivative carries its value, not a difference, so each party corrects it against its own newest table.
 
-Lost derivatives: each is numbered by its sender; a receiver that sees a gap asks for it again; what the sender no
-longer has is given up and counted. Doubled ones are applied once. A queue holds two; beyond that the oldest goes.
+Whom to wait for: Ana knows how long the others take for a row, since their shares say so. She waits for all whose step
+delays her by less than half of her own time for an update.
 
-Synchronous counterpart (VFB): the same block rules, one dominator at a time in turn, and the next request only when
+Synchronous counterpart (VFB): the same block rules, one dominator at a time in turn, and the next question only when
 every party has stepped. With the same sample order this is exactly the centralised method.
 
 Labels: **the derivative discloses them** for the logistic and hinge losses (its sign is the label), whatever the paper
@@ -38,61 +39,49 @@ says. `label_dp_epsilon` answers the labels at random once, before training, and
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from math import ceil, isfinite
+from math import isfinite
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from offbeat.algorithms.afsgd_vp import Stepper, lag_allowance
-from offbeat.errors import BadJob
 from offbeat.learning.blocks import Block
-from offbeat.learning.sampling import BlockSampler
-from offbeat.party import member
-from offbeat.party.contract import Broadcast, Effect, Message, Observe, Party, PartyName, Send, State
-from offbeat.party.expected import COUNTS, expect, expect_array
-from offbeat.party.masked_sum import CURRENT, ShareAsked, Sum
-from offbeat.party.member import LinearOptions, Member
-from offbeat.party.survey import Certified, Problem
-from offbeat.randomness import secret_bytes, stream
+from offbeat.party import linear
+from offbeat.party.contract import Broadcast, Computed, Effect, Message, Observe, Party, PartyName, Send, State
+from offbeat.party.expected import expect, expect_array
+from offbeat.party.judge import WAITING_WORTH
+from offbeat.party.linear import LinearParty
+from offbeat.party.linear_options import LinearOptions
+from offbeat.party.masked_sum import PRODUCTS, Sum
+from offbeat.party.problem import Problem
+from offbeat.party.works import CHARGED
 
-QUEUE_MAX = 2
+QUEUE_MOST = 2
 """Whoever cannot keep up misses updates, however long its queue; a long one only makes those it does take older."""
-WORK_BEFORE_ASKING = 2
-"""A dominator asks again once nothing waits at home, and after so many pieces of work in any case: a slow one would
-never come to it."""
-BACKWARDS_KEPT = 256
-WANTED_TRIES = 3
+OPEN_MOST = 64
+"""Questions of one dominator whose derivatives have not come."""
+JUDGED_EVERY = 16
 STARVED_AFTER = 256
 
 
 class Backward(Message, frozen=True):
-    """A dominator's derivatives for rows [start, stop).
+    """A dominator's derivatives for one block of rows, and its next question.
 
     Reveals: one derivative per sampled row to every party. For the logistic and hinge losses its sign is the label,
     and with the label it gives the row's product with the whole model away; for the squared loss the first ones are
-    the labels themselves.
+    the labels themselves, up to their mean.
 
     With label_dp_epsilon: one derivative per sampled row to every party. Its sign is the answer that was drawn at
     random for the label, the same one every time, not the label; with that answer it gives the row's product with the
     whole model away.
     """
 
-    number: int  # counts the sender's updates
-    start: int
-    stop: int
+    epoch: int
+    number: int  # which question these are the derivatives of
     derivatives: np.ndarray
-    snapshot: int  # the survey the sender had completed
     version: int  # of the sender's block
-    versions: np.ndarray  # of every party's block when its share was taken, in roster order; -1: unknown
-
-
-class BackwardWanted(Message, frozen=True):
-    """These derivatives never came; please send them again.
-
-    Reveals: what was lost on the way, to the dominator.
-    """
-
-    numbers: tuple[int, ...]
+    asks: int  # the number of its next question; -1: none
+    at_once: int  # a bit for each place in the roster: whose answer is not to wait for the step
 
 
 class Stepped(Message, frozen=True):
@@ -101,167 +90,176 @@ class Stepped(Message, frozen=True):
     Reveals: progress, to the next dominator.
     """
 
+    epoch: int
     round: int
 
 
-class StepsWanted(Message, frozen=True):
-    """Synchronous rounds: the next dominator still waits for your step of this round.
-
-    Reveals: progress, to a party.
-    """
-
-    round: int
+MESSAGES = (*linear.MESSAGES, Backward, Stepped)
 
 
-MESSAGES = (*member.MESSAGES, Backward, BackwardWanted, Stepped, StepsWanted)
+class Derive(msgspec.Struct, frozen=True, gc=False):
+    """Work of a dominator: the others' total is known; add the own share and take the derivatives."""
+
+    number: int
+    start: int
+    stop: int
+    done: Sum
 
 
-class DealtBlocks:
-    """The common order of batches, dealt to the dominators in turn: together they make passes over all rows."""
+class AnswerOnLane(msgspec.Struct, frozen=True, gc=False):
+    """Work on a lane: this party's share of a block of rows."""
 
-    def __init__(self, rows: int, batch: int, seed: int, place: int, of: int) -> None:
-        self.place, self.of = place, of
-        self._all = BlockSampler(rows, batch, stream(seed, "rounds"))
-
-    def next(self) -> tuple[int, int]:
-        dealt = [self._all.next() for _ in range(self.of)]
-        return dealt[self.place]
-
-    def snapshot(self) -> dict[str, Any]:
-        return self._all.snapshot()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._all.restore(state)
+    asker: PartyName
+    number: int
+    version: int
 
 
-class Inbox:
-    """What has come from one dominator: each number once, gaps known."""
+class Batch(msgspec.Struct, gc=False):
+    """Derivatives that wait for this party's step, and the question that waits with them."""
 
-    def __init__(self) -> None:
-        self.next = 0
-        self.gaps: dict[int, int] = {}  # number -> times asked for again
-        self.given_up = 0
-
-    def accept(self, number: int) -> bool:
-        """Whether this number is new."""
-        if number == self.next:
-            self.next = number + 1
-            return True
-        if number > self.next:
-            for missed in range(max(self.next, number - BACKWARDS_KEPT), number):
-                self.gaps[missed] = 0
-            self.next = number + 1
-            return True
-        return self.gaps.pop(number, None) is not None
-
-    def wanted(self) -> tuple[int, ...]:
-        """Gaps to ask for again; those asked for too often are given up."""
-        for number in [n for n, tries in self.gaps.items() if tries > WANTED_TRIES]:
-            del self.gaps[number]
-            self.given_up += 1
-        ask = tuple(number for number, tries in self.gaps.items() if tries)
-        self.gaps = {number: tries + 1 for number, tries in self.gaps.items()}
-        return ask
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"next": self.next, "gaps": [list(gap) for gap in self.gaps.items()], "given_up": self.given_up}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.next, self.gaps, self.given_up = state["next"], dict(state["gaps"]), state["given_up"]
+    start: int
+    stop: int
+    theta: np.ndarray
+    version: int  # of the own block when its share was taken
+    asker: PartyName
+    asks: int  # -1: none
 
 
-class Party2:
+class Steps(msgspec.Struct, frozen=True, gc=False):
+    """Work: one step for each of these derivatives."""
+
+    batches: list[Batch]
+
+
+class GradientOnLane(msgspec.Struct, frozen=True, gc=False):
+    """Work on a lane: the gradient of one batch, whose residual was taken before."""
+
+    batch: Batch
+    residual: np.ndarray
+
+
+WORKS = (Derive, Steps, GradientOnLane, AnswerOnLane)
+
+
+class Vfb2Party:
     """An asynchronous party: a collaborator always, a dominator too where it holds labels."""
 
-    def __init__(self, member: Member, active: tuple[PartyName, ...], seed: int, lanes: int = 1) -> None:
-        self.name, self.member, self.active, self.seed, self.lanes = member.name, member, active, seed, lanes
-        self.handle = member.handle
-        self.stepper = Stepper(member)
-        self.dominates = member.name in active
-        self.place = member.conduct.everybody.index(member.name)
-        self.sampler: DealtBlocks | None = None
+    def __init__(self, party: LinearParty, lanes: int = 1) -> None:
+        self.name, self.party, self.lanes = party.name, party, lanes
+        self.handle = party.handle
+        self.block, self.works = party.block, party.works
+        self.stepper = party.stepper
+        self.dominates = party.roster.holds_labels
         self.started = False
-        self.work_done = 0  # pieces of work since the last derivatives were sent
-        self.queue: deque[list[Any]] = deque()  # to be applied: [start, stop, derivatives, version read]
-        self.inboxes = {name: Inbox() for name in active if name != member.name}
-        self.sent: dict[int, Backward] = {}
-        self.number = 0
-        self.dropped = self.late = self.received = self.applied = 0
+        self.number = 0  # of the next question
+        self.under_way = 0  # own questions whose derivatives have not been sent
+        self.numbers: dict[PartyName, int] = {}  # the newest derivatives of every other dominator, plus one
+        self.applied = 0  # own derivatives that were sent, in this epoch
+        self.passes_before = 0.0  # in earlier epochs
+        self.answered: dict[
+            PartyName, dict[int, tuple[int, int, int]]
+        ] = {}  # asker -> number -> (start, stop, version)
+        self.queue: deque[Batch] = deque()
+        self.at_once = 0
+        self.dropped = self.late = 0
         self.peer_steps: dict[PartyName, tuple[int, int]] = {}  # peer -> (its version, our number when it changed)
         self.starved: set[PartyName] = set()
-        own: dict[type[Message], Callable[[PartyName, Any], list[Effect]]] = {
-            Backward: self._on_backward,
-            BackwardWanted: self._on_backward_wanted,
-        }
-        if lanes > 1:
-            own[ShareAsked] = self._answer_on_a_lane
-        member.attach(self, own)
+        party.attach(self, {Backward: self._on_backward}, WORKS)
+        does = (self._derive, self._step, self._apply, self._answer)
+        self.does: dict[type, Callable[[Any, Computed], list[Effect]]] = dict(zip(WORKS, does, strict=True))
 
     # -- the dominator -------------------------------------------------------------------------------------------
 
     def begun(self) -> list[Effect]:
-        place = self.active.index(self.name) if self.dominates else 0
-        self.sampler = self._new_sampler(place)
-        waits = self.member.options.method == "svrg" and not self.member.survey.complete
-        return [] if waits else [*self._ask(), *self._take_queue()]
-
-    def surveyed(self) -> list[Effect]:
-        self.stepper.adopt_survey()
-        waits = self.started or self.sampler is None  # a survey may overtake the word to begin
-        if waits or self.member.options.method != "svrg":
-            return []
-        return [*self._ask(), *self._take_queue()]
-
-    def _ask(self) -> list[Effect]:
-        """Keep so many products in flight, but ask for none before the own block has taken what is known at home: a
-        party of ordinary speed has then taken it too, and its share is as new as can be had without waiting for it."""
         self.started = True
-        pending = self.member.pending
-        if not self.dominates or pending.count("steps") or (self.queue and self.work_done < WORK_BEFORE_ASKING):
+        return [*self._ask_first(), *self._take_queue()]
+
+    def _ask_first(self) -> list[Effect]:
+        """Put as many questions as shall be under way; each further one rides on derivatives."""
+        if not self.dominates or self.party.survey.pauses or self.party.lifecycle.spacing == 0.0:
             return []
-        assert self.sampler is not None
-        sums = self.member.sums
         effects: list[Effect] = []
-        for _ in range(self.member.options.in_flight - sums.open_at_current - pending.count("derive")):
-            effects += sums.ask(*self.sampler.next(), CURRENT, self.member.block.version)
+        for _ in range(self._in_flight() - self.under_way):
+            self.under_way += 1
+            number = self._next_question()
+            _, words = self._rows(self.name, number)
+            effects += self.party.sums.ask(PRODUCTS, 0, number, 0, words, self.block.version)
         return effects
+
+    def _in_flight(self) -> int:
+        return self.party.options.in_flight or 1
+
+    def _next_question(self) -> int:
+        self.number += 1
+        return self.number - 1
+
+    def _rows(self, asker: PartyName, number: int) -> tuple[tuple[int, int], int]:
+        """The block of rows of a dominator's question: the schedule's blocks are dealt to the dominators in turn."""
+        party = self.party
+        assert party.schedule is not None
+        labelled = party.roster.labelled
+        start, stop = party.schedule.block(number * len(labelled) + labelled.index(asker))
+        return (start, stop), party.problem.outputs * (stop - start)
+
+    def rows_asked(self, asker: PartyName, number: int) -> tuple[int, int]:
+        """Which rows a dominator's question is about, as (start, stop)."""
+        return self._rows(asker, number)[0]
 
     def product(self, done: Sum) -> list[Effect]:
         """The others' total is known: the own share and the derivatives are half of a batch's work."""
-        start, stop = done.start, done.stop
-        payload = [start, stop, done.words, done.version, done.versions]
-        job = self._share_job(start, stop) if self.lanes > 1 else None
-        return [self.member.pending.add("derive", payload, *_half(self.member.block, start, stop), job)]
+        (start, stop), _ = self._rows(self.name, done.first)
+        job = self.block.share_job(start, stop) if self.lanes > 1 else None
+        return [self.works.begin(Derive(done.first, start, stop, done), *_half(self.block, start, stop), job)]
 
-    def _derive(self, payload: Any, own: np.ndarray | None) -> list[Effect]:
-        start, stop, words, version, versions = payload
-        lag = self.member.sums.lag(self.member.block.version - version, versions)
-        if 0 < self.member.options.lag_max < lag:
+    def _derive(self, work: Derive, event: Computed) -> list[Effect]:
+        party, start, stop = self.party, work.start, work.stop
+        party.note_seconds(event.seconds, (stop - start) / 2)
+        lag = party.sums.lag(self.block.version - work.done.version, work.done.versions)
+        if 0 < party.options.lag_max < lag:
             self.late += 1
-            return self._ask()
-        theta = self.stepper.derivatives(start, stop, words, own)
+            self.under_way -= 1
+            return self._ask_first()
+        theta = party.finish_product(work.done, start, stop, event.result)
         if not isfinite(theta.dot(theta)):
-            return self.member.alarm("diverged", "a product is no longer finite; use a smaller step")
-        read = np.array([versions.get(name, -1) for name in self.member.conduct.everybody], dtype=np.int64)
-        snapshot, now = self.member.survey.current, self.member.block.version
-        body = Backward(self.number, start, stop, theta, snapshot, now, read)
-        self.number += 1
-        self.work_done = 0
-        self._keep(body)
-        self._queue([start, stop, theta, version])
-        effects: list[Effect] = [Broadcast(self.member.sums.peers, body), *self._take_queue(), *self._ask()]
-        return [*effects, *self._watch_peers(versions), *self.member.survey_if_due()]
+            return party.alarm("diverged", "a product is no longer finite; use a smaller step")
+        if work.number % JUDGED_EVERY == 0:
+            self.at_once = self._not_worth_waiting_for(stop - start)
+        self.applied += 1
+        if self.lanes == 1:  # the own step is taken at once, and its time is charged
+            self.stepper.step(start, stop, theta, self.block.version - work.done.version)
+        survey = party.judge.survey_if_due()
+        asks = -1
+        if party.survey.pauses:
+            self.under_way -= 1
+        else:
+            asks = self._next_question()
+            _, words = self._rows(self.name, asks)
+            party.sums.expect(PRODUCTS, 0, asks, words, self.block.version)
+        body = Backward(party.roster.epoch, work.number, theta, self.block.version, asks, self.at_once)
+        effects: list[Effect] = [Broadcast(party.roster.peers, body)]
+        if self.lanes > 1:
+            effects += self._queue(Batch(start, stop, theta, work.done.version, self.name, -1))
+        else:
+            effects.append(self.works.begin(CHARGED, *_half(self.block, start, stop)))
+        return [*effects, *self._watch_peers(work.done.versions), *survey]
 
-    def _keep(self, body: Backward) -> None:
-        self.sent[body.number] = body
-        if len(self.sent) > BACKWARDS_KEPT:
-            del self.sent[next(iter(self.sent))]
-
-    def _on_backward_wanted(self, sender: PartyName, body: BackwardWanted) -> list[Effect]:
-        return [Send(sender, self.sent[number]) for number in body.numbers if number in self.sent]
+    def _not_worth_waiting_for(self, rows: int) -> int:
+        """Whose steps this dominator does not wait for, as bits: see the top of the file."""
+        roster, seconds, own = self.party.roster, self.party.sums.seconds, self.party.sums.own_seconds
+        half = rows / 2
+        alone = 2.0 * own * half  # derivatives, then the own step while the others take theirs
+        trip = self.party.round_trip_s
+        bits = 0
+        for place, name in enumerate(roster.names):
+            waited = own * half + max(own * half, seconds.get(name, 0.0) * half) + trip
+            if name != self.name and waited > WAITING_WORTH * (alone + trip):
+                bits |= 1 << place
+        return bits
 
     def _watch_peers(self, versions: Mapping[PartyName, int]) -> list[Effect]:
         """Raise an alarm, once, about a party whose block no longer moves although derivatives are sent."""
+        if self.number % JUDGED_EVERY:
+            return []
         effects: list[Effect] = []
         for peer, version in versions.items():
             before, since = self.peer_steps.get(peer, (-1, 0))
@@ -275,343 +273,298 @@ class Party2:
 
     # -- the collaborator ----------------------------------------------------------------------------------------
 
-    def _on_backward(self, sender: PartyName, body: Backward) -> list[Effect]:
-        inbox = self.inboxes.get(sender)
-        if inbox is None:
-            return []
-        _check_backward(sender, body, self.member)
-        if not inbox.accept(body.number):
-            return []
-        self.received += 1
-        seen, version = self.member.sums.seen, body.version
-        if version > seen.get(sender, -1):
-            seen[sender] = version
-        self._queue([body.start, body.stop, body.derivatives, int(body.versions[self.place])])
-        return self._take_queue()
+    def asked(self, asker: PartyName, number: int) -> list[Effect]:
+        """Answer from the block as it is, and remember which version that was."""
+        answered = self.answered.setdefault(asker, {})
+        expect(self.party.schedule is not None and number >= 0, asker, "a question before the beginning")
+        expect(len(answered) < OPEN_MOST, asker, "more questions than may be open")
+        (start, stop), _ = self._rows(asker, number)
+        answered[number] = (start, stop, self.block.version)
+        if self.lanes == 1:
+            return self.party.answers.products(asker, number, start, stop)
+        work = AnswerOnLane(asker, number, self.block.version)
+        return [self.works.begin(work, *_half(self.block, start, stop), self.block.share_job(start, stop))]
 
-    def _queue(self, entry: list[Any]) -> None:
-        self.queue.append(entry)
-        if len(self.queue) > QUEUE_MAX:
-            self.queue.popleft()
+    def _on_backward(self, sender: PartyName, body: Backward) -> list[Effect]:
+        taken = self.answered.get(sender, {}).pop(body.number, None)
+        expect(taken is not None, sender, f"derivatives of question {body.number}, which it did not ask")
+        assert taken is not None
+        start, stop, version = taken
+        theta = body.derivatives
+        if len(theta) != self.party.problem.outputs * (stop - start) or theta.dtype != np.float64:
+            expect_array(sender, "derivatives", theta, self.party.problem.outputs * (stop - start))
+        self.party.sums.seen[sender] = body.version
+        self.numbers[sender] = body.number + 1
+        place = self.party.roster.names.index(self.name)
+        if body.asks >= 0 and body.at_once >> place & 1:
+            effects = self.asked(sender, body.asks)
+            return effects + self._queue(Batch(start, stop, theta, version, sender, -1))
+        return self._queue(Batch(start, stop, theta, version, sender, body.asks))
+
+    def _queue(self, batch: Batch) -> list[Effect]:
+        """Wait for the lane; beyond the bound the oldest derivatives go, but their question is answered."""
+        self.queue.append(batch)
+        effects: list[Effect] = []
+        if len(self.queue) > QUEUE_MOST:
+            oldest = self.queue.popleft()
             self.dropped += 1
+            if oldest.asks >= 0:
+                effects = self.asked(oldest.asker, oldest.asks)
+        return effects + self._take_queue()
 
     def _take_queue(self) -> list[Effect]:
-        """Spend a lane on everything that waits, unless it is busy; before SVRG's first table nothing is taken."""
+        """Spend a lane on everything that waits, unless it is busy."""
         if not self.queue or not self.started:
             return []
         if self.lanes > 1:
             return self._take_on_lanes()
-        pending = self.member.pending
-        if pending.count("steps"):
+        if self.works.count[Steps]:
             return []
         batches = list(self.queue)
         self.queue.clear()
         samples = nonzeros = 0
-        for start, stop, _, _ in batches:
-            samples += (stop - start + 1) // 2
-            nonzeros += self.member.block.nonzeros(start, stop) // 2
-        return [pending.add("steps", batches, samples, nonzeros)]
+        for batch in batches:
+            rows, values = _half(self.block, batch.start, batch.stop)
+            samples += rows
+            nonzeros += values
+        return [self.works.begin(Steps(batches), samples, nonzeros)]
 
-    def worked(self, kind: str, payload: Any, result: Any) -> list[Effect]:
-        if kind == "derive":
-            return self._derive(payload, result)
-        if kind == "answer":
-            return self._answer_from_lane(payload, result)
-        if kind == "gradient":
-            return self._apply_from_lane(payload, result)
-        stepper = self.stepper
-        for start, stop, theta, version in payload:
-            self._note_lag(version)
-            stepper.step(start, stop, theta)
-        self.applied += len(payload)
-        self.work_done += 1
-        effects = self._ask() if self.dominates else []
-        return effects + self._take_queue() if self.queue else effects
+    def worked(self, work: Any, event: Computed) -> list[Effect]:
+        return self.does[type(work)](work, event)
 
-    def _note_lag(self, version_read: int) -> None:
-        """Every update moves every block, so the steps of the own block since its share tell the whole lag."""
-        if version_read >= 0:
-            self.stepper.note_lag(self.member.block.version - version_read)
+    def _step(self, work: Steps, event: Computed) -> list[Effect]:
+        batches = work.batches
+        effects: list[Effect] = []
+        rows = 0
+        for batch in batches:
+            self.stepper.step(batch.start, batch.stop, batch.theta, self.block.version - batch.version)
+            rows += batch.stop - batch.start
+        self.party.note_seconds(event.seconds, rows / 2)
+        for batch in batches:
+            if batch.asks >= 0:
+                effects += self.asked(batch.asker, batch.asks)
+        if self.queue:
+            return effects + self._take_queue()
+        return effects + self._no_more_steps() if self.party.survey.marked else effects
+
+    def _no_more_steps(self) -> list[Effect]:
+        return [] if self.party.survey.is_working() else self.party.after_work()
 
     # -- lanes: pure jobs over values read before ----------------------------------------------------------------
 
-    def _share_job(self, start: int, stop: int) -> Callable[[], np.ndarray]:
-        return self.member.block.share_job(start, stop, self.member.block.gather(start, stop))
-
-    def _answer_on_a_lane(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
-        sums = self.member.sums
-        if ask.point != CURRENT or not sums.is_news(asker, ask):
-            return sums.answer(asker, ask)
-        job = self._share_job(ask.start, ask.stop)
-        fields = [getattr(ask, name) for name in ask.__struct_fields__]
-        payload = [asker, fields, self.member.block.version]
-        return [self.member.pending.add("answer", payload, *_half(self.member.block, ask.start, ask.stop), job)]
-
-    def _answer_from_lane(self, payload: Any, share: np.ndarray | None) -> list[Effect]:
-        asker, fields, version = payload
-        ask = ShareAsked(*fields)
-        if share is None:  # the job was lost in a crash: read the block as it is now
-            return self.member.sums.answer(asker, ask)
-        self.member.shares.hold(share, version)
-        effects = self.member.sums.answer(asker, ask)
-        self.member.shares.release()
-        return effects
+    def _answer(self, work: AnswerOnLane, event: Computed) -> list[Effect]:
+        (start, stop), _ = self._rows(work.asker, work.number)
+        if event.result is None:  # the job was lost in a crash: read the block as it is now
+            return self.party.answers.products(work.asker, work.number, start, stop)
+        return self.party.answers.given(work.asker, work.number, event.result, work.version)
 
     def _take_on_lanes(self) -> list[Effect]:
         effects: list[Effect] = []
-        while self.queue and self.member.pending.count("gradient") < self.lanes:
-            start, stop, theta, version = self.queue.popleft()
-            residual = self.stepper.direction.residual(start, stop, theta)
-            job = self.member.block.gradient_job(start, stop, residual)
-            payload = [start, stop, residual, version]
-            effects.append(self.member.pending.add("gradient", payload, *_half(self.member.block, start, stop), job))
+        while self.queue and self.works.count[GradientOnLane] < self.lanes:
+            batch = self.queue.popleft()
+            residual = self.block.residual(batch.start, batch.stop, batch.theta)
+            job = self.block.gradient_job(batch.start, batch.stop, residual)
+            half = _half(self.block, batch.start, batch.stop)
+            effects.append(self.works.begin(GradientOnLane(batch, residual), *half, job))
         return effects
 
-    def _apply_from_lane(self, payload: Any, result: Any) -> list[Effect]:
-        start, stop, residual, version = payload
-        if result is None:  # the job was lost in a crash; its table entry is exchanged already, so finish it here
-            result = self.member.block.gradient_job(start, stop, residual)()
-        self._note_lag(version)
-        self.stepper.apply(start, stop, *result)
-        self.applied += 1
-        self.work_done += 1
-        return [*self._take_queue(), *self._ask()]
+    def _apply(self, work: GradientOnLane, event: Computed) -> list[Effect]:
+        batch = work.batch
+        gradient = event.result
+        if gradient is None:  # the job was lost in a crash; its table entry is exchanged already, so finish it here
+            gradient = self.block.gradient_job(batch.start, batch.stop, work.residual)()
+        self.stepper.apply(batch.start, batch.stop, gradient, self.block.version - batch.version)
+        effects = self.asked(batch.asker, batch.asks) if batch.asks >= 0 else []
+        effects += self._take_queue()
+        return [*effects, *self._no_more_steps()]
 
     # -- the rest of the role ------------------------------------------------------------------------------------
 
-    def abandoned(self, lost: Sum) -> list[Effect]:
-        return self._ask()
-
     def rostered(self) -> list[Effect]:
-        return self._ask() if self.started else []
+        """Every open question is void; the dominators deal the schedule anew."""
+        self.passes_before = self.passes()
+        self.number, self.under_way, self.applied, self.numbers, self.answered = 0, 0, 0, {}, {}
+        self.at_once = 0
+        self.works.drop(Derive)
+        self.works.drop(AnswerOnLane)
+        under_way = [batch for work in self.works.of(Steps) for batch in work.batches]
+        for batch in (*self.queue, *under_way, *(work.batch for work in self.works.of(GradientOnLane))):
+            batch.asks = -1
+        return self._ask_first() if self.started else []
 
-    def resumed(self) -> list[Effect]:
-        return [*self._ask(), *self._take_queue()] if self.started else []
+    def resume(self) -> list[Effect]:
+        return self._ask_first() if self.started else []
 
-    def certified(self, news: Certified) -> list[Effect]:
-        return []
-
-    def patrolled(self) -> list[Effect]:
-        wanted = {name: inbox.wanted() for name, inbox in self.inboxes.items()}
-        effects: list[Effect] = [Send(name, BackwardWanted(numbers)) for name, numbers in wanted.items() if numbers]
-        return [*effects, *self._take_queue()]
+    def is_stepping(self) -> bool:
+        return bool(self.queue or self.works.count[Steps] or self.works.count[GradientOnLane])
 
     def passes(self) -> float:
         """Dominated samples over rows, all dominators together."""
-        updates = self.number + sum(inbox.next for inbox in self.inboxes.values())
-        return updates * self.member.conduct.batch / self.member.problem.rows
+        if self.party.schedule is None:
+            return 0.0
+        return self.passes_before + (self.applied + sum(self.numbers.values())) / self.party.schedule.blocks_a_pass
 
     def losses(self) -> dict[str, int]:
-        """Derivatives that were never applied: dropped from a full queue, or lost on the way."""
-        return {"dropped": self.dropped, "lost": sum(inbox.given_up for inbox in self.inboxes.values())}
-
-    def _new_sampler(self, place: int) -> DealtBlocks:
-        rows, batch = self.member.problem.rows, self.member.conduct.batch
-        return DealtBlocks(rows, batch, self.seed, place, len(self.active))
+        """Derivatives that were never applied, and products that were too old."""
+        return {"dropped": self.dropped, "late": self.late}
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("started", "work_done", "number", "dropped", "late", "received", "applied")
+    _PLAIN = ("started", "number", "under_way", "applied", "passes_before", "at_once", "dropped", "late")
 
     def snapshot(self) -> State:
         return {
             **{name: getattr(self, name) for name in self._PLAIN},
-            "queue": [list(entry) for entry in self.queue],
-            "inboxes": {name: inbox.snapshot() for name, inbox in self.inboxes.items()},
-            "sent": [[getattr(b, name) for name in b.__struct_fields__] for b in self.sent.values()],
+            "numbers": dict(self.numbers),
+            "answered": {name: [[n, *row] for n, row in rows.items()] for name, rows in self.answered.items()},
+            "queue": [_plain(batch) for batch in self.queue],
             "peer_steps": {name: list(pair) for name, pair in self.peer_steps.items()},
             "starved": sorted(self.starved),
-            "sampler": self.sampler.snapshot() if self.sampler is not None else None,
-            "member": self.member.snapshot(),
-            "stepper": self.stepper.snapshot(),
+            "party": self.party.snapshot(),
         }
 
     def restore(self, state: State) -> None:
         for name in self._PLAIN:
             setattr(self, name, state[name])
-        self.member.restore(state["member"])
-        self.stepper.restore(state["stepper"])
-        self.queue = deque(list(entry) for entry in state["queue"])
-        for name, inbox in state["inboxes"].items():
-            self.inboxes[name].restore(inbox)
-        self.sent = {fields[0]: Backward(*fields) for fields in state["sent"]}
+        self.party.restore(state["party"])
+        self.numbers = dict(state["numbers"])
+        self.answered = {name: {n: (a, b, v) for n, a, b, v in rows} for name, rows in state["answered"].items()}
+        self.queue = deque(Batch(*fields) for fields in state["queue"])
         self.peer_steps = {name: (pair[0], pair[1]) for name, pair in state["peer_steps"].items()}
         self.starved = set(state["starved"])
-        if state["sampler"] is not None:
-            self.sampler = self._new_sampler(self.active.index(self.name) if self.dominates else 0)
-            self.sampler.restore(state["sampler"])
 
 
-class RoundParty:
-    """A synchronous party: one dominator at a time, in turn; the next request waits for every party's step."""
+class VfbParty:
+    """A synchronous party: one dominator at a time, in turn; the next question waits for every party's step."""
 
-    def __init__(self, member: Member, active: tuple[PartyName, ...], seed: int, lanes: int = 1) -> None:
-        self.name, self.member, self.active, self.seed = member.name, member, active, seed
-        self.handle = member.handle
-        self.stepper = Stepper(member)
-        self.sampler: BlockSampler | None = None
+    def __init__(self, party: LinearParty, lanes: int = 1) -> None:
+        self.name, self.party = party.name, party
+        self.handle = party.handle
+        self.block, self.works = party.block, party.works
+        self.stepper = party.stepper
         self.round = 0  # the round to be taken next
-        self.rows = (0, 0)
         self.unstepped: set[PartyName] = set()  # whose step of the round before is still awaited
         self.early: set[PartyName] = set()  # who has stepped this round before this party did
-        self.asked = False
-        self.paused = False  # the chair: a survey is the barrier
-        self.last: Backward | None = None
-        own: dict[type[Message], Callable[[PartyName, Any], list[Effect]]] = {
-            Backward: self._on_backward,
-            Stepped: self._on_stepped,
-            StepsWanted: self._on_steps_wanted,
-        }
-        member.attach(self, own)
+        self.asking = False
+        party.attach(self, {Backward: self._on_backward, Stepped: self._on_stepped}, (Derive, Steps))
 
     def _dominator(self, number: int) -> PartyName:
-        return self.active[number % len(self.active)]
+        labelled = self.party.roster.labelled
+        return labelled[number % len(labelled)]
+
+    def _rows(self, number: int) -> tuple[int, int]:
+        assert self.party.schedule is not None
+        return self.party.schedule.block(number)
+
+    def rows_asked(self, asker: PartyName, number: int) -> tuple[int, int]:
+        return self._rows(number)
 
     # -- the method ----------------------------------------------------------------------------------------------
 
     def begun(self) -> list[Effect]:
-        self.sampler = self._new_sampler()
-        self.rows = self.sampler.next()
-        self.paused = self.member.conduct.presides and self.member.options.method == "svrg"
         return self._ask()
 
-    def surveyed(self) -> list[Effect]:
-        self.stepper.adopt_survey()
-        return []
-
     def _ask(self) -> list[Effect]:
-        mine = self.sampler is not None and self._dominator(self.round) == self.name
-        if not mine or self.unstepped or self.asked or self.paused or self.member.pending.count("step"):
+        mine = self.party.schedule is not None and self._dominator(self.round) == self.name
+        if not mine or self.unstepped or self.asking or self.works.count[Steps]:
             return []
-        survey = self.member.survey_if_due() if self.round else []
+        if self.party.survey.under_way:
+            return []
+        survey = self.party.judge.survey_if_due()
         if survey:  # everybody has stepped and nobody moves: the frozen copies are one point
-            self.paused = True
             return survey
-        self.asked = True
-        return self.member.sums.ask(*self.rows, CURRENT, self.member.block.version)
+        self.asking = True
+        start, stop = self._rows(self.round)
+        words = self.party.problem.outputs * (stop - start)
+        return self.party.sums.ask(PRODUCTS, 0, self.round, 0, words, self.block.version)
+
+    def asked(self, asker: PartyName, number: int) -> list[Effect]:
+        expect(asker == self._dominator(number) and number == self.round, asker, f"a question of round {number}")
+        return self.party.answers.products(asker, number, *self._rows(number))
 
     def product(self, done: Sum) -> list[Effect]:
-        payload = [self.round, done.words]
-        return [self.member.pending.add("derive", payload, *_half(self.member.block, *self.rows))]
+        rows = self._rows(done.first)
+        return [self.works.begin(Derive(done.first, *rows, done), *_half(self.block, *rows))]
 
-    def worked(self, kind: str, payload: Any, result: Any) -> list[Effect]:
-        return self._derive(*payload) if kind == "derive" else self._step(*payload)
+    def worked(self, work: Any, event: Computed) -> list[Effect]:
+        return self._derive(work) if type(work) is Derive else self._step(work.batches[0], event)
 
-    def _derive(self, number: int, words: np.ndarray) -> list[Effect]:
-        theta = self.stepper.derivatives(*self.rows, words)
-        if not np.isfinite(theta).all():
-            return self.member.alarm("diverged", "a product is no longer finite; use a smaller step")
-        snapshot, version = self.member.survey.current, self.member.block.version
-        read = np.full(len(self.member.conduct.everybody), version, dtype=np.int64)
-        self.last = Backward(number, *self.rows, theta, snapshot, version, read)
-        return [Broadcast(self.member.sums.peers, self.last), *self._on_backward(self.name, self.last)]
+    def _derive(self, work: Derive) -> list[Effect]:
+        theta = self.party.finish_product(work.done, work.start, work.stop)
+        if not isfinite(theta.dot(theta)):
+            return self.party.alarm("diverged", "a product is no longer finite; use a smaller step")
+        body = Backward(self.party.roster.epoch, work.number, theta, self.block.version, -1, 0)
+        return [Broadcast(self.party.roster.peers, body), *self._on_backward(self.name, body)]
 
     def _on_backward(self, sender: PartyName, body: Backward) -> list[Effect]:
-        if self.sampler is None or body.number != self.round or self.member.pending.count("step"):
-            return []
-        _check_backward(sender, body, self.member)
-        expect((body.start, body.stop) == self.rows, sender, f"derivatives of other rows than round {self.round} has")
-        return [self.member.pending.add("step", [body.number, body.derivatives], *_half(self.member.block, *self.rows))]
+        own = body.number == self.round and sender == self._dominator(body.number) and not self.works.count[Steps]
+        expect(own, sender, f"derivatives of round {body.number}, while round {self.round} is on")
+        start, stop = self._rows(body.number)
+        expect_array(sender, "derivatives", body.derivatives, self.party.problem.outputs * (stop - start))
+        steps = Steps([Batch(start, stop, body.derivatives, self.block.version, sender, -1)])
+        return [self.works.begin(steps, *_half(self.block, start, stop))]
 
-    def _step(self, number: int, theta: np.ndarray) -> list[Effect]:
-        assert number == self.round and self.sampler is not None
-        self.stepper.step(*self.rows, theta)
-        self.member.count_lag(0)
+    def _step(self, batch: Batch, event: Computed) -> list[Effect]:
+        self.party.note_seconds(event.seconds, (batch.stop - batch.start) / 2)
+        self.stepper.step(batch.start, batch.stop, batch.theta, 0)
         self.round += 1
-        self.rows = self.sampler.next()
-        self.asked = False
+        self.asking = False
         early, self.early = self.early, set()
         following = self._dominator(self.round)
         if following != self.name:
-            return [Send(following, Stepped(number))]
-        self.unstepped = set(self.member.sums.peers) - early
+            return [Send(following, Stepped(self.party.roster.epoch, self.round - 1))]
+        self.unstepped = set(self.party.roster.peers) - early
         return self._ask()
 
     def _on_stepped(self, sender: PartyName, body: Stepped) -> list[Effect]:
         if body.round == self.round:  # before this party has taken that step itself
             self.early.add(sender)
-        elif body.round == self.round - 1:
-            self.unstepped.discard(sender)
+            return []
+        expect(body.round == self.round - 1 and sender in self.unstepped, sender, f"a step of round {body.round}")
+        self.unstepped.discard(sender)
         return self._ask()
 
-    def certified(self, news: Certified) -> list[Effect]:
-        self.paused = False
+    def resume(self) -> list[Effect]:
         return self._ask()
 
-    # -- what was lost -------------------------------------------------------------------------------------------
-
-    def patrolled(self) -> list[Effect]:
-        """The waiting dominator asks for the missing steps; whoever dominated last says its derivatives again."""
-        effects: list[Effect] = []
-        if self.unstepped:
-            effects.append(Broadcast(tuple(sorted(self.unstepped)), StepsWanted(self.round - 1)))
-        if self.last is not None and self.last.number >= self.round - 1:
-            effects.append(Broadcast(self.member.sums.peers, self.last))
-        return [*effects, *self._ask()]
-
-    def _on_steps_wanted(self, sender: PartyName, body: StepsWanted) -> list[Effect]:
-        return [Send(sender, Stepped(body.round))] if body.round < self.round else []
-
-    def abandoned(self, lost: Sum) -> list[Effect]:
-        self.asked = False
-        return self._ask()
+    def is_stepping(self) -> bool:
+        return False  # a survey begins where everybody has stepped
 
     def rostered(self) -> list[Effect]:
-        return self.member.alarm("peer-lost", "synchronous rounds cannot go on without a party")
-
-    def resumed(self) -> list[Effect]:
-        return self.patrolled()
+        return self.party.alarm("peer-lost", "synchronous rounds cannot go on without a party")
 
     def passes(self) -> float:
-        return self.stepper.samples / self.member.problem.rows
+        return self.round / self.party.schedule.blocks_a_pass if self.party.schedule is not None else 0.0
 
     def losses(self) -> dict[str, int]:
-        return {"dropped": 0, "lost": 0}
-
-    def _new_sampler(self) -> BlockSampler:
-        rows, batch = self.member.problem.rows, self.member.conduct.batch
-        return BlockSampler(rows, batch, stream(self.seed, "rounds"))
+        return {"dropped": 0, "late": 0}
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("round", "asked", "paused")
+    _PLAIN = ("round", "asking")
 
     def snapshot(self) -> State:
-        last = self.last
         return {
             **{name: getattr(self, name) for name in self._PLAIN},
-            "rows": list(self.rows),
             "unstepped": sorted(self.unstepped),
             "early": sorted(self.early),
-            "last": [getattr(last, name) for name in last.__struct_fields__] if last is not None else None,
-            "sampler": self.sampler.snapshot() if self.sampler is not None else None,
-            "member": self.member.snapshot(),
-            "stepper": self.stepper.snapshot(),
+            "party": self.party.snapshot(),
         }
 
     def restore(self, state: State) -> None:
         for name in self._PLAIN:
             setattr(self, name, state[name])
-        self.member.restore(state["member"])
-        self.stepper.restore(state["stepper"])
-        self.rows, self.unstepped, self.early = tuple(state["rows"]), set(state["unstepped"]), set(state["early"])
-        self.last = Backward(*state["last"]) if state["last"] is not None else None
-        if state["sampler"] is not None:
-            self.sampler = self._new_sampler()
-            self.sampler.restore(state["sampler"])
+        self.party.restore(state["party"])
+        self.unstepped, self.early = set(state["unstepped"]), set(state["early"])
 
 
-def _check_backward(sender: PartyName, body: Backward, member: Member) -> None:
-    start, stop = body.start, body.stop
-    if not 0 <= start < stop <= member.problem.rows:
-        expect(False, sender, f"derivatives of rows {start} to {stop}")
-    expect_array(sender, "derivatives", body.derivatives, stop - start)
-    expect_array(sender, "the versions it read", body.versions, len(member.conduct.everybody), COUNTS)
+def _plain(batch: Batch) -> list[Any]:
+    return [getattr(batch, name) for name in batch.__struct_fields__]
 
 
 def _half(block: Block, start: int, stop: int) -> tuple[int, int]:
     """A product, or a step, is half of a batch's work."""
-    return ceil((stop - start) / 2), block.nonzeros(start, stop) // 2
+    return (stop - start + 1) // 2, block.nonzeros(start, stop) // 2
 
 
 def build(
@@ -621,41 +574,10 @@ def build(
     *,
     synchronous: bool = False,
     labels_at: tuple[PartyName, ...] | None = None,
-    lanes: int = 1,
-    seed: int = 0,
-    run: str = "run",
-    secrets_seed: int | None = None,
-    only: PartyName | None = None,
+    **rest: Any,
 ) -> list[Party]:
-    """The parties of one run, in roster order; those in `labels_at` (the first by default) hold the labels.
-    Keys come from the operating system unless `secrets_seed` is given. `only`: build that one alone."""
-    roster = tuple(blocks)
-    active = tuple(name for name in roster if name in labels_at) if labels_at is not None else roster[:1]
-    if len(roster) < 2:
-        raise BadJob(f"Vertical learning needs two parties or more; got {len(roster)}.")
-    if not active:
-        raise BadJob(f"Somebody must hold the labels: labels_at is {labels_at}, the parties are {', '.join(roster)}.")
-    # With m products in flight, m - 1 other updates land between a product and its step.
-    lag = (len(active) * options.in_flight - 1) / lag_allowance(problem.loss)
-    options = options.expecting(0.0 if synchronous else lag)
-    make = RoundParty if synchronous else Party2
-    return [
-        make(
-            Member(
-                name=name,
-                roster=roster,
-                active=active,
-                block=blocks[name],
-                problem=problem.for_party(name in active),
-                options=options,
-                run=run,
-                secret=secret_bytes(32, secrets_seed, run, name),
-                rng=stream(seed, name, "constants"),
-            ),
-            active,
-            seed,
-            lanes,
-        )
-        for name in roster
-        if only is None or name == only
-    ]
+    """The parties of one run, in roster order; those in `labels_at` (the first by default) hold the labels. `rest`: see
+    `linear.build`."""
+    make = VfbParty if synchronous else Vfb2Party
+    labelled = tuple(blocks)[:1] if labels_at is None else labels_at
+    return linear.build(make, blocks, problem, options, labels_at=labelled, **rest)

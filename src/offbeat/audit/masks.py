@@ -13,12 +13,12 @@ import numpy as np
 
 from offbeat.families.linear import LinearTraining
 from offbeat.metrics.record import RunRecord
-from offbeat.party.contract import Broadcast, Effect, Event, Received, Send
-from offbeat.party.masked_sum import CURRENT, ShareAsked, ShareGiven
-from offbeat.party.survey import Table
+from offbeat.party.contract import Effect, Event, Received, Send
+from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareGiven
+from offbeat.party.survey import TablePart
 
-Stream = tuple[str, str, int]
-"""Whose masks, for whom, in which roster epoch."""
+Stream = tuple[str, str, int, int, int]
+"""Whose masks, for whom, in which roster epoch, for which kind of sum, of which survey."""
 
 
 class MaskWatch:
@@ -29,8 +29,8 @@ class MaskWatch:
         self.answers: dict[Stream, dict[int, tuple[int, bytes]]] = {}
         self.reused: list[str] = []
         self.repeated = 0
-        self.givers: dict[tuple[str, int, int], set[str]] = {}
-        self.asked: dict[tuple[str, int, int], tuple[int, int]] = {}
+        self.givers: dict[tuple[Any, ...], set[str]] = {}
+        self.learned: dict[tuple[Any, ...], int] = {}  # rows of each sum of products
         self.guesses: dict[str, np.ndarray] = {}  # by party: the sum of derivatives' signs for each row
 
     def handled(self, name: str, event: Event, effects: Sequence[Effect]) -> None:
@@ -39,21 +39,28 @@ class MaskWatch:
         for effect in effects:
             if type(effect) is Send and type(effect.body) is ShareGiven:
                 self._answered(name, effect.to, effect.body)
-            elif type(effect) is Broadcast and type(effect.body) is ShareAsked:
-                ask = effect.body
-                if ask.point == CURRENT:
-                    self.asked.setdefault((name, ask.first, ask.epoch), (ask.start, ask.stop))
 
     def _took(self, name: str, event: Received) -> None:
         body: Any = event.body
         if type(body) is ShareGiven:
-            self.givers.setdefault((name, body.first, body.epoch), set()).add(event.sender)
-        elif type(body) is Table or type(body).__name__ == "Backward":
-            signs = self.guesses.setdefault(name, np.zeros(self.rows))
-            signs[body.start : body.start + len(body.derivatives)] -= np.sign(body.derivatives)
+            which = (name, body.epoch, body.kind, body.survey, body.first)
+            self.givers.setdefault(which, set()).add(event.sender)
+            if body.kind == PRODUCTS:
+                self.learned[which] = len(body.words)
+        elif type(body) is TablePart:
+            self._signs(name, body.start, body.derivatives)
+        elif type(body).__name__ == "Backward":
+            self._signs(name, self._party(name).rows_asked(event.sender, body.number)[0], body.derivatives)
+
+    def _party(self, name: str) -> Any:
+        return next(party for party in self.training.parties if party.name == name)
+
+    def _signs(self, name: str, start: int, derivatives: np.ndarray) -> None:
+        signs = self.guesses.setdefault(name, np.zeros(self.rows))
+        signs[start : start + len(derivatives)] -= np.sign(derivatives)
 
     def _answered(self, giver: str, asker: str, given: ShareGiven) -> None:
-        kept = self.answers.setdefault((giver, asker, given.epoch), {})
+        kept = self.answers.setdefault((giver, asker, given.epoch, given.kind, given.survey), {})
         fingerprint = hashlib.blake2b(np.ascontiguousarray(given.words).tobytes(), digest_size=16).digest()
         before = kept.get(given.first)
         if before is None:
@@ -61,17 +68,17 @@ class MaskWatch:
         elif before == (len(given.words), fingerprint):
             self.repeated += 1
         else:
-            self.reused.append(f"{giver} answered request {given.first} of {asker} twice, with different bytes")
+            self.reused.append(f"{giver} answered question {given.first} of {asker} twice, with different bytes")
 
     def overlaps(self) -> list[str]:
         """Answers that took the same words of one mask stream."""
         found = list(self.reused)
-        for (giver, asker, _), kept in self.answers.items():
+        for (giver, asker, _, kind, _), kept in self.answers.items():
             end = -1
             for first in sorted(kept):
                 if first < end:
-                    found.append(f"{giver} used mask word {first} for {asker} twice")
-                end = max(end, first + kept[first][0])
+                    found.append(f"{giver} used the masks of row {first} for {asker} twice")
+                end = max(end, first + (kept[first][0] if kind == SURVEY else 1))
         return found
 
     def findings(self, record: RunRecord) -> dict[str, Any]:
@@ -117,10 +124,9 @@ class MaskWatch:
         names, found = self.training.data.names, []
         whose = "the other party's own share" if len(names) == 2 else "the total of the others' shares"
         for name in names:
-            spans = [span for (asker, *_), span in self.asked.items() if asker == name]
-            if not spans:
+            pairs = sum(count for (asker, *_), count in self.learned.items() if asker == name)
+            if not pairs:
                 continue
-            pairs = sum(stop - start for start, stop in spans)
             each = f"{pairs / self.rows:.1f} for each row on average"
             finding = f"learned {whose} for {pairs:,} (row, moment) pairs: {each}"
             found.append({"attack": "products", "party": name, "finding": finding, "pairs": pairs})

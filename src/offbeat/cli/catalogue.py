@@ -47,6 +47,7 @@ def bench(
     quick: Quick = False,
     data: Data = None,
     out: Annotated[Path | None, typer.Option(help="Also write the rows there.")] = None,
+    job: Annotated[Path | None, typer.Option("--job", help="A job file whose data is used (race).")] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -56,7 +57,7 @@ def bench(
     if name is None:
         _list("bench", json)
         return
-    told = _done("bench", name, quick=quick, seed=seed, data_dir=data)
+    told = _done("bench", name, quick=quick, seed=seed, data_dir=data, job=job)
     told |= {"machine": this_machine(), "versions": library_versions()}
     if out is not None:
         _write_rows(told, out)
@@ -75,6 +76,7 @@ def _done(kind: "Kind", name: str, **chosen: Any) -> dict[str, Any]:
         "rows": [dict(row) for row in result.rows],
         "figures": [str(path) for path in result.figures],
         "notes": list(result.notes),
+        **result.more,
     }
 
 

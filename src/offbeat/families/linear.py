@@ -17,7 +17,7 @@ from offbeat.data.assemble import VerticalData
 from offbeat.data.columns import NumberedColumns
 from offbeat.errors import BadJob
 from offbeat.families.contract import Account, Counters, Part, Seen
-from offbeat.families.setting import Setting, Weights, party_weights, prepare
+from offbeat.families.setting import Setting, Weights, model_of, party_weights, prepare
 from offbeat.families.statements import about_labels, about_sums, about_world, alarms, data_record, label_ledger
 from offbeat.jobs.methods import linear_named
 from offbeat.jobs.runtime import costs_of
@@ -28,9 +28,9 @@ from offbeat.learning.penalties import penalty_named
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
 from offbeat.metrics.record import Certificate
+from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import SumOptions
-from offbeat.party.member import LinearOptions
-from offbeat.party.survey import Problem
+from offbeat.party.problem import Problem
 from offbeat.privacy.label_response import private_targets
 from offbeat.privacy.masks import FRACTION_BITS
 from offbeat.privacy.noise import SeededNoise
@@ -79,15 +79,14 @@ def linear_options(job: Job) -> LinearOptions:
         target=job.target,
         step=None if isinstance(job.step, str) else job.step,
         batch=None if isinstance(job.batch, str) else job.batch,
-        batch_least=job.batch_least,
         in_flight=job.in_flight,
-        lag=job.lag,
-        snapshot_passes=job.snapshot_passes,
-        certify_passes=job.certify_passes,
-        by_curvature=job.by_curvature,
+        seconds=job.seconds,
+        survey_passes=None if isinstance(job.survey_passes, str) else job.survey_passes,
+        leap=job.leap,
+        by_curvature=None if isinstance(job.by_curvature, str) else job.by_curvature,
         lag_max=job.lag_max,
-        patience_s=job.patience_s,
         on_loss=job.on_loss,
+        asynchronous=not linear_named(job.algorithm).synchronous,
         sums=sum_options(job),
     )
 
@@ -129,17 +128,17 @@ class LinearTraining:
         self.messages, self.private_labels = self.method.messages, job.label_dp_epsilon is not None
         self.goal, self.session = job.passes, {"on_loss": job.on_loss}
         setting = self.setting
-        problem = Problem(setting.rows, setting.loss, setting.penalty, setting.strength, setting.y_train)
+        blocks = setting.new_blocks(self.method.direction)
         self.parties: list[Any] = build_parties(
-            job, setting.new_blocks(), problem, data.labels_at, only=only, secrets_seed=job.seed
+            job, blocks, setting.problem(), data.labels_at, only=only, secrets_seed=job.seed
         )
-        self.blocks = {party.name: party.member.block for party in self.parties}
+        self.blocks = {party.name: party.block for party in self.parties}
         self.optimum = optimum
         self._looks = self._certified = 0
 
     @cached_property
     def chair(self) -> Any:
-        return next(party for party in self.parties if party.member.conduct.presides)
+        return next(party for party in self.parties if party.party.roster.is_chair)
 
     # -- while it goes on
 
@@ -148,7 +147,7 @@ class LinearTraining:
             self.optimum = self.setting.optimum(self.job.seed)
 
     def done(self) -> float:
-        return float(self.chair.member.role.passes())
+        return float(self.chair.party.judge.passes())
 
     def due(self) -> bool:
         return True
@@ -159,18 +158,19 @@ class LinearTraining:
         below = objective - self.optimum if self.optimum is not None else None
         metric = None
         if self._looks % TEST_METRIC_EVERY == 0:
-            metric = next(iter(self.setting.test_metrics(weights).values()), None)
+            model = model_of(self.blocks, weights)
+            metric = next(iter(self.setting.test_metrics(model).values()), None)
         self._looks += 1
         return Seen(objective, metric, below, self._lag_mean(), *self._certificates())
 
     def _lag_mean(self) -> float:
-        members = [party.member for party in self.parties]
-        steps = sum(sum(member.lags) for member in members)
-        return sum(member.lag_sum for member in members) / steps if steps else 0.0
+        lags = [party.party.lags for party in self.parties]
+        steps = sum(counts.count for counts in lags)
+        return sum(counts.total for counts in lags) / steps if steps else 0.0
 
     def _certificates(self) -> tuple[float | None, Certificate | None]:
         """The last one as a number, and as a certificate if it came since the look before."""
-        history = self.chair.member.survey.history
+        history = self.chair.party.survey.history
         known, self._certified = self._certified, len(history)
         if not history:
             return None, None
@@ -183,18 +183,18 @@ class LinearTraining:
         """A fixed part of a pass: of a fast party's where nobody waits, of the slowest party's where all do."""
         if self.job.runtime.kind != "simulator":
             return WALL_LOOK_S
-        batch = self.chair.member.conduct.batch or self.job.batch_least
+        batch = self.chair.party.lifecycle.batch or self.job.batch_least
         rounds = self.setting.rows / batch
         times = [self._batch_s(name, batch) for name in self.setting.names]
         if self.method.synchronous:
             return max(times) * rounds / self.job.looks_per_pass
-        together = 1 if self.method.labels_everywhere else len(self.chair.active)
+        together = 1 if self.method.labels_everywhere else len(self.chair.party.roster.active)
         return min(times) * rounds / together / self.job.looks_per_pass
 
     def _batch_s(self, name: str, batch: int) -> float:
         costs, block = costs_of(self.job.runtime), self.blocks[name]
         work = costs.slow.get(name, 1.0) * costs.work_s(batch, round(block.nonzeros_total * batch / block.rows))
-        return float(max(work, (work + 2 * costs.link.latency_s) / self.job.in_flight))
+        return float(max(work, (work + 2 * costs.link.latency_s) / (self.job.in_flight or 1)))
 
     def counters(self, outcome: Outcome | None) -> dict[str, Counters]:
         return {party.name: linear_counters(party) for party in self.parties}
@@ -204,19 +204,19 @@ class LinearTraining:
     def account(self, outcome: Outcome, rows: Sequence[CurveRow], *, stopped: bool) -> Account:
         verdict, reason = self._verdict(outcome, stopped)
         weights = kept_weights(self.parties, outcome)
-        objective, member = self.setting.objective(self.blocks, weights), self.chair.member
+        objective, chair = self.setting.objective(self.blocks, weights), self.chair.party
         cut_short = stopped or outcome.out_of_time
         return Account(
             verdict=verdict,
             reason=reason,
             objective=objective,
-            passes=self.done() if cut_short else float(member.marked_passes or member.role.passes()),
+            passes=self.done() if cut_short else float(chair.judge.marked_passes or chair.judge.passes()),
             counters=self.counters(outcome),
             warnings=self._warnings(outcome),
             data=data_record(self.data),
             curve=with_certificates(rows, outcome),
-            metrics=self.setting.test_metrics(weights),
-            certificate=certificate_of(outcome, member.survey.best),
+            metrics=self.setting.test_metrics(model_of(self.blocks, weights)),
+            certificate=certificate_of(outcome, chair.survey.best),
             suboptimality=objective - self.optimum if self.optimum is not None else None,
             privacy=self._privacy(),
         )
@@ -248,8 +248,10 @@ class LinearTraining:
         return label_ledger(holders, self.job.label_dp_epsilon, seeded=True)
 
     def chosen(self) -> dict[str, Any]:
-        conduct = self.chair.member.conduct
-        chosen: dict[str, Any] = {"step": conduct.eta, "batch": conduct.batch, "chair": conduct.chair}
+        lifecycle, roster = self.chair.party.lifecycle, self.chair.party.roster
+        chosen: dict[str, Any] = {"step": lifecycle.eta, "batch": lifecycle.batch, "chair": roster.chair}
+        chosen["survey_passes"] = lifecycle.spacing
+        chosen["by_curvature"] = {party.name: party.block.metric_kind for party in self.parties}
         if self.optimum is not None:
             chosen["optimum"] = self.optimum
             chosen["optimum_is"] = "the minimum" if self.setting.penalty.convex else "the best known stationary point"
@@ -262,13 +264,12 @@ class LinearTraining:
         return chosen
 
     def models(self, outcome: Outcome) -> dict[str, Part]:
-        """Each party's `weights`; the intercept at the party that holds the column of ones."""
-        weights, constant_at = kept_weights(self.parties, outcome), self.setting.constant_at
+        """Each party's `weights` and, where the model has an intercept, its part of that: they add up."""
         found = {}
-        for name, values in weights.items():
-            arrays = {"weights": values}
-            if name == constant_at:
-                arrays = {"weights": values[:-1], "intercept": values[-1:]}
+        for name, values in model_of(self.blocks, kept_weights(self.parties, outcome)).items():
+            arrays = {"weights": values[0, :-1]}
+            if self.setting.intercept:
+                arrays["intercept"] = values[0, -1:]
             columns = self.data.columns[name]
             named = None if isinstance(columns, NumberedColumns) else columns
             found[name] = Part(arrays, named, self.data.fitted.get(name))
@@ -277,11 +278,10 @@ class LinearTraining:
 
 def linear_counters(party: Any) -> Counters:
     """One linear party, by its own counters."""
-    member = party.member
-    lags = Lags.bucketed(member.lags, member.lag_sum, member.lag_max)
-    losses = getattr(party, "losses", None)  # received and never applied: products too old, derivatives let go
-    dropped = sum(losses().values()) if losses is not None else int(getattr(party, "stale", 0))
-    return Counters(lags.number, lags, dropped, member.sums.retried, member.sums.abandoned)
+    counts = party.party.lags
+    lags = Lags.bucketed(counts.histogram, counts.total, counts.most)
+    dropped = sum(party.losses().values())  # received and never applied: products too old, derivatives let go
+    return Counters(lags.number, lags, dropped)
 
 
 # -- the model that is kept ------------------------------------------------------------------------------------------
@@ -302,15 +302,15 @@ def kept_weights(parties: Sequence[Any], outcome: Outcome) -> dict[str, np.ndarr
 def _after_losses(party: Any, survivors: Sequence[Any], weights: Weights) -> np.ndarray:
     """A party's block where somebody did not live to hear the end: the snapshot that those who did have kept; nothing
     of a party that they had left out."""
-    decides = next((one for one in survivors if one.member.conduct.presides), survivors[0]).member
-    halt, roster = decides.conduct.halt, decides.conduct.roster
-    kept = party.member.shares.points.get(halt.best if halt is not None else decides.survey.best)
-    return np.array(kept) if kept is not None and party.name in roster else np.zeros_like(weights[party.name])
+    decides = next((one for one in survivors if one.party.roster.is_chair), survivors[0]).party
+    kept = party.party.survey.points.get(decides.lifecycle.kept)
+    in_model = kept is not None and party.name in decides.roster.names
+    return np.array(kept) if in_model else np.zeros_like(weights[party.name])
 
 
 def _certified_copies(parties: Sequence[Any]) -> dict[str, np.ndarray] | None:
     """The best certified point, where every party knows of one."""
-    best = {party.name: party.member.shares.points.get(party.member.survey.best) for party in parties}
+    best = {party.name: party.party.survey.points.get(party.party.survey.best) for party in parties}
     if any(weights is None for weights in best.values()):
         return None
     return {name: np.array(weights) for name, weights in best.items()}

@@ -16,10 +16,11 @@ from offbeat.data.assemble import VerticalData
 from offbeat.data.matrix import Matrix, stack_columns
 from offbeat.errors import BadJob
 from offbeat.learning import central
-from offbeat.learning.blocks import Block, make_block
+from offbeat.learning.blocks import Block, make_block, with_means
 from offbeat.learning.losses import Loss
 from offbeat.learning.penalties import L2, NONE, Penalty
 from offbeat.learning.scores import root_mean_square, two_class_metrics
+from offbeat.party.problem import Problem
 from offbeat.randomness import stream
 
 Floats = NDArray[np.float64]
@@ -30,7 +31,7 @@ OPTIMUM_TOLERANCE = 1e-8
 
 @dataclass(frozen=True)
 class Setting:
-    """A problem ready to be learned: rows shuffled once, the constant column in its place, the test rows apart."""
+    """A problem ready to be learned: rows shuffled once, the test rows apart."""
 
     names: tuple[str, ...]
     train: Mapping[str, Matrix]
@@ -40,52 +41,61 @@ class Setting:
     loss: Loss
     penalty: Penalty
     strength: float
-    constant_at: str | None  # who holds the intercept's column, the last of its columns
+    intercept: bool
     classifies: bool
 
     @property
     def rows(self) -> int:
         return len(self.y_train)
 
-    def new_blocks(self) -> dict[str, Block]:
-        return {name: self._new_block(name) for name in self.names}
+    def problem(self) -> Problem:
+        """What the parties minimise."""
+        terms = (self.loss, self.penalty, self.strength)
+        return Problem(self.rows, *terms, self.y_train, intercept=self.intercept)
 
-    def _new_block(self, name: str) -> Block:
-        """The constant column is not stored in a block: the block knows it as its intercept."""
-        constant = name == self.constant_at
-        matrix = self.train[name][:, :-1] if constant else self.train[name]
-        return make_block(matrix, penalty=self.penalty, strength=self.strength, intercept=constant)
+    def new_blocks(self, method: str = "svrg") -> dict[str, Block]:
+        terms: dict[str, Any] = {"penalty": self.penalty, "strength": self.strength, "intercept": self.intercept}
+        return {name: make_block(self.train[name], method=method, **terms) for name in self.names}
 
     def objective(self, blocks: Mapping[str, Block], weights: Weights) -> float:
-        """The pooled objective at these weights; `blocks` hold the rows in the form that multiplies fastest."""
+        """The pooled objective at these weights of blocks, which hold the rows in the form that multiplies fastest."""
         product = sum(blocks[name].share(0, self.rows, weights[name]) for name in self.names)
         loss = float(np.mean(self.loss.value(np.asarray(product), self.y_train)))
-        return loss + self.strength * sum(self.penalty.value(weights[name]) for name in self.names)
+        return loss + self.strength * sum(self.penalty.value(weights[name][:, :-1]) for name in self.names)
 
-    def scores(self, parts: Mapping[str, Matrix], weights: Weights) -> Floats:
+    def scores(self, parts: Mapping[str, Matrix], model: Weights) -> Floats:
+        """What a model, of `model_of`, gives these rows."""
         total = np.zeros(parts[self.names[0]].shape[0])
         for name in self.names:
-            total += np.asarray(parts[name] @ weights[name])
+            total += np.asarray(parts[name] @ model[name][0, :-1]) + model[name][0, -1]
         return total
 
-    def test_metrics(self, weights: Weights) -> dict[str, float]:
+    def test_metrics(self, model: Weights) -> dict[str, float]:
         """Accuracy and AUC for two classes, RMSE for numbers; nothing without test rows."""
         if not len(self.y_test):
             return {}
-        scores = self.scores(self.test, weights)
+        scores = self.scores(self.test, model)
         if not self.classifies:
             return {"test_rmse": root_mean_square(scores - self.y_test)}
         return two_class_metrics(scores, self.y_test)
 
+    def pooled(self) -> Any:
+        """All columns in one place and, where the model has an intercept, a column of ones last."""
+        ones = [np.ones((self.rows, 1))] if self.intercept else []
+        return stack_columns([*(self.train[name] for name in self.names), *ones])
+
     def optimum(self, seed: int = 0) -> float | None:
         """The least pooled objective; for a nonconvex penalty the least one known; None where none was found."""
-        pooled: Any = stack_columns([self.train[name] for name in self.names])
+        pooled, free = self.pooled(), int(self.intercept)
         try:
             if self.penalty is L2 or self.penalty is NONE:
                 strength = self.strength if self.penalty is L2 else 0.0
-                return central.optimum(pooled, self.y_train, self.loss, strength, tolerance=OPTIMUM_TOLERANCE)[1]
-            rng = stream(seed, "best known")
-            return central.best_known(pooled, self.y_train, self.loss, self.penalty, self.strength, rng=rng)[1]
+                best = central.optimum(
+                    pooled, self.y_train, self.loss, strength, free=free, tolerance=OPTIMUM_TOLERANCE
+                )
+                return best[1]
+            terms = (self.loss, self.penalty, self.strength)
+            return central.best_known(pooled, self.y_train, *terms, rng=stream(seed, "best known"), free=free)[1]
         except BadJob:
             return None  # no minimum within reach, as when separable classes meet no penalty
 
@@ -96,21 +106,16 @@ def prepare(
     """Shuffle the training rows once by the shared seed: methods may then draw contiguous batches."""
     order = stream(seed, "rows").permutation(data.rows)
     train: dict[str, Matrix] = {name: data.train[name][order] for name in data.names}
-    test: dict[str, Matrix] = dict(data.test)
-    constant_at = data.labels_at[0] if intercept else None
-    if constant_at is not None:
-        train[constant_at] = with_constant(train[constant_at])
-        test[constant_at] = with_constant(test[constant_at])
     return Setting(
         names=data.names,
         train=train,
-        test=test,
+        test=dict(data.test),
         y_train=data.y_train[order],
         y_test=data.y_test,
         loss=loss,
         penalty=penalty,
         strength=strength,
-        constant_at=constant_at,
+        intercept=intercept,
         classifies=data.task == "classification",
     )
 
@@ -124,5 +129,10 @@ def with_constant(matrix: Matrix) -> Matrix:
 
 
 def party_weights(parties: Sequence[Any]) -> dict[str, Floats]:
-    """The blocks as they are now."""
-    return {party.name: party.member.block.weights() for party in parties}
+    """The blocks as they are now: for each, outputs x (columns and, last, a constant)."""
+    return {party.name: party.block.weights() for party in parties}
+
+
+def model_of(blocks: Mapping[str, Block], weights: Weights) -> dict[str, Floats]:
+    """The same for columns as they are: blocks subtract their columns' means, and constants make up for that."""
+    return {name: with_means(blocks[name].means, values) for name, values in weights.items()}

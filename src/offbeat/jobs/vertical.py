@@ -4,7 +4,6 @@ The types of the fields say what each key may hold (settings.py); `checked` says
 means stands in docs/reference/job-file.md.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,10 +22,6 @@ from offbeat.settings import Count, Natural, NotNegative, Positive, Settings, se
 
 PARTIES_MOST = 1000
 IN_FLIGHT_MOST = 1024
-TRIPS_MOST = 10
-"""Times patience_s. A question is asked twelve times before it is given up."""
-MESSAGE_ROWS = 1024
-"""Rows of which a party tells at a time, a number of 64 bits for each."""
 SERVER = "server"
 """VAFL's party with the labels and the head; the others are its clients."""
 
@@ -71,17 +66,16 @@ class Job(Settings, frozen=True):
     penalty_kind: Literal["l2", "nonconvex", "none", "l1", "box", "ball"] = "l2"
     intercept: bool = True
     passes: Positive = 60.0
+    seconds: NotNegative = 0.0
     target: Positive | None = None
     step: Positive | Literal["auto", "grid"] = "auto"
     batch: Count | Literal["auto"] = "auto"
     batch_least: Count = 64
     in_flight: Annotated[int, Meta(ge=1, le=IN_FLIGHT_MOST)] = 1
-    lag: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     lag_max: Natural = 0
-    snapshot_passes: Positive = 1.0
-    certify_passes: Positive = 3.0
-    by_curvature: bool = False
-    patience_s: Annotated[float, Meta(ge=1e-3, le=1e6)] = 1.0
+    survey_passes: NotNegative | Literal["auto"] = "auto"
+    leap: bool = True
+    by_curvature: bool | Literal["auto"] = "auto"
     on_loss: Literal["wait", "stop", "continue"] = "wait"
     labels_at: list[str] | None = None
     label_dp_epsilon: Annotated[float, Meta(ge=1e-6, le=EPSILON_MOST)] | None = None
@@ -109,16 +103,23 @@ class Job(Settings, frozen=True):
 SET_ONLY = ("set", "dir", "parties", "split", "split_after_one_hot", "preparation", "limit_rows")
 """Keys of [data] that say nothing where the parties bring files."""
 LINEAR_ONLY = (
-    "target", "loss", "lag", "lag_max", "snapshot_passes", "certify_passes", "by_curvature", "patience_s", "on_loss",
-    "secure_sum", "two_party_insecure", "fraction_bits",
+    "target", "loss", "seconds", "lag_max", "survey_passes", "leap", "by_curvature", "on_loss", "secure_sum",
+    "two_party_insecure", "fraction_bits",
 )  # fmt: skip
 """Keys that say nothing to VAFL."""
+RETIRED = {
+    "lag": (None, "Steps follow from the lag that is measured: leave it out."),
+    "snapshot_passes": (1.0, "Write survey_passes, the passes of steps from one survey to the next."),
+    "certify_passes": (3.0, "Every survey gives a certificate: write survey_passes."),
+    "patience_s": (1.0, "Messages are repeated below the parties, as often as their link needs: leave it out."),
+}
+"""Keys of earlier versions: the value that a run folder's job.toml holds by default, and what to write instead."""
 PENALTIES_OF = {"linear": ("l2", "nonconvex", "none"), "embedding": ("none", "l1", "l2", "box", "ball")}
 
 
 def vertical_job_from(tree: Mapping[str, Any], where: str = "the job", folder: Path | None = None) -> Job:
     """A job from plain values, checked and resolved; `folder`: what the files in it are relative to."""
-    job = settings_from(without_old_keys(tree, where), Job, where, BadJob)
+    job = settings_from(without_retired(without_old_keys(tree, where), where), Job, where, BadJob)
     check(job, where)
     return resolved(job if folder is None else _with_absolute_files(job, folder))
 
@@ -154,6 +155,14 @@ def instead_of_old_keys(standardise: Any, missing: Any, one_hot: Mapping[str, An
     )
 
 
+def without_retired(tree: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The same less keys that earlier versions wrote with the value that meant: as usual; others are refused."""
+    for key, (usual, instead) in RETIRED.items():
+        if key in tree and tree[key] != usual:
+            raise BadJob(f"{where}: {key} is no longer known. {instead}")
+    return {key: value for key, value in tree.items() if key not in RETIRED}
+
+
 def _with_absolute_files(job: Job, folder: Path) -> Job:
     entries = [msgspec.structs.replace(entry, file=str(folder / entry.file)) for entry in job.party]
     data = job.data
@@ -185,7 +194,6 @@ def check(job: Job, where: str = "the job") -> None:
     _check_parties(job, where)
     _check_set_only(job, where)
     _check_family(job, where)
-    _check_patience(job, where)
 
 
 def _check_parties(job: Job, where: str) -> None:
@@ -220,24 +228,6 @@ def _check_set_only(job: Job, where: str) -> None:
             raise BadJob(
                 f"{where}: data.{key} is for a named set; here the parties bring files of their own. Leave it out."
             )
-
-
-def _check_patience(job: Job, where: str) -> None:
-    """Sums whose answers outlast all tries are given up and asked for anew, more patiently each time: a waste."""
-    entry = job.runtime
-    if job.embeds or entry.kind == "processes":
-        return
-    rows = max(MESSAGE_ROWS, job.batch if isinstance(job.batch, int) else job.batch_least)
-    slowest = max((1.0, *entry.slow.values())) if entry.serving == "slow" else 1.0
-    serving = 0.0 if entry.serving == "free" else entry.overhead_s * slowest
-    trip_s = 2 * (entry.latency_s or 0.0) + 64 * rows / (1e6 * entry.bandwidth_mbit_s) + serving
-    if trip_s > TRIPS_MOST * job.patience_s:
-        raise BadJob(
-            f"{where}: a question and its answer take about {trip_s:.3g} s with this latency_s, bandwidth_mbit_s and "
-            f"serving under [runtime], far longer than patience_s = {job.patience_s:g} allows for: questions would "
-            f"be given up again and again. Set patience_s to {math.ceil(trip_s)} or more, or check the units: "
-            "latency_s is in seconds."
-        )
 
 
 def _check_family(job: Job, where: str) -> None:

@@ -26,23 +26,27 @@ def _silent(sentence: str) -> None:
 
 @dataclass(frozen=True)
 class LabOptions:
-    """What the command line passes on. `files`: a user's own file for a setting, in place of a stand-in."""
+    """What the command line passes on. `files`: a user's own file for a setting, in place of a stand-in; `job`: a job
+    whose data a benchmark is to use."""
 
     quick: bool = False
     seed: int = 0
     data_dir: Path | None = None
     out: Path = Path("out")
     files: Mapping[str, Path] = field(default_factory=dict)
+    job: Path | None = None
     say: Callable[[str], None] = _silent
 
 
 @dataclass(frozen=True)
 class LabResult:
-    """Rows with the same keys, figures that were drawn, and sentences on how they came about and where they differ."""
+    """Rows with the same keys, figures that were drawn, and sentences on how they came about and where they differ.
+    `more` is for programs: it stands beside the rows in JSON."""
 
     rows: Sequence[Mapping[str, Any]]
     figures: Sequence[Path] = ()
     notes: Sequence[str] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

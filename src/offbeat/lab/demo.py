@@ -85,7 +85,6 @@ def demo_job(algorithm: str, seed: int, data_dir: str | None, *, straggler: bool
         algorithm=algorithm,
         seed=seed,
         passes=PASSES if algorithm in ASYNCHRONOUS else ROUND_PASSES,
-        certify_passes=10.0,
         intercept=False,  # the one-hot columns add up to one: they hold the constant already
         data=DataEntry(set=REAL if real else STAND_IN, dir=data_dir, parties=list(FRIENDLY), split_after_one_hot=True),
         runtime=RuntimeEntry(slow={SLOW_PARTY: SLOW_FACTOR} if straggler else {}, lanes=2),

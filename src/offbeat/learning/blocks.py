@@ -2,6 +2,22 @@
 
 `make_block` chooses between `DenseBlock` (feature-major floats) and `SparseBlock` (CSR rows, lazily kept weights);
 both do exactly what `Block` says, and the tests hold one against the other.
+
+**Points.** The weights of a block are an array of (outputs, width + 1): the last column is the block's constant, which
+only the chair's block moves and which no penalty touches. Where the model has a constant, dense columns are centred
+within the block (its `means` are subtracted): columns that add up to one, as those of a category do, then no longer
+compete with the constant, and far fewer passes are needed. The model is the same, whatever the means.
+
+**Directions.** SGD, SVRG and SAGA turn the derivatives theta of a batch of b rows into a step,
+
+    residual = theta                        SGD   Robbins and Monro (1951); AFSGD-VP, Algorithm 3; VFB2-SGD
+             = theta - table[rows]          SVRG  Johnson and Zhang (2013); AFSVRG-VP; VFB2-SVRG
+             = theta - table[rows]          SAGA  Defazio, Bach and Lacoste-Julien (2014); AFSAGA-VP; VFB2-SAGA
+    w -= eta M (X_b^T residual / b + mu + strength penalty'(w));    SAGA: mu += X_b^T residual / n, table[rows] = theta
+
+For a linear model the gradient of row i in a block is theta_i x_i, so what a method must remember of a row is the
+scalar theta_i alone: n numbers instead of n vectors, and every party keeps them for its own block. mu = X^T table / n
+always. The penalty stays outside of the tables, at the current weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,15 +29,14 @@ from numpy.typing import NDArray
 
 from offbeat.errors import BadData, BadJob
 from offbeat.learning import kernels
-from offbeat.learning.dense import DenseBlock
+from offbeat.learning.dense import DenseBlock, Gradient
 from offbeat.learning.losses import Loss
 from offbeat.learning.penalties import Penalty
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
-Columns = NDArray[np.uint32]
-Gathered = tuple[Columns | None, Floats]
-"""The weights a job will need: one for each of these columns (or, for None, one for each of the block's)."""
+DIRECTIONS = {"sgd": kernels.SGD, "svrg": kernels.SVRG, "saga": kernels.SAGA}
+NO_WEIGHTS = np.empty(0)
 
 
 class Block(Protocol):
@@ -29,7 +44,11 @@ class Block(Protocol):
 
     rows: int
     width: int
+    outputs: int
     nonzeros_total: int
+    means: Floats
+    table: Floats
+    metric_kind: str
 
     @property
     def version(self) -> int:
@@ -41,28 +60,38 @@ class Block(Protocol):
         ...
 
     def share(self, start: int, stop: int, point: Floats | None = None) -> Floats:
-        """This block's part of the products of these rows with the model: rows @ w."""
+        """This block's part of the products of these rows with the model: rows @ w + constant, output by output."""
         ...
 
-    def masked_share(
-        self, start: int, stop: int, point: Floats | None, mask: Words, at: int, scale: float, limit: float
+    def answer(
+        self, start: int, stop: int, point: Floats | None, mask: Words | None, at: int, scale: float, limit: float
     ) -> Words:
         """round(share * scale) + mask[at:] modulo 2^64, or OutOfRange unless every |share| < limit."""
         ...
 
-    def encoded_share(self, start: int, stop: int, point: Floats | None, scale: float, limit: float) -> Words:
-        """The same without a mask."""
+    def step(self, start: int, stop: int, theta: Floats, eta: float) -> None:
+        """One step from the derivatives of these rows, in the block's direction and metric."""
         ...
 
-    def step(self, start: int, stop: int, residual: Floats, eta: float, accumulate: float = 0.0) -> None:
-        """With g = rows^T residual: w -= eta M (g / b + mu + strength penalty'(w)); then mu += accumulate g. M is 1
-        unless steps are divided by the curvature."""
+    def step_along_mean(self, eta: float) -> None:
+        """One step along the mean gradient alone: over all rows at once, where that was just adopted."""
         ...
 
-    def corrected_step(
-        self, start: int, stop: int, theta: Floats, table: Floats, exchange: bool, eta: float, accumulate: float = 0.0
-    ) -> None:
-        """The step for residual = theta - table[start:stop], in one call; with `exchange` the table takes theta."""
+    def residual(self, start: int, stop: int, theta: Floats) -> Floats:
+        """What a step from these derivatives would follow; SAGA's table takes them. For lanes: each result must reach
+        the block once, through `gradient_job` and `apply_gradient`."""
+        ...
+
+    def share_job(self, start: int, stop: int) -> Callable[[], Floats]:
+        """A job for another thread that returns the share at the weights as they are now."""
+        ...
+
+    def gradient_job(self, start: int, stop: int, residual: Floats) -> Callable[[], Gradient]:
+        """A job for another thread that returns rows^T residual, on the columns it touches (None: on all)."""
+        ...
+
+    def apply_gradient(self, gradient: Gradient, batch_rows: int, eta: float) -> None:
+        """The step that such a gradient means, from `batch_rows` rows."""
         ...
 
     def weights(self) -> Floats:
@@ -71,52 +100,39 @@ class Block(Protocol):
 
     def set_weights(self, weights: Floats) -> None: ...
 
+    def add_to_weights(self, displacement: Floats) -> None: ...
+
     def mean_gradient(self) -> Floats:
-        """A fresh copy of mu, the mean gradient that SVRG and SAGA step along."""
+        """A fresh copy of mu, the mean gradient that SVRG and SAGA step along; SGD knows it too, from `refresh`."""
         ...
 
-    def set_mean_gradient(self, mean: Floats) -> None: ...
+    def adopt(self, table: Floats, gradient: Floats) -> None:
+        """Correct against this table, and the gradient of the mean loss at the same point, from now on."""
+        ...
+
+    def refresh(self, start: int, stop: int, theta: Floats) -> None:
+        """The table takes these derivatives, and mu the difference; the weights stay."""
+        ...
 
     def add_gradient(self, start: int, stop: int, theta: Floats, into: Floats) -> None:
         """into += rows^T theta / (number of all rows): pass by pass this gives the full gradient."""
         ...
 
-    def step_by_curvature(self, second: Floats) -> None:
-        """Divide each coordinate's steps by its curvature from now on, with this second derivative of the loss in each
-        row: see `metric`. The weights and the mean gradient stay."""
+    def move_constant(self, metric: Floats) -> None:
+        """What the constant's steps are multiplied by, for each output; 0: it does not move."""
         ...
 
-    def in_step_metric(self, gradient: Floats) -> Floats:
-        """The gradient as a step would follow it, where coordinates have a metric of their own."""
+    def step_by_curvature(self, second: Floats, kind: str) -> None:
+        """Multiply steps by the inverse curvature from now on, with this second derivative of the loss in each row
+        (outputs x rows): see `metric`. Nothing happens while those have hardly changed."""
         ...
 
-    def smoothness(
-        self, loss_curvature: float, rows_at_most: int = 1024, iterations: int = 15, *, rng: np.random.Generator
-    ) -> tuple[float, float]:
-        """(largest eigenvalue of curvature X^T X / n, estimated on some rows; curvature * largest row norm^2)."""
+    def in_metric(self, columns: Floats) -> Floats:
+        """Vectors over the block's columns and its constant, multiplied by the metric of the first output."""
         ...
 
     def row_norms_squared(self, start: int, stop: int) -> Floats:
         """The squared norm of each of these rows within the block, in the metric of the steps."""
-        ...
-
-    def gather(self, start: int, stop: int) -> Gathered:
-        """What a share job must know of the weights as they are now."""
-        ...
-
-    def share_job(self, start: int, stop: int, gathered: Gathered) -> Callable[[], Floats]:
-        """A job for another thread that returns the share at the gathered weights."""
-        ...
-
-    def gradient_job(self, start: int, stop: int, residual: Floats) -> Callable[[], tuple[Columns | None, Floats]]:
-        """A job for another thread that returns rows^T residual, on the columns it touches."""
-        ...
-
-    def apply_gradient(
-        self, columns: Columns | None, values: Floats, batch_rows: int, eta: float, accumulate: float = 0.0
-    ) -> None:
-        """The step that such a gradient means, from `batch_rows` rows. The block takes `values` over: a later job may
-        write to them."""
         ...
 
     def snapshot(self) -> dict[str, Any]: ...
@@ -124,33 +140,39 @@ class Block(Protocol):
     def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
-def make_block(X: Any, *, penalty: Penalty, strength: float, intercept: bool = False) -> Block:
-    """The block over X (rows x columns: a numpy array or a scipy sparse matrix), with all weights zero; with an
-    intercept, one more coordinate at its end.
+def make_block(
+    X: Any, *, penalty: Penalty, strength: float, outputs: int = 1, method: str = "svrg", intercept: bool = False
+) -> Block:
+    """The block over X (rows x columns: a numpy array or a scipy sparse matrix), with all weights zero.
 
     X must not be written to afterwards: what already has the right form is used as it is.
     """
     if not (np.isfinite(strength) and strength >= 0.0):
         raise BadJob(f"Expected a penalty strength of 0 or more; got {strength}.")
-    if intercept:
-        from offbeat.learning.intercept import BlockWithIntercept
-
-        return BlockWithIntercept(make_block(X, penalty=penalty, strength=strength), penalty, float(strength))
+    direction = DIRECTIONS[method]
     if scipy.sparse.issparse(X):
         from offbeat.learning.sparse import SparseBlock
 
-        return SparseBlock(X, penalty, float(strength))
+        return SparseBlock(X, penalty, float(strength), outputs=outputs, direction=direction)
     X = np.asarray(X)
     if X.ndim != 2:
         raise BadData(f"Expected a table of rows and columns; got an array of shape {X.shape}.")
-    return DenseBlock(X, penalty, float(strength))
+    return DenseBlock(X, penalty, float(strength), outputs=outputs, direction=direction, centre=intercept)
 
 
-def finish_product(words: Words, own: Floats, labels: Floats, loss: Loss, scale: float) -> tuple[Floats, Floats]:
-    """At the label holder: (z, theta), where z is the decoded sum of shares plus its own share."""
-    if not len(words) == len(own) == len(labels):
-        raise ValueError(f"Lengths differ: {len(words)} words, {len(own)} own shares, {len(labels)} labels.")
-    z = np.empty(len(words))
-    theta = np.empty(len(words))
-    kernels.finish(words, own, labels, loss.code, scale, z, theta)
+def with_means(means: Floats, weights: Floats) -> Floats:
+    """A block's weights for columns as they are: what was subtracted from them is made up for in the constant."""
+    model = weights.copy()
+    model[:, -1] -= weights[:, :-1] @ means
+    return model
+
+
+def finish_product(
+    words: Words, own: Floats, start: int, labels: Floats, loss: Loss, scale: float, weights: Floats = NO_WEIGHTS
+) -> tuple[Floats, Floats]:
+    """At a label holder: (z, theta), where z is the decoded sum of shares plus its own share."""
+    if len(words) != len(own):
+        raise ValueError(f"Lengths differ: {len(words)} words, {len(own)} own shares.")
+    z, theta = np.empty(len(words)), np.empty(len(words))
+    kernels.finish(words, own, start, labels, weights, loss.code, scale, z, theta)
     return z, theta

@@ -15,6 +15,7 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from offbeat.errors import BadJob
+from offbeat.learning import metric as metrics
 from offbeat.learning.losses import Loss, unknown_name
 from offbeat.learning.penalties import L2, NONE, Penalty
 
@@ -24,47 +25,50 @@ NEWTON_STEPS_MOST = 100
 DIRECT_WIDTH_MOST = 1000
 
 
-def objective(X: Any, y: Floats, w: Floats, loss: Loss, penalty: Penalty, strength: float) -> float:
-    """f(w) = mean loss + strength * penalty."""
-    return float(np.mean(loss.value(X @ w, y))) + strength * penalty.value(w)
+def objective(X: Any, y: Floats, w: Floats, loss: Loss, penalty: Penalty, strength: float, free: int = 0) -> float:
+    """f(w) = mean loss + strength * penalty. The last `free` columns, such as a column of ones, have no penalty."""
+    return float(np.mean(loss.value(X @ w, y))) + strength * penalty.value(w[: len(w) - free])
 
 
-def gradient(X: Any, y: Floats, w: Floats, loss: Loss, penalty: Penalty, strength: float) -> Floats:
-    """The gradient of f, for dense and sparse X."""
-    mean: Floats = np.asarray(X.T @ loss.derivative(X @ w, y)) / len(y)
-    return mean + strength * penalty.gradient(w)
+def gradient(X: Any, y: Floats, w: Floats, loss: Loss, penalty: Penalty, strength: float, free: int = 0) -> Floats:
+    """The gradient of f, for dense and sparse X; with an l1 part, the shortest subgradient."""
+    slope: Floats = np.asarray(X.T @ loss.derivative(X @ w, y)) / len(y)
+    last = len(w) - free
+    slope[:last] = penalty.slope(w[:last], slope[:last], strength)
+    return slope
 
 
 def certificate(
     X: Any, y: Floats, w: Floats, loss: Loss, penalty: Penalty, strength: float
 ) -> tuple[float, float | None]:
-    """(gradient norm, duality gap): the gap bounds f(w) - min f from above; None unless the penalty is l2.
+    """(gradient norm, duality gap): the gap bounds f(w) - min f from above; None unless the penalty has an l2 part.
 
-    With theta taken at w the gap f(w) - D(theta) equals |gradient|^2 / (2 strength); the second form is returned, for
-    it keeps its digits where the difference of two nearly equal values has none left.
+    With theta taken at w the gap f(w) - D(theta) is the penalty's slack, |gradient|^2 / (2 strength) for l2: that form
+    keeps its digits where the difference of two nearly equal values has none left.
     """
-    norm = float(np.linalg.norm(gradient(X, y, w, loss, penalty, strength)))
-    if penalty is not L2 or strength <= 0.0:
-        return norm, None
-    return norm, norm * norm / (2.0 * strength)
+    mean = np.asarray(X.T @ loss.derivative(X @ w, y)) / len(y)
+    norm, gap = float(np.linalg.norm(penalty.slope(w, mean, strength))), penalty.slack(w, mean, strength)
+    return norm, None if np.isnan(gap) else gap
 
 
 # -- what there is to reach ------------------------------------------------------------------------------------------
 
 
-def optimum(X: Any, y: Floats, loss: Loss, strength: float, *, tolerance: float = 1e-10) -> tuple[Floats, float]:
+def optimum(
+    X: Any, y: Floats, loss: Loss, strength: float, *, free: int = 0, tolerance: float = 1e-10
+) -> tuple[Floats, float]:
     """(w, f) where the gradient norm is at most `tolerance`, for the l2 penalty (none where the strength is 0).
 
     L-BFGS comes near, Newton's method finishes: f - min f is then at most tolerance^2 / (2 strength).
     """
     penalty = L2 if strength > 0.0 else NONE
-    w = descend(X, y, np.zeros(X.shape[1]), loss, penalty, strength)
+    w = descend(X, y, np.zeros(X.shape[1]), loss, penalty, strength, free=free)
     for _ in range(NEWTON_STEPS_MOST):
-        slope = gradient(X, y, w, loss, penalty, strength)
+        slope = gradient(X, y, w, loss, penalty, strength, free)
         norm = float(np.linalg.norm(slope))
         if norm <= tolerance:
-            return w, objective(X, y, w, loss, penalty, strength)
-        w = _newton_step(X, y, w, slope, loss, strength)
+            return w, objective(X, y, w, loss, penalty, strength, free)
+        w = _newton_step(X, y, w, slope, loss, strength, free)
     raise BadJob(
         f"The optimum was not found: after {NEWTON_STEPS_MOST} Newton steps the gradient norm is {norm:.3g}, not "
         f"{tolerance:g}. Scale the columns, raise the penalty's strength (now {strength:g}), or ask for less."
@@ -72,59 +76,86 @@ def optimum(X: Any, y: Floats, loss: Loss, strength: float, *, tolerance: float 
 
 
 def best_known(
-    X: Any, y: Floats, loss: Loss, penalty: Penalty, strength: float, *, rng: np.random.Generator, starts: int = 4
+    X: Any,
+    y: Floats,
+    loss: Loss,
+    penalty: Penalty,
+    strength: float,
+    *,
+    rng: np.random.Generator,
+    starts: int = 4,
+    free: int = 0,
 ) -> tuple[Floats, float]:
     """(w, f) of the lowest stationary point that L-BFGS finds from zero, from the l2 optimum and from random points.
 
     The minimum of a nonconvex objective is not known: report this as the best known value.
     """
     width = X.shape[1]
-    firsts = [np.zeros(width), optimum(X, y, loss, max(strength, 1e-8), tolerance=1e-6)[0]]
+    firsts = [np.zeros(width), optimum(X, y, loss, max(strength, 1e-8), free=free, tolerance=1e-6)[0]]
     firsts += [rng.standard_normal(width) for _ in range(starts - len(firsts))]
-    ends = [descend(X, y, first, loss, penalty, strength) for first in firsts]
-    values = [objective(X, y, w, loss, penalty, strength) for w in ends]
+    ends = [descend(X, y, first, loss, penalty, strength, free=free) for first in firsts]
+    values = [objective(X, y, w, loss, penalty, strength, free) for w in ends]
     best = int(np.argmin(values))
     return ends[best], values[best]
 
 
 def descend(
-    X: Any, y: Floats, start: Floats, loss: Loss, penalty: Penalty, strength: float, *, iterations: int = 5000
-) -> Floats:
+    X: Any, y: Floats, start: Floats, loss: Loss, penalty: Penalty, strength: float, *, iterations: int = 5000,
+    free: int = 0,
+) -> Floats:  # fmt: skip
     """Where L-BFGS comes to from this start."""
+    last, bend = len(start) - free, strength * penalty.l1
 
     def both(w: Floats) -> tuple[float, Floats]:
+        """The objective without its l1 part, which is not smooth, and its gradient."""
         z = X @ w
-        mean = np.asarray(X.T @ loss.derivative(z, y)) / len(y)
-        value = float(np.mean(loss.value(z, y))) + strength * penalty.value(w)
-        return value, mean + strength * penalty.gradient(w)
+        slope = np.asarray(X.T @ loss.derivative(z, y)) / len(y)
+        slope[:last] += strength * penalty.smooth * penalty.gradient(w[:last])
+        value = float(np.mean(loss.value(z, y))) + strength * penalty.value(w[:last])
+        return value - bend * float(np.abs(w[:last]).sum()), slope
+
+    def split(parts: Floats) -> tuple[float, Floats]:
+        """At w = up - down, neither of them negative: the l1 part is linear in the two."""
+        up, down = parts[: len(start)], parts[len(start) :]
+        value, slope = both(up - down)
+        slopes = np.concatenate((slope, -slope))
+        slopes[np.arange(len(parts)) % len(start) < last] += bend
+        return value + bend * float((up + down)[:last].sum()), slopes
 
     options: Any = {"maxiter": iterations, "maxfun": 20000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20}
-    result = scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", options=options)
-    return np.asarray(result.x, dtype=np.float64)
+    if bend == 0.0:
+        result = scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", options=options)
+        return np.asarray(result.x, dtype=np.float64)
+    parts = np.concatenate((np.maximum(start, 0.0), np.maximum(-start, 0.0)))
+    bounds = scipy.optimize.Bounds(0.0, np.inf)
+    result = scipy.optimize.minimize(split, parts, jac=True, method="L-BFGS-B", options=options, bounds=bounds)
+    return np.asarray(result.x[: len(start)] - result.x[len(start) :], dtype=np.float64)
 
 
-def _newton_step(X: Any, y: Floats, w: Floats, slope: Floats, loss: Loss, strength: float) -> Floats:
+def _newton_step(X: Any, y: Floats, w: Floats, slope: Floats, loss: Loss, strength: float, free: int) -> Floats:
     """w - t H^-1 slope, t halved until the gradient norm falls (near the optimum f itself has no digits left)."""
     penalty = L2 if strength > 0.0 else NONE
-    move = _solve_hessian(X, loss.second(X @ w, y) / len(y), strength, slope)
+    pulls = np.full(len(w), strength)
+    pulls[len(w) - free :] = 0.0
+    move = _solve_hessian(X, loss.second(X @ w, y) / len(y), pulls, slope)
     norm = float(np.linalg.norm(slope))
     size = 1.0
     while size > 1e-6:
         candidate = w - size * move
-        if float(np.linalg.norm(gradient(X, y, candidate, loss, penalty, strength))) < norm:
+        if float(np.linalg.norm(gradient(X, y, candidate, loss, penalty, strength, free))) < norm:
             return candidate
         size /= 2.0
     return w - move
 
 
-def _solve_hessian(X: Any, weights: Floats, strength: float, slope: Floats) -> Floats:
-    """(X^T diag(weights) X + strength I)^-1 slope, directly where it is small and by conjugate gradients elsewhere."""
+def _solve_hessian(X: Any, weights: Floats, pulls: Floats, slope: Floats) -> Floats:
+    """(X^T diag(weights) X + diag(pulls))^-1 slope, directly where it is small and by conjugate gradients elsewhere."""
     width = X.shape[1]
     if width <= DIRECT_WIDTH_MOST and not scipy.sparse.issparse(X):
-        hessian = (X.T * weights) @ X + strength * np.eye(width)
+        hessian = (X.T * weights) @ X + np.diag(pulls)
         return np.asarray(np.linalg.lstsq(hessian, slope, rcond=None)[0])
     hessian = scipy.sparse.linalg.LinearOperator(
-        (width, width), matvec=lambda u: X.T @ (weights * (X @ u)) + strength * u, dtype=np.float64
+        (width, width), matvec=lambda u: X.T @ (weights * (X @ u)) + pulls * u, dtype=np.float64
     )
     move, _ = scipy.sparse.linalg.cg(hessian, slope, rtol=1e-4, maxiter=2000)
     return np.asarray(move)
@@ -148,10 +179,10 @@ def run(
 ) -> Floats:
     """The weights after these steps, by the plain formulas. Nothing here is fast.
 
-    A None among the batches is where SVRG takes a new snapshot; its first one is taken at the start. `eta` may be a
-    function of the number of steps taken. `metric_at`, of the loss's second derivatives and the weights, is the matrix
-    that steps are multiplied by: taken at the start, and at a snapshot if the derivatives tell the curvature. X is an
-    array or a CSR matrix.
+    A None among the batches is a survey: SVRG and SAGA take the derivatives of all rows into their table. SVRG's first
+    table is taken at the start; SAGA's is empty until the first survey. `eta` may be a function of the number of steps
+    taken. `metric_at`, of the loss's second derivatives and the weights, is the matrix that steps are multiplied by:
+    taken at the start, and at a survey if the derivatives tell the curvature. X is an array or a CSR matrix.
     """
     check_method(method)
     w = np.zeros(X.shape[1]) if start is None else start.copy()
@@ -267,5 +298,5 @@ def fit_by_curvature(
             value = objective(X, y, weights, loss, penalty, strength)
             return Fit(weights, value, done, cpu_s, ((done, cpu_s, value),))
         for number in range(snapshot_passes):
-            cpu_s += work.one_pass(eta, snapshot=number == 0, by_curvature=True)
+            cpu_s += work.one_pass(eta, snapshot=number == 0, metric=metrics.DIAGONAL)
         done += 1.0 + snapshot_passes

@@ -8,12 +8,12 @@ import scipy.sparse
 from numba import types
 from numpy.typing import NDArray
 
+from offbeat.learning import metric as metrics
 from offbeat.learning.blocks import make_block
-from offbeat.learning.directions import Direction, Saga, Sgd, Svrg
 from offbeat.learning.kernels import BLOCK, INT, READ, REAL, WRITE, compiled, given
 from offbeat.learning.losses import Loss, derivative_of
 from offbeat.learning.penalties import L2, NONCONVEX, Penalty, after_penalty, penalty_slope
-from offbeat.learning.sampling import BlockSampler
+from offbeat.learning.sampling import Schedule
 from offbeat.learning.sparse import PENALTY_OWED_MOST, SCALE_LEAST, SHIFT_MOST
 from offbeat.learning.sparse_kernels import COLUMNS, OFFSETS, PAIRS_OUT, fold, unfold
 from offbeat.learning.steps import decayed
@@ -223,41 +223,35 @@ class BatchSolver:
         self, X: Any, y: Floats, loss: Loss, penalty: Penalty, strength: float, method: str, batch: int,
         rng: np.random.Generator,
     ) -> None:  # fmt: skip
-        self._block = make_block(X, penalty=penalty, strength=strength)
+        self._block = make_block(X, penalty=penalty, strength=strength, method=method)
         self._y, self._loss = np.ascontiguousarray(y, dtype=np.float64), loss
         self._decay = strength if method == "sgd" and penalty is L2 else 0.0
         self._method = method
-        table = np.zeros(len(y))
-        choices: dict[str, Direction] = {"sgd": Sgd(), "svrg": Svrg(table), "saga": Saga(table)}
-        self._direction = choices[method]
-        self._sampler = BlockSampler(len(y), batch, rng)
+        self._schedule = Schedule(len(y), batch, int(rng.integers(2**32)))
         self._steps = 0
 
     def begin_at(self, weights: Floats) -> None:
-        self._block.set_weights(weights)
+        self._block.set_weights(np.append(weights, 0.0)[None, :])
 
-    def one_pass(self, eta: float, snapshot: bool = True, by_curvature: bool = False) -> float:
+    def one_pass(self, eta: float, snapshot: bool = True, metric: str = metrics.NONE) -> float:
         began = time.process_time()
-        if isinstance(self._direction, Svrg) and snapshot:
-            self._take_snapshot(self._direction, by_curvature)
-        block, direction, y, derivative = self._block, self._direction, self._y, self._loss.derivative
-        for start, stop in self._sampler.one_pass():
+        if self._method == "svrg" and snapshot:
+            self._take_snapshot(metric)
+        block, y, derivative = self._block, self._y, self._loss.derivative
+        for _ in range(self._schedule.blocks_a_pass):
+            start, stop = self._schedule.block(self._steps)
             theta = derivative(block.share(start, stop), y[start:stop])
-            size = decayed(eta, self._decay, self._steps)
-            direction.step(block, start, stop, theta, size)
+            block.step(start, stop, theta, decayed(eta, self._decay, self._steps))
             self._steps += 1
         return time.process_time() - began
 
-    def _take_snapshot(self, direction: Svrg, by_curvature: bool) -> None:
+    def _take_snapshot(self, metric: str) -> None:
         rows = len(self._y)
-        table = self._loss.derivative(self._block.share(0, rows, self._block.weights()), self._y)
-        mean = np.zeros(self._block.width)
-        self._block.add_gradient(0, rows, table, mean)
-        direction.adopt(table)
-        if by_curvature:
+        table = self._loss.derivative(self._block.share(0, rows), self._y)
+        self._block.refresh(0, rows, table)
+        if metric != metrics.NONE:
             assert self._loss.second_from_derivative is not None, f"{self._loss.name} does not tell its curvature"
-            self._block.step_by_curvature(self._loss.second_from_derivative(table))
-        self._block.set_mean_gradient(mean)
+            self._block.step_by_curvature(self._loss.second_from_derivative(table)[None, :], metric)
 
     def weights(self) -> Floats:
-        return self._block.weights()
+        return self._block.weights()[0, :-1]

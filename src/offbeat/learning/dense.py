@@ -7,58 +7,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.learning import kernels
-from offbeat.learning.metric import CURVATURE_LEAST, WHOLE_WIDTH_MOST, diagonal_metric, penalty_curvature
+from offbeat.learning import metric as metrics
 from offbeat.learning.penalties import Penalty
 from offbeat.learning.ranges import check_finite, refuse_length, refuse_rows, refuse_share
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
-Columns = NDArray[np.uint32]
-Gathered = tuple[Columns | None, Floats]
+Gradient = tuple[NDArray[np.uint32] | None, Floats]
 
 
 class DenseBlock:
     """See `Block`. All columns take part in every step, so columns of a gradient are never listed (None)."""
 
-    def __init__(self, X: NDArray[Any], penalty: Penalty, strength: float) -> None:
+    def __init__(
+        self, X: NDArray[Any], penalty: Penalty, strength: float, *, outputs: int, direction: int, centre: bool
+    ) -> None:
         self._X = np.ascontiguousarray(X.T, dtype=np.float64)
         check_finite(self._X)
-        self.rows: int = X.shape[0]
-        self.width: int = X.shape[1]
+        self.rows, self.width, self.outputs = int(X.shape[0]), int(X.shape[1]), outputs
+        self.means = self._X.mean(axis=1) if centre else np.zeros(self.width)
+        if centre:
+            self._X = self._X - self.means[:, None]
         self.nonzeros_total = self.width * self.rows
         self.version = 0
-        self._penalty = penalty
-        self._strength = strength
-        self._metric = np.empty((0, 0))  # empty: 1
-        self._w = np.zeros(self.width)
-        self._mu = np.zeros(self.width)
+        self.direction, self._penalty, self._strength = direction, penalty, strength
+        self.metric_kind = metrics.NONE
+        self._metric, self._curvature = metrics.NO_METRIC, np.empty((0, 0))
+        self._intercept = np.zeros(outputs)
+        self._w = np.zeros((outputs, self.width + 1))
+        self._mu = np.zeros_like(self._w)
+        self.table = np.zeros((outputs, self.rows))
+        self._seen = np.zeros_like(self._w) if direction == kernels.SGD else self._mu  # SGD does not step along it
 
     def nonzeros(self, start: int, stop: int) -> int:
         return (stop - start) * self.width
 
+    # -- shares ------------------------------------------------------------------------------------------------------
+
     def share(self, start: int, stop: int, point: Floats | None = None) -> Floats:
         w = self._at(start, stop, point)
-        z = np.empty(stop - start)
+        z = np.empty(self.outputs * (stop - start))
         kernels.dense_share(self._X, start, w, z)
         return z
 
-    def masked_share(
-        self, start: int, stop: int, point: Floats | None, mask: Words, at: int, scale: float, limit: float
+    def answer(
+        self, start: int, stop: int, point: Floats | None, mask: Words | None, at: int, scale: float, limit: float
     ) -> Words:
         w = self._at(start, stop, point)
-        count = stop - start
-        if not 0 <= at <= len(mask) - count:
-            refuse_length(f"a mask from word {at} on", len(mask) - at, count)
+        count = self.outputs * (stop - start)
         out = np.empty(count, np.uint64)
-        if kernels.dense_masked(self._X, start, w, mask, at, scale, limit, out) != count:
-            refuse_share(self.share(start, stop, w), start, scale, limit)
-        return out
-
-    def encoded_share(self, start: int, stop: int, point: Floats | None, scale: float, limit: float) -> Words:
-        w = self._at(start, stop, point)
-        out = np.empty(stop - start, np.uint64)
-        if kernels.dense_encoded(self._X, start, w, scale, limit, out) != stop - start:
-            refuse_share(self.share(start, stop, w), start, scale, limit)
+        if mask is None:
+            inside = kernels.encode(self.share(start, stop, w), scale, limit, out)
+        elif 0 <= at <= len(mask) - count:
+            inside = kernels.dense_masked(self._X, start, w, mask, at, scale, limit, out)
+        else:
+            refuse_length(f"a mask from word {at} on", len(mask) - at, count)
+        if inside != count:
+            refuse_share(self.share(start, stop, w).reshape(self.outputs, -1), start, scale, limit)
         return out
 
     def _at(self, start: int, stop: int, point: Floats | None) -> Floats:
@@ -66,145 +71,179 @@ class DenseBlock:
             refuse_rows(start, stop, self.rows)
         if point is None:
             return self._w
-        if len(point) != self.width:
-            refuse_length("weights", len(point), self.width)
+        if point.shape != self._w.shape:
+            refuse_length("weights", point.size, self._w.size)
         return point
 
-    def step(self, start: int, stop: int, residual: Floats, eta: float, accumulate: float = 0.0) -> None:
-        self._check(start, stop, residual)
-        kernels.dense_step(self._X, start, residual, eta, accumulate, *self._penalised(), self._w, self._mu)
-        self.version += 1
+    # -- steps -------------------------------------------------------------------------------------------------------
 
-    def corrected_step(
-        self, start: int, stop: int, theta: Floats, table: Floats, exchange: bool, eta: float, accumulate: float = 0.0
-    ) -> None:
+    def step(self, start: int, stop: int, theta: Floats, eta: float) -> None:
         self._check(start, stop, theta)
-        if len(table) != self.rows:
-            refuse_length("a table over the rows", len(table), self.rows)
-        kernels.dense_corrected_step(
-            self._X, start, theta, table, exchange, eta, accumulate, *self._penalised(), self._w, self._mu
+        kernels.dense_step(
+            self._X,
+            start,
+            theta,
+            self.table,
+            self.direction,
+            eta,
+            *self._penalised(),
+            self._intercept,
+            self._w,
+            self._mu,
         )
         self.version += 1
 
-    def _penalised(self) -> tuple[float, int, Floats]:
-        return self._strength, self._penalty.code, self._metric
+    def _penalised(self) -> tuple[float, int, float, Floats]:
+        return (
+            self._strength * self._penalty.smooth,
+            self._penalty.code,
+            self._strength * self._penalty.l1,
+            self._metric,
+        )
 
-    def _check(self, start: int, stop: int, residual: Floats) -> None:
+    def _check(self, start: int, stop: int, theta: Floats) -> None:
         if not 0 <= start < stop <= self.rows:
             refuse_rows(start, stop, self.rows)
-        if len(residual) != stop - start:
-            refuse_length("derivatives", len(residual), stop - start)
+        if len(theta) != self.outputs * (stop - start):
+            refuse_length("derivatives", len(theta), self.outputs * (stop - start))
 
-    def weights(self) -> Floats:
-        return self._w.copy()
+    def step_along_mean(self, eta: float) -> None:
+        self.apply_gradient((None, np.zeros_like(self._w)), 1, eta)
 
-    def set_weights(self, weights: Floats) -> None:
-        self._w[:] = sized(weights, self.width)
-
-    def mean_gradient(self) -> Floats:
-        return self._mu.copy()
-
-    def set_mean_gradient(self, mean: Floats) -> None:
-        self._mu[:] = sized(mean, self.width)
-
-    def add_gradient(self, start: int, stop: int, theta: Floats, into: Floats) -> None:
+    def residual(self, start: int, stop: int, theta: Floats) -> Floats:
         self._check(start, stop, theta)
-        kernels.dense_gradient(self._X, start, theta, 1.0 / self.rows, sized(into, self.width))
+        return taken_residuals(self, start, theta)
 
-    def smoothness(
-        self, loss_curvature: float, rows_at_most: int = 1024, iterations: int = 15, *, rng: np.random.Generator
-    ) -> tuple[float, float]:
-        some = np.sort(rng.choice(self.rows, min(self.rows, rows_at_most), replace=False))
-        X = np.ascontiguousarray(self._X[:, some])
-        largest = largest_eigenvalue(
-            lambda u: self.in_step_metric(X @ (u @ X)) / len(some), self.width, rng, iterations
-        )
-        row_norm = float(self.row_norms_squared(0, self.rows).max(initial=0.0))
-        return loss_curvature * largest, loss_curvature * row_norm
-
-    def step_by_curvature(self, second: Floats) -> None:
-        factor = sized_rows(second, self.rows) / self.rows
-        if self.width > WHOLE_WIDTH_MOST:
-            squares = np.empty(self.width)
-            kernels.dense_squares(self._X, factor, squares)
-            self._metric = diagonal_metric(squares, self._w, self._penalty, self._strength)[None, :]
-            return
-        curvature = np.empty((self.width, self.width))
-        kernels.dense_hessian(self._X, factor, curvature)
-        curvature.flat[:: self.width + 1] += penalty_curvature(self._w, self._penalty, self._strength)
-        largest = float(np.diagonal(curvature).max(initial=0.0))
-        curvature.flat[:: self.width + 1] += CURVATURE_LEAST * largest if largest > 0.0 else 1.0
-        self._metric = np.empty_like(curvature)
-        kernels.invert(curvature, self._metric)
-
-    def in_step_metric(self, gradient: Floats) -> Floats:
-        if len(self._metric) == 0:
-            return gradient
-        whole = len(self._metric) == self.width
-        return self._metric @ gradient if whole else (self._metric[0] * gradient.T).T
-
-    def row_norms_squared(self, start: int, stop: int) -> Floats:
-        rows = self._X[:, start:stop]
-        return np.asarray(np.einsum("ji,ji->i", self.in_step_metric(rows), rows))
-
-    def gather(self, start: int, stop: int) -> Gathered:
-        return None, self._at(start, stop, None).copy()
-
-    def share_job(self, start: int, stop: int, gathered: Gathered) -> Callable[[], Floats]:
-        _, weights = gathered
-        return lambda: self.share(start, stop, weights)
-
-    def gradient_job(self, start: int, stop: int, residual: Floats) -> Callable[[], tuple[Columns | None, Floats]]:
+    def gradient_job(self, start: int, stop: int, residual: Floats) -> Callable[[], Gradient]:
         self._check(start, stop, residual)
 
-        def job() -> tuple[Columns | None, Floats]:
-            gradient = np.zeros(self.width)
+        def job() -> Gradient:
+            gradient = np.zeros_like(self._w)
             kernels.dense_gradient(self._X, start, residual, 1.0, gradient)
             return None, gradient
 
         return job
 
-    def apply_gradient(
-        self, columns: Columns | None, values: Floats, batch_rows: int, eta: float, accumulate: float = 0.0
-    ) -> None:
-        kernels.dense_apply(
-            sized(values, self.width), batch_rows, eta, accumulate, *self._penalised(), self._w, self._mu
-        )
+    def apply_gradient(self, gradient: Gradient, batch_rows: int, eta: float) -> None:
+        values = shaped(gradient[1], self._w)
+        accumulate = 1.0 / self.rows if self.direction == kernels.SAGA else 0.0
+        kernels.dense_apply(values, batch_rows, eta, accumulate, *self._penalised(), self._intercept, self._w, self._mu)
         self.version += 1
 
+    def share_job(self, start: int, stop: int) -> Callable[[], Floats]:
+        weights = self._at(start, stop, None).copy()
+        return lambda: self.share(start, stop, weights)
+
+    # -- weights and gradients ---------------------------------------------------------------------------------------
+
+    def weights(self) -> Floats:
+        return self._w.copy()
+
+    def set_weights(self, weights: Floats) -> None:
+        self._w[:] = shaped(weights, self._w)
+
+    def add_to_weights(self, displacement: Floats) -> None:
+        self._w += shaped(displacement, self._w)
+
+    def mean_gradient(self) -> Floats:
+        return self._seen.copy()
+
+    def adopt(self, table: Floats, gradient: Floats) -> None:
+        self.table[:] = shaped(table, self.table)
+        self._seen[:] = shaped(gradient, self._seen)
+
+    def refresh(self, start: int, stop: int, theta: Floats) -> None:
+        self._check(start, stop, theta)
+        residual = theta.copy()
+        kernels.take_residuals(theta, start, kernels.SAGA, self.table, residual)
+        kernels.dense_gradient(self._X, start, residual, 1.0 / self.rows, self._seen)
+
+    def add_gradient(self, start: int, stop: int, theta: Floats, into: Floats) -> None:
+        self._check(start, stop, theta)
+        kernels.dense_gradient(self._X, start, theta, 1.0 / self.rows, shaped(into, self._w))
+
+    # -- the metric of the steps -------------------------------------------------------------------------------------
+
+    def move_constant(self, metric: Floats) -> None:
+        self._intercept[:] = metric
+
+    def step_by_curvature(self, second: Floats, kind: str) -> None:
+        squares = np.array([self._squares(row) for row in second])
+        if kind == self.metric_kind and not metrics.is_news(squares, self._curvature):
+            return
+        self.metric_kind, self._curvature = kind, squares
+        whole = kind == metrics.WHOLE and self.width <= metrics.WHOLE_WIDTH_MOST and self._penalty.l1 == 0.0
+        take = self._whole if whole else self._diagonal
+        parts = [take(row, column, w[:-1]) for row, column, w in zip(second, squares, self._w, strict=True)]
+        self._metric = np.ascontiguousarray(parts) if kind != metrics.NONE else metrics.NO_METRIC
+
+    def _squares(self, second: Floats) -> Floats:
+        """The curvature of each column, over all rows."""
+        squares = np.empty(self.width)
+        kernels.dense_squares(self._X, second / self.rows, squares)
+        return squares
+
+    def _diagonal(self, second: Floats, squares: Floats, w: Floats) -> Floats:
+        return metrics.diagonal_metric(squares, w, self._penalty, self._strength)[None, :]
+
+    def _whole(self, second: Floats, squares: Floats, w: Floats) -> Floats:
+        """Where not all rows are looked at (they are in random order), the diagonal is that of all."""
+        rows = min(self.rows, max(metrics.HESSIAN_ROWS_LEAST, metrics.HESSIAN_WORK_MOST // max(self.width, 1) ** 2))
+        curvature, diagonal = np.empty((self.width, self.width)), slice(None, None, self.width + 1)
+        kernels.dense_hessian(self._X, second[:rows] / rows, curvature)
+        if rows < self.rows:
+            curvature.flat[diagonal] = np.maximum(squares, curvature.flat[diagonal]) * (1.0 + self.width / rows)
+        curvature.flat[diagonal] += metrics.penalty_curvature(w, self._penalty, self._strength)
+        largest = float(np.diagonal(curvature).max(initial=0.0))
+        curvature.flat[diagonal] += metrics.CURVATURE_LEAST * largest if largest > 0.0 else 1.0
+        inverse = np.empty_like(curvature)
+        kernels.invert(curvature, inverse)
+        return inverse
+
+    def in_metric(self, columns: Floats) -> Floats:
+        metric = self._metric[0]
+        moved = columns[:-1]
+        if len(metric) > 0:
+            moved = metric @ moved if len(metric) == self.width else (metric[0] * moved.T).T
+        return np.concatenate((moved, self._intercept[0] * columns[-1:]))
+
+    def row_norms_squared(self, start: int, stop: int) -> Floats:
+        rows = np.vstack((self._X[:, start:stop], np.ones(stop - start)))
+        return np.asarray(np.einsum("ji,ji->i", self.in_metric(rows), rows))
+
+    # -- snapshots ---------------------------------------------------------------------------------------------------
+
     def snapshot(self) -> dict[str, Any]:
-        held = {"weights": self._w, "mean_gradient": self._mu, "metric": self._metric}
-        return {"version": self.version, **{name: values.copy() for name, values in held.items()}}
+        held = {
+            "weights": self._w,
+            "mean_gradient": self._seen,
+            "metric": self._metric,
+            "curvature": self._curvature,
+            "intercept": self._intercept,
+            "table": self.table,
+        }
+        return {
+            "version": self.version,
+            "metric_kind": self.metric_kind,
+            **{name: values.copy() for name, values in held.items()},
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.set_weights(state["weights"])
-        self.set_mean_gradient(state["mean_gradient"])
-        self._metric = np.array(state["metric"], dtype=np.float64)
-        self.version = int(state["version"])
+        self.adopt(state["table"], state["mean_gradient"])
+        self._metric, self._curvature = np.array(state["metric"]), np.array(state["curvature"])
+        self._intercept = np.array(state["intercept"])
+        self.version, self.metric_kind = int(state["version"]), state["metric_kind"]
 
 
-def sized(values: Floats, width: int) -> Floats:
-    if len(values) != width:
-        refuse_length("a vector over the block's columns", len(values), width)
+def shaped(values: Floats, like: Floats) -> Floats:
+    if values.shape != like.shape:
+        refuse_length("an array of the block's shape", values.size, like.size)
     return values
 
 
-def sized_rows(values: Floats, rows: int) -> Floats:
-    if len(values) != rows:
-        refuse_length("a vector over the rows", len(values), rows)
-    return values
-
-
-def largest_eigenvalue(
-    times: Callable[[Floats], Floats], width: int, rng: np.random.Generator, iterations: int
-) -> float:
-    """By power iteration from a random start: an estimate from below that a few iterations bring within percents."""
-    u = rng.standard_normal(width)
-    largest = 0.0
-    for _ in range(iterations):
-        norm = float(np.linalg.norm(u))
-        if norm == 0.0:
-            return 0.0
-        u = times(u / norm)
-        largest = float(np.linalg.norm(u))
-    return largest
+def taken_residuals(block: Any, start: int, theta: Floats) -> Floats:
+    out = theta.copy()
+    if block.direction != kernels.SGD:
+        kernels.take_residuals(theta, start, block.direction, block.table, out)
+    return out

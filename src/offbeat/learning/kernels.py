@@ -3,6 +3,9 @@
 A dense block is feature-major: X[j, i] is column j of row i, so that a batch of rows is contiguous within each column
 and the loops vectorise along rows however narrow the party is.
 
+A model has one or more *outputs* (one for each class of a softmax). Weights are w[k, j], output by output, and the last
+column w[k, d] is the block's constant. Products and derivatives of a batch are flat: those of output 0, then of 1, ...
+
 Three rules keep these loops fast and safe:
 - slices are taken first and indexed from 0, because a negative-index check would stop vectorisation;
 - `fastmath` has no nan or inf assumption, and the range check counts the values *inside* the limit, so that NaN and
@@ -25,7 +28,10 @@ from offbeat.learning.penalties import penalty_slope
 from offbeat.learning.ranges import WORD_BOUND
 
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-COMPILED_TOGETHER = ("losses.py", "penalties.py", "ranges.py", "kernels.py", "sparse.py", "sparse_kernels.py")
+COMPILED_TOGETHER = (
+    *("losses.py", "penalties.py", "ranges.py", "kernels.py", "sparse.py"),
+    *("sparse_kernels.py", "subspace.py"),
+)
 INT = types.int64
 REAL = types.float64
 FLAG = types.boolean
@@ -48,6 +54,10 @@ WORDS = given(types.uint64)
 WORDS_OUT = taken(types.uint64)
 BLOCK = given(REAL, 2)
 BLOCK_OUT = taken(REAL, 2)
+METRIC = given(REAL, 3)
+TILE = 1024
+SGD, SVRG, SAGA = 0, 1, 2
+"""Which direction a step follows: see `blocks.Block`."""
 
 
 def _stamp() -> str:
@@ -100,30 +110,41 @@ def encode_plain(z, scale, limit, out):  # type: ignore[no-untyped-def]
     return inside
 
 
-@compiled(types.void, WORDS, READ, READ, INT, REAL, WRITE, WRITE)
-def finish(words, own, labels, code, scale, z, theta):  # type: ignore[no-untyped-def]
-    """z = decoded words + own; theta = derivative of the loss there."""
+@compiled(types.void, WORDS, READ, INT, READ, READ, INT, REAL, WRITE, WRITE)
+def finish(words, own, start, labels, weights, code, scale, z, theta):  # type: ignore[no-untyped-def]
+    """z = decoded words + own; theta = derivative of the loss there, times the row's weight where rows have one."""
     back = 1.0 / scale
     for i in range(len(words)):
         z[i] = np.float64(np.int64(words[i])) * back + own[i]
+    label = labels[start : start + len(z)]
     for i in range(len(words)):
-        theta[i] = derivative_of(code, z[i], labels[i])
+        theta[i] = derivative_of(code, z[i], label[i])
+    if len(weights) > 0:
+        weight = weights[start : start + len(z)]
+        for i in range(len(words)):
+            theta[i] *= weight[i]
 
 
 @numba.njit(inline="always")
-def differences(table, start, theta, exchange, out):  # type: ignore[no-untyped-def]
-    """out = theta - table[start:]; with `exchange`, the table then takes theta."""
-    entry = table[start : start + len(theta)]
-    for i in range(len(theta)):
+def residuals(theta, table, start, mode, out):  # type: ignore[no-untyped-def]
+    """out = theta, for SVRG and SAGA less the table's entries; SAGA's table then takes theta."""
+    if mode == SGD:
+        for i in range(len(out)):
+            out[i] = theta[i]
+        return
+    entry = table[start : start + len(out)]
+    for i in range(len(out)):
         out[i] = theta[i] - entry[i]
-    if exchange:
-        for i in range(len(theta)):
+    if mode == SAGA:
+        for i in range(len(out)):
             entry[i] = theta[i]
 
 
-@compiled(types.void, WRITE, INT, READ, FLAG, WRITE)
-def correct(table, start, theta, exchange, out):  # type: ignore[no-untyped-def]
-    differences(table, start, theta, exchange, out)
+@compiled(types.void, READ, INT, INT, BLOCK_OUT, WRITE)
+def take_residuals(theta, start, mode, table, out):  # type: ignore[no-untyped-def]
+    rows = len(theta) // len(table)
+    for k in range(len(table)):
+        residuals(theta[k * rows : (k + 1) * rows], table[k], start, mode, out[k * rows : (k + 1) * rows])
 
 
 # -- dense blocks -----------------------------------------------------------------------------------------------------
@@ -131,12 +152,13 @@ def correct(table, start, theta, exchange, out):  # type: ignore[no-untyped-def]
 
 @numba.njit(inline="always")
 def _products(X, start, w, z):  # type: ignore[no-untyped-def]
-    """z = rows @ w, four columns at a time so that z is loaded and stored a quarter as often."""
+    """z = rows @ w + constant, four columns at a time so that z is loaded and stored a quarter as often."""
     m = len(z)
-    d = len(w)
+    d = len(X)
     stop = start + m
+    constant = w[d]
     for i in range(m):
-        z[i] = 0.0
+        z[i] = constant
     j = 0
     while j + 4 <= d:
         a, b, c, e = w[j], w[j + 1], w[j + 2], w[j + 3]
@@ -155,22 +177,27 @@ def _products(X, start, w, z):  # type: ignore[no-untyped-def]
         j += 1
 
 
-@compiled(types.void, BLOCK, INT, READ, WRITE)
+@numba.njit(inline="always")
+def _all_products(X, start, w, z):  # type: ignore[no-untyped-def]
+    rows = len(z) // len(w)
+    for k in range(len(w)):
+        _products(X, start, w[k], z[k * rows : (k + 1) * rows])
+
+
+@compiled(types.void, BLOCK, INT, BLOCK, WRITE)
 def dense_share(X, start, w, z):  # type: ignore[no-untyped-def]
-    _products(X, start, w, z)
+    _all_products(X, start, w, z)
 
 
-@compiled(COUNT, BLOCK, INT, READ, WORDS, INT, REAL, REAL, WORDS_OUT)
+@compiled(COUNT, BLOCK, INT, BLOCK, WORDS, INT, REAL, REAL, WORDS_OUT)
 def dense_masked(X, start, w, mask, at, scale, limit, out):  # type: ignore[no-untyped-def]
     z = np.empty(len(out))
-    _products(X, start, w, z)
+    _all_products(X, start, w, z)
     return encode_masked(z, scale, limit, mask, at, out)
 
 
-@compiled(COUNT, BLOCK, INT, READ, REAL, REAL, WORDS_OUT)
-def dense_encoded(X, start, w, scale, limit, out):  # type: ignore[no-untyped-def]
-    z = np.empty(len(out))
-    _products(X, start, w, z)
+@compiled(COUNT, READ, REAL, REAL, WORDS_OUT)
+def encode(z, scale, limit, out):  # type: ignore[no-untyped-def]
     return encode_plain(z, scale, limit, out)
 
 
@@ -183,75 +210,88 @@ def _column_product(X, j, start, residual):  # type: ignore[no-untyped-def]
     return total
 
 
-@compiled(types.void, BLOCK, INT, READ, REAL, WRITE)
+@compiled(types.void, BLOCK, INT, READ, REAL, BLOCK_OUT)
 def dense_gradient(X, start, residual, factor, into):  # type: ignore[no-untyped-def]
-    """into += factor * rows^T residual."""
-    for j in range(len(into)):
-        into[j] += factor * _column_product(X, j, start, residual)
+    """into += factor * rows^T residual, the constant's column of ones last."""
+    rows, d = len(residual) // len(into), len(X)
+    for k in range(len(into)):
+        part = residual[k * rows : (k + 1) * rows]
+        for j in range(d):
+            into[k, j] += factor * _column_product(X, j, start, part)
+        into[k, d] += factor * part.sum()
 
 
 @numba.njit(inline="always")
-def _step(X, start, residual, eta, accumulate, strength, penalty, metric, w, mu):  # type: ignore[no-untyped-def]
-    share = 1.0 / len(residual)
-    if len(metric) == 0:
-        for j in range(len(w)):
-            g = _column_product(X, j, start, residual)
-            w[j] -= eta * (g * share + mu[j] + strength * penalty_slope(penalty, w[j]))
-            mu[j] += accumulate * g
-    else:
-        slope = np.empty(len(w))
-        for j in range(len(w)):
-            g = _column_product(X, j, start, residual)
-            slope[j] = g * share + mu[j] + strength * penalty_slope(penalty, w[j])
-            mu[j] += accumulate * g
-        _follow(metric, slope, eta, w)
+def soft(w, threshold):  # type: ignore[no-untyped-def]
+    """The proximal step of threshold * |w|."""
+    return w - threshold if w > threshold else w + threshold if w < -threshold else 0.0
 
 
 @numba.njit(inline="always")
-def _follow(metric, slope, eta, w):  # type: ignore[no-untyped-def]
-    """w -= eta metric slope; a metric of one row is a diagonal."""
-    if len(metric) == 1:
-        for j in range(len(w)):
-            w[j] -= eta * metric[0, j] * slope[j]
-        return
-    for j in range(len(w)):
-        row = metric[j]
-        total = 0.0
-        for k in range(len(w)):
-            total += row[k] * slope[k]
-        w[j] -= eta * total
-
-
-@compiled(types.void, BLOCK, INT, READ, REAL, REAL, REAL, INT, BLOCK, WRITE, WRITE)
-def dense_step(X, start, residual, eta, accumulate, strength, penalty, metric, w, mu):  # type: ignore[no-untyped-def]
-    """w -= eta metric (g / b + mu + strength penalty'(w)); mu += accumulate g; with g = rows^T residual. An empty
-    metric is 1."""
-    _step(X, start, residual, eta, accumulate, strength, penalty, metric, w, mu)
-
-
-@compiled(types.void, BLOCK, INT, READ, WRITE, FLAG, REAL, REAL, REAL, INT, BLOCK, WRITE, WRITE)
-def dense_corrected_step(  # type: ignore[no-untyped-def]
-    X, start, theta, table, exchange, eta, accumulate, strength, penalty, metric, w, mu
-):
-    """The same, with residual = theta - table[start:] and the exchange of the table's entries in one go."""
-    residual = np.empty(len(theta))
-    differences(table, start, theta, exchange, residual)
-    _step(X, start, residual, eta, accumulate, strength, penalty, metric, w, mu)
-
-
-@compiled(types.void, READ, REAL, REAL, REAL, REAL, INT, BLOCK, WRITE, WRITE)
-def dense_apply(g, batch_rows, eta, accumulate, strength, penalty, metric, w, mu):  # type: ignore[no-untyped-def]
-    """The same step from a gradient computed elsewhere."""
-    share = 1.0 / batch_rows
-    slope = np.empty(len(w))
-    for j in range(len(w)):
-        slope[j] = g[j] * share + mu[j] + strength * penalty_slope(penalty, w[j])
-        mu[j] += accumulate * g[j]
+def _follow(metric, slope, eta, l1, w):  # type: ignore[no-untyped-def]
+    """w -= eta metric slope, then the step of l1 |w|. No metric is 1, a metric of one row is a diagonal."""
+    d = len(slope)
     if len(metric) == 0:
-        for j in range(len(w)):
+        for j in range(d):
             w[j] -= eta * slope[j]
+    elif len(metric) == 1:
+        for j in range(d):
+            w[j] -= eta * metric[0, j] * slope[j]
     else:
-        _follow(metric, slope, eta, w)
+        for j in range(d):
+            row = metric[j]
+            total = 0.0
+            for k in range(d):
+                total += row[k] * slope[k]
+            w[j] -= eta * total
+    if l1 > 0.0:
+        for j in range(d):
+            w[j] = soft(w[j], eta * l1 * (metric[0, j] if len(metric) == 1 else 1.0))
+
+
+@compiled(types.void, BLOCK, INT, READ, BLOCK_OUT, INT, REAL, REAL, INT, REAL, METRIC, READ, BLOCK_OUT, BLOCK_OUT)
+def dense_step(  # type: ignore[no-untyped-def]
+    X, start, theta, table, mode, eta, strength, penalty, l1, metric, intercept, w, mu
+):
+    """For every output, with g = rows^T residual of its derivatives (see `residuals`):
+
+    w -= eta metric (g / b + mu + strength penalty'(w)); SAGA: mu += g / n. A metric without rows is 1. The constant has
+    no penalty, and a metric of its own: 0 where it is not this block's to move.
+    """
+    outputs, d = len(w), len(X)
+    rows = len(theta) // outputs
+    residual, slope = np.empty(rows), np.empty(d)
+    accumulate = 1.0 / X.shape[1] if mode == SAGA else 0.0
+    for k in range(outputs):
+        residuals(theta[k * rows : (k + 1) * rows], table[min(k, len(table) - 1)], start, mode, residual)
+        wk, muk = w[k], mu[k]
+        for j in range(d):
+            g = _column_product(X, j, start, residual)
+            slope[j] = g / rows + muk[j] + strength * penalty_slope(penalty, wk[j])
+            muk[j] += accumulate * g
+        _follow(metric[min(k, len(metric) - 1)], slope, eta, l1, wk)
+        total = residual.sum()
+        if intercept[k] > 0.0:
+            wk[d] -= eta * intercept[k] * (total / rows + muk[d])
+        muk[d] += accumulate * total  # also where the constant rests: this block may be told to move it later
+
+
+@compiled(types.void, BLOCK, REAL, REAL, REAL, REAL, INT, REAL, METRIC, READ, BLOCK_OUT, BLOCK_OUT)
+def dense_apply(  # type: ignore[no-untyped-def]
+    g, rows, eta, accumulate, strength, penalty, l1, metric, intercept, w, mu
+):
+    """The same step from gradients computed elsewhere."""
+    outputs, d = len(w), w.shape[1] - 1
+    slope = np.empty(d)
+    for k in range(outputs):
+        wk, muk = w[k], mu[k]
+        for j in range(d):
+            slope[j] = g[k, j] / rows + muk[j] + strength * penalty_slope(penalty, wk[j])
+            muk[j] += accumulate * g[k, j]
+        _follow(metric[min(k, len(metric) - 1)], slope, eta, l1, wk)
+        if intercept[k] > 0.0:
+            wk[d] -= eta * intercept[k] * (g[k, d] / rows + muk[d])
+        muk[d] += accumulate * g[k, d]
 
 
 @numba.njit(inline="always")
@@ -271,10 +311,25 @@ def dense_squares(X, factor, into):  # type: ignore[no-untyped-def]
 
 @compiled(types.void, BLOCK, READ, BLOCK_OUT)
 def dense_hessian(X, factor, into):  # type: ignore[no-untyped-def]
-    """into = the sum over all rows of factor * row row^T."""
-    for j in range(len(X)):
-        for k in range(j + 1):
-            into[j, k] = _weighted_product(X[j], X[k], factor)
+    """into = the sum over the first rows of factor * row row^T, a tile of rows at a time so that it stays at hand."""
+    rows, d = len(factor), len(X)
+    into[:] = 0.0
+    scaled = np.empty(TILE)
+    for first in range(0, rows, TILE):
+        last = min(first + TILE, rows)
+        weight = factor[first:last]
+        for j in range(d):
+            x = X[j, first:last]
+            for i in range(len(weight)):
+                scaled[i] = weight[i] * x[i]
+            for k in range(j + 1):
+                y = X[k, first:last]
+                total = 0.0
+                for i in range(len(weight)):
+                    total += scaled[i] * y[i]
+                into[j, k] += total
+    for j in range(d):
+        for k in range(j):
             into[k, j] = into[j, k]
 
 

@@ -202,3 +202,28 @@ def derivative_of(code: int, z: float, y: float) -> float:
         small = math.exp(-abs(z))
         return (1.0 if z >= 0.0 else small) / (1.0 + small) - y
     return -2.0 * y * (1.0 - y * z)
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def value_of(code: int, z: float, y: float) -> float:
+    """The loss with this code, for use inside compiled loops."""
+    if code == 0:
+        t = y * z
+        return math.log1p(math.exp(-abs(t))) + max(-t, 0.0)
+    if code == 1:
+        return (z - y) * (z - y)
+    if code == 4:
+        return math.log1p(math.exp(-abs(z))) + max(z, 0.0) - y * z
+    short = 1.0 - y * z
+    return 0.0 if code == 2 and short <= 0.0 else short * short
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def second_of(code: int, z: float, y: float) -> float:
+    """The second derivative of the loss with this code, for use inside compiled loops."""
+    if code == 0 or code == 4:
+        small = math.exp(-abs(z))
+        return small / ((1.0 + small) * (1.0 + small))
+    if code == 2 and y * z >= 1.0:
+        return 0.0
+    return 2.0

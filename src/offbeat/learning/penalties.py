@@ -1,14 +1,22 @@
 """The penalties g of f(w) = mean loss + strength * g(w). They separate over coordinates, so each party adds its own.
 
-| name      | g(w)                         | g'(w_j)             | curvature |
-|-----------|------------------------------|---------------------|-----------|
-| l2        | |w|^2 / 2                    | w_j                 | 1         | convex; f is `strength`-strongly convex
-| nonconvex | sum_j w_j^2 / (2 (1+w_j^2))  | w_j / (1+w_j^2)^2   | 1         | second derivative in [-1/4, 1]
-| none      | 0                            | 0                   | 0         |
+| name        | g(w)                           | g'(w_j)             | curvature |
+|-------------|--------------------------------|---------------------|-----------|
+| l2          | |w|^2 / 2                      | w_j                 | 1         | convex; f strongly convex
+| elastic-net | r |w|_1 + (1-r) |w|^2 / 2      | (1-r) w_j + r sign  | 1 - r     | convex; exact zeros
+| nonconvex   | sum_j w_j^2 / (2 (1+w_j^2))    | w_j / (1+w_j^2)^2   | 1         | second derivative in [-1/4, 1]
+| none        | 0                              | 0                   | 0         |
+
+The *slack* of a penalty at weights w and slope A (the gradient of the mean loss) is
+
+    sum_j  strength g(w_j) + (strength g)*(-A_j) + w_j A_j   >= 0
+
+where * is the convex conjugate. With derivatives taken at w, the slacks of all parties' blocks add up to the duality
+gap of the whole problem, whatever the convex loss: for l2 a block's slack is |A + strength w|^2 / (2 strength).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
@@ -24,18 +32,41 @@ Floats = NDArray[np.float64]
 class Penalty:
     name: str
     code: int
-    """What the compiled kernels know it by: see `penalty_slope`."""
+    """What the compiled kernels know its smooth part by: see `penalty_slope`."""
     curvature: float
-    """Lipschitz constant of the gradient."""
+    """Lipschitz constant of the smooth part's gradient."""
     convex: bool
     value: Callable[[Floats], float]
     gradient: Callable[[Floats], Floats]
+    """Of the smooth part."""
     curvature_beyond: Callable[[Floats], Floats]
     """The largest absolute second derivative at weights at least as large as these."""
+    smooth: float = 1.0
+    """What the smooth part is multiplied by."""
+    l1: float = 0.0
+    """What the sum of absolute values is multiplied by."""
+
+    def slope(self, w: Floats, mean: Floats, strength: float) -> Floats:
+        """The gradient of f in a block whose mean loss has this gradient; with an l1 part, the shortest subgradient."""
+        smooth = mean + strength * self.smooth * self.gradient(w)
+        if self.l1 == 0.0:
+            return smooth
+        bend = strength * self.l1
+        return np.where(w == 0.0, np.sign(smooth) * np.maximum(np.abs(smooth) - bend, 0.0), smooth + bend * np.sign(w))
+
+    def slack(self, w: Floats, mean: Floats, strength: float) -> float:
+        """See above; NaN where the conjugate is not finite everywhere or the penalty is not convex."""
+        quadratic = strength * self.smooth * self.curvature
+        if not (self.convex and quadratic > 0.0):
+            return float("nan")
+        bend, pull = strength * self.l1, -mean
+        soft = np.sign(pull) * np.maximum(np.abs(pull) - bend, 0.0)
+        parts = (quadratic * w - soft) ** 2 / (2.0 * quadratic) + bend * np.abs(w) + w * (soft - pull)
+        return float(np.sum(np.maximum(parts, 0.0)))
 
 
 def _l2(w: Floats) -> float:
-    return 0.5 * float(np.dot(w, w))
+    return 0.5 * float(np.vdot(w, w))
 
 
 def _nonconvex(w: Floats) -> float:
@@ -63,6 +94,27 @@ NONCONVEX = Penalty("nonconvex", 1, 1.0, False, _nonconvex, _nonconvex_gradient,
 NONE = Penalty("none", 2, 0.0, True, _nothing, np.zeros_like, np.zeros_like)
 
 PENALTIES = (L2, NONCONVEX, NONE)
+
+
+def elastic_net(l1_ratio: float) -> Penalty:
+    """The mixture of |w|_1, with this weight, and |w|^2 / 2, with the rest."""
+    if not 0.0 <= l1_ratio < 1.0:
+        raise BadJob(
+            f"l1_ratio must be at least 0 and below 1; got {l1_ratio}. At 1 there is no l2 part, and without one no "
+            "certificate: use 0.99 where you want the lasso."
+        )
+    if l1_ratio == 0.0:
+        return L2
+
+    def value(w: Floats) -> float:
+        return l1_ratio * float(np.abs(w).sum()) + (1.0 - l1_ratio) * _l2(w)
+
+    def curvature_beyond(w: Floats) -> Floats:
+        return np.full_like(w, 1.0 - l1_ratio)
+
+    return replace(
+        L2, name="elastic-net", value=value, curvature_beyond=curvature_beyond, smooth=1.0 - l1_ratio, l1=l1_ratio
+    )
 
 
 def penalty_named(name: str) -> Penalty:

@@ -19,18 +19,19 @@ def refuse_length(what: str, length: int, expected: int) -> NoReturn:
 
 
 def refuse_share(share: NDArray[np.float64], start: int, scale: float, limit: float) -> NoReturn:
-    """Say which rows do not fit, and why."""
+    """Say which rows of these shares (outputs x rows) do not fit, and why."""
     if limit * scale > WORD_BOUND:
         raise OutOfRange(
             f"A limit of {limit:g} with a scale of {scale:g} does not fit in 64-bit words: expected limit * scale of "
             f"at most 2^63. Lower the number of fraction bits or the limit."
         )
-    outside = np.flatnonzero(~(np.abs(share) < limit))
-    finite = np.isfinite(share[outside])
-    largest = f"{np.abs(share[outside]).max():g}" if finite.all() else "not a finite number"
+    outside = np.flatnonzero(~(np.abs(share) < limit).all(axis=0))
+    finite = np.isfinite(share[:, outside])
+    largest = f"{np.abs(share[:, outside]).max():g}" if finite.all() else "not a finite number"
     rows = ", ".join(str(start + int(i)) for i in outside[:5]) + (", ..." if len(outside) > 5 else "")
+    count = share.shape[1]
     raise OutOfRange(
-        f"Expected shares below {limit:g} in absolute value; {len(outside)} of {len(share)} rows are not (rows {rows}; "
+        f"Expected shares below {limit:g} in absolute value; {len(outside)} of {count} rows are not (rows {rows}; "
         f"largest: {largest}). Nothing was sent. Either training diverged (lower the step size) or the columns are on "
         f"a very large scale (standardise them, or lower the number of fraction bits to widen the range)."
     )
@@ -39,3 +40,17 @@ def refuse_share(share: NDArray[np.float64], start: int, scale: float, limit: fl
 def check_finite(X: NDArray[np.float64]) -> None:
     if not np.isfinite(X).all():
         raise BadData("Expected finite numbers in every column; found NaN or infinity. Fill or drop missing values.")
+
+
+def fixed_point(
+    values: NDArray[np.float64], mask: NDArray[np.uint64] | None, at: int, scale: float, limit: float, what: str
+) -> NDArray[np.uint64]:
+    """round(values * scale) + mask[at:] modulo 2^64."""
+    if not np.all(np.abs(values) < limit):
+        raise OutOfRange(
+            f"{what} is {np.abs(values).max():.3g}, and sums over the parties hold numbers below {limit:.3g} only. "
+            "Bring the columns to a common scale (standardise them), or set fraction_bits lower, to 20 say: each bit "
+            "less doubles the range and halves the precision."
+        )
+    words = np.rint(values * scale).astype(np.int64).view(np.uint64)
+    return words if mask is None else words + mask[at : at + len(words)]

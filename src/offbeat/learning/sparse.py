@@ -3,7 +3,8 @@
 How w = s v + c mu makes that possible is told at the head of `sparse_kernels`. The nonconvex penalty has no such closed
 form: what it is owed is paid on all columns at once every r steps, r * eta * strength <= 1/4 (at every step, exactly,
 where two would pass that). Until then each weight that is read is read as if it had been paid, to second order. The
-same goes for the l2 penalty once columns have steps of their own: no common s can then shrink them.
+same goes for the l2 penalty once columns have steps of their own: no common s can then shrink them. An elastic net is
+paid on all columns at every step: exact zeros cannot wait.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,16 +15,15 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from offbeat.errors import BadData
+from offbeat.learning import kernels as words
+from offbeat.learning import metric as metrics
 from offbeat.learning import sparse_kernels as kernels
-from offbeat.learning.dense import largest_eigenvalue, sized, sized_rows
-from offbeat.learning.metric import diagonal_metric, steepest_penalty
-from offbeat.learning.penalties import L2, NONCONVEX, Penalty
+from offbeat.learning.dense import Gradient, shaped, taken_residuals
+from offbeat.learning.penalties import L2, Penalty
 from offbeat.learning.ranges import check_finite, refuse_length, refuse_rows, refuse_share
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
-Columns = NDArray[np.uint32]
-Gathered = tuple[Columns | None, Floats]
 
 SCALE_LEAST = 1e-8
 SHIFT_MOST = 1e6
@@ -36,12 +36,12 @@ touched is then cheaper than finding out which are."""
 class SparseBlock:
     """See `Block`."""
 
-    def __init__(self, X: Any, penalty: Penalty, strength: float) -> None:
+    def __init__(self, X: Any, penalty: Penalty, strength: float, *, outputs: int, direction: int) -> None:
         csr = scipy.sparse.csr_matrix(X, dtype=np.float64, copy=False)
         if not csr.has_canonical_format:
             csr = csr.copy()
             csr.sum_duplicates()
-        self.rows, self.width = csr.shape
+        self.rows, self.width, self.outputs = csr.shape[0], csr.shape[1], outputs
         if self.width >= 2**32:
             raise BadData(f"Expected fewer than 2^32 columns in one block; got {self.width}.")
         self._offsets = csr.indptr.astype(np.int64)
@@ -49,20 +49,19 @@ class SparseBlock:
         self._values = np.ascontiguousarray(csr.data, dtype=np.float64)
         check_finite(self._values)
         self.nonzeros_total = len(self._values)
+        self.means = np.zeros(self.width)  # centred columns would not be sparse
         self.version = 0
-        self._penalty, self._strength = penalty, strength
-        self._shrinkage = strength if penalty is L2 else 0.0
-        self._owing = strength if penalty is NONCONVEX else 0.0
-        self._steepest = 1.0  # second derivative of the penalty, in the metric of the steps
-        self._metric = np.empty(0)  # empty: 1 everywhere
-        self._stepped = self._values  # in the metric of the steps
-        self._pairs = np.zeros((self.width, 2))
+        self.direction, self._penalty, self._strength = direction, penalty, strength
+        self.metric_kind, self._curvature = metrics.NONE, np.empty(0)
+        self._take_metric(np.empty(0))
+        self._pairs = np.zeros((outputs, self.width, 2))
+        self._constant, self._mean, self._intercept = np.zeros(outputs), np.zeros(outputs), np.zeros(outputs)
+        self.table = np.zeros((outputs, self.rows))
+        self._seen = np.zeros((outputs, self.width + 1 if direction == words.SGD else 0))  # SGD does not step along it
         self._s = 1.0
         self._c = 0.0
         self._owed = 0.0
         self._slots: list[NDArray[np.int32]] = []
-        self._idle: list[Floats] = []  # gradients that were applied, to be written over
-        self._known: Floats | None = None  # the weights of this version, once a job has asked; never written to
 
     def nonzeros(self, start: int, stop: int) -> int:
         return int(self._offsets[stop] - self._offsets[start])
@@ -71,72 +70,87 @@ class SparseBlock:
 
     def share(self, start: int, stop: int, point: Floats | None = None) -> Floats:
         self._check_point(start, stop, point)
-        z = np.empty(stop - start)
-        if point is None:
-            csr = (self._offsets, self._columns, self._values, start)
-            kernels.lazy_share(*csr, self._pairs, *self._lazy(), z)
-        else:
-            kernels.plain_share(self._offsets, self._columns, self._values, start, point, z)
+        rows = stop - start
+        z = np.empty(self.outputs * rows)
+        csr = (self._offsets, self._columns, self._values, start)
+        for k in range(self.outputs):
+            part = z[k * rows : (k + 1) * rows]
+            if point is None:
+                kernels.lazy_share(*csr, self._pairs[k], *self._lazy(), part)
+                part += self._constant[k]
+            else:
+                kernels.plain_share(*csr, point[k, :-1], part)
+                part += point[k, -1]
         return z
 
-    def masked_share(
-        self, start: int, stop: int, point: Floats | None, mask: Words, at: int, scale: float, limit: float
+    def answer(
+        self, start: int, stop: int, point: Floats | None, mask: Words | None, at: int, scale: float, limit: float
     ) -> Words:
         self._check_point(start, stop, point)
-        count = stop - start
-        if not 0 <= at <= len(mask) - count:
-            refuse_length(f"a mask from word {at} on", len(mask) - at, count)
+        rows = stop - start
+        count = self.outputs * rows
         out = np.empty(count, np.uint64)
-        csr = (self._offsets, self._columns, self._values, start)
-        if point is None:
-            inside = kernels.lazy_masked(*csr, self._pairs, *self._lazy(), mask, at, scale, limit, out)
+        if mask is None:
+            inside = words.encode(self.share(start, stop, point), scale, limit, out)
+        elif 0 <= at <= len(mask) - count:
+            inside = 0
+            for k in range(self.outputs):
+                place = (mask, at + k * rows, scale, limit, out[k * rows : (k + 1) * rows])
+                inside += self._masked(start, k, point, place)
         else:
-            inside = kernels.plain_masked(*csr, point, mask, at, scale, limit, out)
+            refuse_length(f"a mask from word {at} on", len(mask) - at, count)
         if inside != count:
-            refuse_share(self.share(start, stop, point), start, scale, limit)
+            refuse_share(self.share(start, stop, point).reshape(self.outputs, -1), start, scale, limit)
         return out
 
-    def encoded_share(self, start: int, stop: int, point: Floats | None, scale: float, limit: float) -> Words:
-        z = self.share(start, stop, point)
-        out = np.empty(len(z), np.uint64)
-        if kernels.encode(z, scale, limit, out) != len(z):
-            refuse_share(z, start, scale, limit)
-        return out
+    def _masked(self, start: int, k: int, point: Floats | None, place: tuple[Any, ...]) -> int:
+        csr = (self._offsets, self._columns, self._values, start)
+        if point is None:
+            return int(kernels.lazy_masked(*csr, self._pairs[k], *self._lazy(), self._constant[k], *place))
+        return int(kernels.plain_masked(*csr, point[k, :-1], point[k, -1], *place))
 
     def _check_point(self, start: int, stop: int, point: Floats | None) -> None:
         if not 0 <= start < stop <= self.rows:
             refuse_rows(start, stop, self.rows)
-        if point is not None and len(point) != self.width:
-            refuse_length("weights", len(point), self.width)
+        if point is not None and point.shape != (self.outputs, self.width + 1):
+            refuse_length("weights", point.size, self.outputs * (self.width + 1))
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def step(self, start: int, stop: int, residual: Floats, eta: float, accumulate: float = 0.0) -> None:
-        self._check(start, stop, residual)
-        by_v = self._advance(stop - start, eta, accumulate)
-        kernels.lazy_step(self._offsets, self._columns, self._stepped, start, residual, by_v, accumulate, self._pairs)
-
-    def corrected_step(
-        self, start: int, stop: int, theta: Floats, table: Floats, exchange: bool, eta: float, accumulate: float = 0.0
-    ) -> None:
+    def step(self, start: int, stop: int, theta: Floats, eta: float) -> None:
         self._check(start, stop, theta)
-        if len(table) != self.rows:
-            refuse_length("a table over the rows", len(table), self.rows)
-        by_v = self._advance(stop - start, eta, accumulate)
+        rows = stop - start
+        by_mu = 1.0 / self.rows if self.direction == words.SAGA else 0.0
+        by_v = self._advance(rows, eta, by_mu)
         csr = (self._offsets, self._columns, self._stepped, start)
-        kernels.lazy_corrected_step(*csr, theta, table, exchange, by_v, accumulate, self._pairs)
+        residual = np.empty(rows)
+        for k in range(self.outputs):
+            derivatives = theta[k * rows : (k + 1) * rows]
+            kernels.lazy_step(*csr, derivatives, self.table[k], self.direction, by_v, by_mu, self._pairs[k], residual)
+            self._move_constant(k, float(residual.sum()), rows, eta, by_mu)
+        self._pay_l1(eta)
 
-    def _check(self, start: int, stop: int, residual: Floats) -> None:
+    def step_along_mean(self, eta: float) -> None:
+        self._advance(1, eta, 0.0)
+        for k in range(self.outputs):
+            self._move_constant(k, 0.0, 1, eta, 0.0)
+        self._pay_l1(eta)
+
+    def _move_constant(self, k: int, total: float, rows: int, eta: float, by_mu: float) -> None:
+        if self._intercept[k] > 0.0:
+            self._constant[k] -= eta * self._intercept[k] * (total / rows + self._mean[k])
+        self._mean[k] += by_mu * total  # also where the constant rests: this block may be told to move it later
+
+    def _check(self, start: int, stop: int, theta: Floats) -> None:
         if not 0 <= start < stop <= self.rows:
             refuse_rows(start, stop, self.rows)
-        if len(residual) != stop - start:
-            refuse_length("derivatives", len(residual), stop - start)
+        if len(theta) != self.outputs * (stop - start):
+            refuse_length("derivatives", len(theta), self.outputs * (stop - start))
 
     def _advance(self, batch_rows: int, eta: float, accumulate: float) -> float:
         """Move the two scalars by one step; how much of g the touched v must give up."""
-        self._known = None
         debt = eta * self._owing
-        if self._steepest * (self._owed + 2.0 * debt) > PENALTY_OWED_MOST:
+        if self._penalty.l1 > 0.0 or self._steepest * (self._owed + 2.0 * debt) > PENALTY_OWED_MOST:
             self._fold(now=debt)
         else:
             self._owed += debt
@@ -149,175 +163,231 @@ class SparseBlock:
         return (eta / batch_rows + accumulate * self._c) / self._s
 
     def _fold(self, now: float = 0.0) -> None:
-        kernels.fold(self._pairs, *self._lazy(), now)
+        for pairs in self._pairs:
+            kernels.fold(pairs, *self._lazy(), now)
         self._s, self._c, self._owed = 1.0, 0.0, 0.0
+
+    def _pay_l1(self, eta: float) -> None:
+        if self._penalty.l1 == 0.0:
+            return
+        self._fold()
+        threshold = eta * self._strength * self._penalty.l1 * (self._metric if len(self._metric) else 1.0)
+        w = self._pairs[:, :, 0]
+        w[:] = np.sign(w) * np.maximum(np.abs(w) - threshold, 0.0)
 
     def _lazy(self) -> tuple[float, float, int, float, Floats]:
         return self._s, self._c, self._penalty.code, self._owed, self._metric
 
-    # -- weights -----------------------------------------------------------------------------------------------------
+    # -- lanes -------------------------------------------------------------------------------------------------------
+
+    def residual(self, start: int, stop: int, theta: Floats) -> Floats:
+        self._check(start, stop, theta)
+        return taken_residuals(self, start, theta)
+
+    def share_job(self, start: int, stop: int) -> Callable[[], Floats]:
+        """A weight for each non-zero of these rows, or all weights where those are not many more."""
+        self._check_point(start, stop, None)
+        rows, constants = stop - start, self._constant.copy()
+        if self._whole(start, stop):
+            weights = self.weights()
+            return lambda: self.share(start, stop, weights)
+        columns = self._columns[int(self._offsets[start]) : int(self._offsets[stop])]
+        gathered = np.empty((self.outputs, len(columns)))
+        for k in range(self.outputs):
+            kernels.gather_each(columns, self._pairs[k], *self._lazy(), gathered[k])
+
+        def job() -> Floats:
+            z = np.empty(self.outputs * rows)
+            for k in range(self.outputs):
+                part = z[k * rows : (k + 1) * rows]
+                kernels.gathered_share(self._offsets, self._values, start, gathered[k], part)
+                part += constants[k]
+            return z
+
+        return job
+
+    def _whole(self, start: int, stop: int) -> bool:
+        return self.nonzeros(start, stop) >= WHOLE_FROM * self.width
+
+    def gradient_job(self, start: int, stop: int, residual: Floats) -> Callable[[], Gradient]:
+        self._check(start, stop, residual)
+        if self.outputs > 1 or self._whole(start, stop):
+            return lambda: (None, self._whole_gradient(start, stop, residual))
+        csr, most = (self._offsets, self._columns, self._values, start), self.nonzeros(start, stop)
+
+        def touched() -> Gradient:
+            try:
+                slots = self._slots.pop()
+            except IndexError:  # another lane took the last one
+                slots = np.zeros(self.width, np.int32)
+            columns, values = np.empty(most, np.uint32), np.empty(most)
+            count = kernels.compact_gradient(*csr, residual, slots, columns, values)
+            self._slots.append(slots)
+            return columns[:count], np.append(values[:count], residual.sum())
+
+        return touched
+
+    def _whole_gradient(self, start: int, stop: int, residual: Floats) -> Floats:
+        into = np.zeros((self.outputs, self.width + 1))
+        self._add(start, stop, residual, 1.0, into)
+        return into
+
+    def apply_gradient(self, gradient: Gradient, batch_rows: int, eta: float) -> None:
+        columns, values = gradient
+        if columns is None:
+            self._check_shape(values)
+        by_mu = 1.0 / self.rows if self.direction == words.SAGA else 0.0
+        by_v = self._advance(batch_rows, eta, by_mu)
+        every = np.arange(self.width, dtype=np.uint32) if columns is None else columns
+        scaling = self._metric[every] if len(self._metric) else 1.0
+        for k, row in enumerate(np.atleast_2d(values)):
+            kernels.lazy_apply(every, row[:-1] * scaling, by_v, by_mu, self._pairs[k])
+            self._move_constant(k, float(row[-1]), batch_rows, eta, by_mu)
+        self._pay_l1(eta)
+
+    # -- weights and gradients ---------------------------------------------------------------------------------------
 
     def weights(self) -> Floats:
-        w = np.empty(self.width)
-        kernels.unfold(self._pairs, *self._lazy(), w)
+        w = np.empty((self.outputs, self.width + 1))
+        row = np.empty(self.width)
+        for k in range(self.outputs):
+            kernels.unfold(self._pairs[k], *self._lazy(), row)
+            w[k, :-1] = row
+        w[:, -1] = self._constant
         return w
 
     def set_weights(self, weights: Floats) -> None:
-        self._known = None
-        self._pairs[:, 0] = sized(weights, self.width)
+        self._check_shape(weights)
+        self._pairs[:, :, 0], self._constant[:] = weights[:, :-1], weights[:, -1]
         self._s, self._c, self._owed = 1.0, 0.0, 0.0
 
-    def mean_gradient(self) -> Floats:
-        return self._pairs[:, 1] / self._metric if len(self._metric) else self._pairs[:, 1].copy()
-
-    def set_mean_gradient(self, mean: Floats) -> None:
+    def add_to_weights(self, displacement: Floats) -> None:
+        self._check_shape(displacement)
         self._fold()
-        self._pairs[:, 1] = self.in_step_metric(sized(mean, self.width))
+        self._pairs[:, :, 0] += displacement[:, :-1]
+        self._constant += displacement[:, -1]
+
+    def _check_shape(self, values: Floats) -> None:
+        if values.shape != (self.outputs, self.width + 1):
+            refuse_length("weights of the block's shape", values.size, self.outputs * (self.width + 1))
+
+    def mean_gradient(self) -> Floats:
+        if self.direction == words.SGD:
+            return self._seen.copy()
+        columns = self._pairs[:, :, 1]
+        return np.concatenate((columns / self._metric if len(self._metric) else columns, self._mean[:, None]), axis=1)
+
+    def adopt(self, table: Floats, gradient: Floats) -> None:
+        self._check_shape(gradient)
+        self.table[:] = shaped(table, self.table)
+        if self.direction == words.SGD:
+            self._seen[:] = gradient
+            return
+        self._fold()
+        self._pairs[:, :, 1] = gradient[:, :-1] * self._metric if len(self._metric) else gradient[:, :-1]
+        self._mean[:] = gradient[:, -1]
+
+    def refresh(self, start: int, stop: int, theta: Floats) -> None:
+        self._check(start, stop, theta)
+        if self.direction == words.SGD:
+            residual = theta.copy()
+            words.take_residuals(theta, start, words.SAGA, self.table, residual)
+            self._add(start, stop, residual, 1.0 / self.rows, self._seen)
+            return
+        rows, by_mu = stop - start, 1.0 / self.rows
+        csr, residual = (self._offsets, self._columns, self._stepped, start), np.empty(rows)
+        for k in range(self.outputs):
+            part = theta[k * rows : (k + 1) * rows]
+            by_v = by_mu * self._c / self._s  # the weights stay
+            kernels.lazy_step(*csr, part, self.table[k], words.SAGA, by_v, by_mu, self._pairs[k], residual)
+            self._mean[k] += by_mu * float(residual.sum())
 
     def add_gradient(self, start: int, stop: int, theta: Floats, into: Floats) -> None:
         self._check(start, stop, theta)
-        csr = (self._offsets, self._columns, self._values, start)
-        kernels.sparse_gradient(*csr, theta, 1.0 / self.rows, sized(into, self.width))
+        self._check_shape(into)
+        self._add(start, stop, theta, 1.0 / self.rows, into)
 
-    def smoothness(
-        self, loss_curvature: float, rows_at_most: int = 1024, iterations: int = 15, *, rng: np.random.Generator
-    ) -> tuple[float, float]:
-        some = np.sort(rng.choice(self.rows, min(self.rows, rows_at_most), replace=False))
-        X = self._csr()[some]
-        largest = largest_eigenvalue(
-            lambda u: self.in_step_metric(X.T @ (X @ u)) / len(some), self.width, rng, iterations
-        )
-        return loss_curvature * largest, loss_curvature * float(self.row_norms_squared(0, self.rows).max(initial=0.0))
+    def _add(self, start: int, stop: int, theta: Floats, factor: float, into: Floats) -> None:
+        rows = stop - start
+        for k in range(self.outputs):
+            part = theta[k * rows : (k + 1) * rows]
+            csr = (self._offsets, self._columns, self._values, start)
+            kernels.sparse_gradient(*csr, part, factor, into[k, :-1])
+            into[k, -1] += factor * part.sum()
 
-    def _csr(self) -> scipy.sparse.csr_matrix:
-        columns = self._columns.astype(np.int64)
-        return scipy.sparse.csr_matrix((self._values, columns, self._offsets), shape=(self.rows, self.width))
+    # -- the metric of the steps -------------------------------------------------------------------------------------
 
-    def step_by_curvature(self, second: Floats) -> None:
-        squares, mean, weights = np.empty(self.width), self.mean_gradient(), self.weights()
-        csr = (self._offsets, self._columns, self._values)
-        kernels.sparse_squares(*csr, sized_rows(second, self.rows) / self.rows, squares)
+    def move_constant(self, metric: Floats) -> None:
+        self._intercept[:] = metric
+
+    def step_by_curvature(self, second: Floats, kind: str) -> None:
+        """The diagonal, whatever kind is asked for, and one for all outputs: their mean curvature."""
+        squares = np.empty(self.width)
+        kernels.sparse_squares(self._offsets, self._columns, self._values, second.mean(axis=0) / self.rows, squares)
+        if kind == self.metric_kind and not metrics.is_news(squares, self._curvature):
+            return
+        self.metric_kind, self._curvature = kind, squares
+        mean, weights = self.mean_gradient(), self.weights()
         self.set_weights(weights)
-        self._take_metric(diagonal_metric(squares, weights, self._penalty, self._strength))
-        self._steepest = steepest_penalty(self._metric, weights, self._penalty)
-        self.set_mean_gradient(mean)
+        metric = np.empty(0)
+        if kind != metrics.NONE:
+            smallest = np.abs(weights[:, :-1]).min(axis=0)
+            metric = metrics.diagonal_metric(squares, smallest, self._penalty, self._strength)
+            self._steepest = metrics.steepest_penalty(metric, smallest, self._penalty)
+        self._take_metric(metric)
+        self.adopt(self.table, mean)
 
     def _take_metric(self, metric: Floats) -> None:
-        self._metric, self._stepped = metric, np.empty(len(self._values))
+        """Empty: 1 everywhere. Only there can the common scalar s shrink all weights for the l2 penalty."""
+        self._metric, self._stepped = metric, self._values
+        pull = self._strength * self._penalty.smooth if self._penalty.curvature > 0.0 else 0.0
+        self._shrinkage, self._owing = (pull, 0.0) if self._penalty is L2 and not len(metric) else (0.0, pull)
+        if len(metric) == 0:
+            self._steepest = 1.0  # second derivative of the penalty, in the metric of the steps
+            return
+        self._stepped = np.empty(len(self._values))
         kernels.scaled_values(self._columns, self._values, metric, self._stepped)
-        self._shrinkage, self._owing = 0.0, self._strength if self._penalty.curvature > 0.0 else 0.0
 
-    def in_step_metric(self, gradient: Floats) -> Floats:
-        return gradient * self._metric if len(self._metric) else gradient
+    def in_metric(self, columns: Floats) -> Floats:
+        moved = (columns[:-1].T * self._metric).T if len(self._metric) else columns[:-1]
+        return np.concatenate((moved, self._intercept[0] * columns[-1:]))
 
     def row_norms_squared(self, start: int, stop: int) -> Floats:
         bounds = self._offsets[start : stop + 1]
         these = slice(bounds[0], bounds[-1])
         squares = np.concatenate(([0.0], np.cumsum(self._values[these] * self._stepped[these])))
-        return np.asarray(np.diff(squares[bounds - bounds[0]]))
-
-    # -- lanes -------------------------------------------------------------------------------------------------------
-
-    def gather(self, start: int, stop: int) -> Gathered:
-        """A weight for each non-zero of these rows, or all weights where those are not many more."""
-        self._check_point(start, stop, None)
-        if self._whole(start, stop):
-            if self._known is None:
-                self._known = self.weights()
-            return None, self._known
-        columns = self._columns[int(self._offsets[start]) : int(self._offsets[stop])]
-        w = np.empty(len(columns))
-        kernels.gather_each(columns, self._pairs, *self._lazy(), w)
-        return columns, w
-
-    def _whole(self, start: int, stop: int) -> bool:
-        return self.nonzeros(start, stop) >= WHOLE_FROM * self.width
-
-    def share_job(self, start: int, stop: int, gathered: Gathered) -> Callable[[], Floats]:
-        columns, weights = gathered
-        if columns is None:
-            return lambda: self.share(start, stop, weights)
-        if len(weights) != self.nonzeros(start, stop):
-            refuse_length("gathered weights", len(weights), self.nonzeros(start, stop))
-
-        def job() -> Floats:
-            z = np.empty(stop - start)
-            kernels.gathered_share(self._offsets, self._values, start, weights, z)
-            return z
-
-        return job
-
-    def gradient_job(self, start: int, stop: int, residual: Floats) -> Callable[[], tuple[Columns | None, Floats]]:
-        self._check(start, stop, residual)
-        csr = (self._offsets, self._columns, self._values, start)
-        most = self.nonzeros(start, stop)
-
-        def whole() -> tuple[Columns | None, Floats]:
-            gradient = _popped(self._idle)
-            gradient = np.empty(self.width) if gradient is None else gradient
-            kernels.whole_gradient(*csr, residual, gradient)
-            return None, gradient
-
-        def touched() -> tuple[Columns | None, Floats]:
-            slots = _popped(self._slots)
-            slots = np.zeros(self.width, np.int32) if slots is None else slots
-            columns, values = np.empty(most, np.uint32), np.empty(most)
-            count = kernels.compact_gradient(*csr, residual, slots, columns, values)
-            self._slots.append(slots)
-            return columns[:count], values[:count]
-
-        return whole if self._whole(start, stop) else touched
-
-    def apply_gradient(
-        self, columns: Columns | None, values: Floats, batch_rows: int, eta: float, accumulate: float = 0.0
-    ) -> None:
-        if columns is None:
-            self._apply_whole(sized(values, self.width), batch_rows, eta, accumulate)
-            return
-        if len(columns) != len(values):
-            refuse_length("a gradient", len(values), len(columns))
-        if len(columns) and int(columns.max()) >= self.width:
-            raise IndexError(f"Expected columns below {self.width}; got {int(columns.max())}.")
-        by_v = self._advance(batch_rows, eta, accumulate)
-        values = values * self._metric[columns] if len(self._metric) else values
-        kernels.lazy_apply(columns, values, by_v, accumulate, self._pairs)
-
-    def _apply_whole(self, gradient: Floats, batch_rows: int, eta: float, accumulate: float) -> None:
-        by_v = self._advance(batch_rows, eta, accumulate)
-        w = np.empty(self.width)
-        stepped = self.in_step_metric(gradient)
-        kernels.lazy_apply_all(stepped, by_v, accumulate, *self._lazy(), self._pairs, w)
-        self._known = w
-        self._idle.append(gradient)
+        norms: Floats = np.diff(squares[bounds - bounds[0]]) + self._intercept[0]
+        return norms
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        return {
+        held = {
+            "pairs": self._pairs,
+            "constant": self._constant,
+            "mean": self._mean,
+            "intercept": self._intercept,
+            "metric": self._metric,
+            "curvature": self._curvature,
+            "table": self.table,
+            "seen": self._seen,
+        }
+        plain = {
             "version": self.version,
-            "pairs": self._pairs.copy(),
             "s": self._s,
             "c": self._c,
             "owed": self._owed,
             "steepest": self._steepest,
-            "metric": self._metric.copy(),
+            "metric_kind": self.metric_kind,
         }
+        return plain | {name: values.copy() for name, values in held.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        pairs = np.asarray(state["pairs"], dtype=np.float64)
-        if pairs.shape != self._pairs.shape:
-            refuse_length("a snapshot of the block", len(pairs), self.width)
-        self._known = None
-        self._pairs[:] = pairs
+        self._take_metric(np.array(state["metric"]))
+        self._pairs[:] = shaped(np.asarray(state["pairs"]), self._pairs)
+        self.table[:] = shaped(np.asarray(state["table"]), self.table)
+        for name in ("constant", "mean", "intercept", "curvature", "seen"):
+            setattr(self, f"_{name}", np.array(state[name]))
         self._s, self._c, self._owed = float(state["s"]), float(state["c"]), float(state["owed"])
         self.version, self._steepest = int(state["version"]), float(state["steepest"])
-        if len(state["metric"]):
-            self._take_metric(sized(np.array(state["metric"], dtype=np.float64), self.width))
-
-
-def _popped(idle: list[NDArray[Any]]) -> NDArray[Any] | None:
-    """One of them, or None: several jobs may ask at once, so it is not looked at first."""
-    try:
-        return idle.pop()
-    except IndexError:
-        return None
+        self.metric_kind = state["metric_kind"]

@@ -21,7 +21,6 @@ from numba import types
 
 from offbeat.learning.kernels import (
     COUNT,
-    FLAG,
     INT,
     READ,
     REAL,
@@ -29,10 +28,9 @@ from offbeat.learning.kernels import (
     WORDS_OUT,
     WRITE,
     compiled,
-    differences,
     encode_masked,
-    encode_plain,
     given,
+    residuals,
     taken,
 )
 from offbeat.learning.penalties import after_penalty, penalty_slope
@@ -85,6 +83,7 @@ def _plain_products(offsets, columns, values, start, w, z):  # type: ignore[no-u
 
 @compiled(types.void, OFFSETS, COLUMNS, READ, INT, PAIRS, *LAZY, WRITE, fastmath=False)
 def lazy_share(offsets, columns, values, start, pairs, s, c, code, owed, metric, z):  # type: ignore[no-untyped-def]
+    """Without the block's constant, which the caller adds."""
     _lazy_products(offsets, columns, values, start, pairs, s, c, code, owed, metric, z)
 
 
@@ -93,25 +92,24 @@ def plain_share(offsets, columns, values, start, w, z):  # type: ignore[no-untyp
     _plain_products(offsets, columns, values, start, w, z)
 
 
-@compiled(COUNT, OFFSETS, COLUMNS, READ, INT, PAIRS, *LAZY, WORDS, INT, REAL, REAL, WORDS_OUT, fastmath=False)
+@compiled(COUNT, OFFSETS, COLUMNS, READ, INT, PAIRS, *LAZY, REAL, WORDS, INT, REAL, REAL, WORDS_OUT, fastmath=False)
 def lazy_masked(  # type: ignore[no-untyped-def]
-    offsets, columns, values, start, pairs, s, c, code, owed, metric, mask, at, scale, limit, out
+    offsets, columns, values, start, pairs, s, c, code, owed, metric, constant, mask, at, scale, limit, out
 ):
     z = np.empty(len(out))
     _lazy_products(offsets, columns, values, start, pairs, s, c, code, owed, metric, z)
+    for i in range(len(z)):
+        z[i] += constant
     return encode_masked(z, scale, limit, mask, at, out)
 
 
-@compiled(COUNT, OFFSETS, COLUMNS, READ, INT, READ, WORDS, INT, REAL, REAL, WORDS_OUT, fastmath=False)
-def plain_masked(offsets, columns, values, start, w, mask, at, scale, limit, out):  # type: ignore[no-untyped-def]
+@compiled(COUNT, OFFSETS, COLUMNS, READ, INT, READ, REAL, WORDS, INT, REAL, REAL, WORDS_OUT, fastmath=False)
+def plain_masked(offsets, columns, values, start, w, constant, mask, at, scale, limit, out):  # type: ignore[no-untyped-def]
     z = np.empty(len(out))
     _plain_products(offsets, columns, values, start, w, z)
+    for i in range(len(z)):
+        z[i] += constant
     return encode_masked(z, scale, limit, mask, at, out)
-
-
-@compiled(COUNT, READ, REAL, REAL, WORDS_OUT, fastmath=False)
-def encode(z, scale, limit, out):  # type: ignore[no-untyped-def]
-    return encode_plain(z, scale, limit, out)
 
 
 @numba.njit(inline="always")
@@ -138,22 +136,12 @@ def _move_v(offsets, columns, values, start, residual, by_v, pairs):  # type: ig
             pairs[column[k], 0] -= r * x[k]
 
 
-@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, REAL, REAL, PAIRS_OUT, fastmath=False)
-def lazy_step(offsets, columns, values, start, residual, by_v, by_mu, pairs):  # type: ignore[no-untyped-def]
-    """v -= by_v g and mu += by_mu g on the touched columns, g = rows^T residual."""
-    if by_mu == 0.0:
-        _move_v(offsets, columns, values, start, residual, by_v, pairs)
-    else:
-        _move_both(offsets, columns, values, start, residual, by_v, by_mu, pairs)
-
-
-@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, WRITE, FLAG, REAL, REAL, PAIRS_OUT, fastmath=False)
-def lazy_corrected_step(  # type: ignore[no-untyped-def]
-    offsets, columns, values, start, theta, table, exchange, by_v, by_mu, pairs
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, WRITE, INT, REAL, REAL, PAIRS_OUT, WRITE, fastmath=False)
+def lazy_step(  # type: ignore[no-untyped-def]
+    offsets, columns, values, start, theta, table, mode, by_v, by_mu, pairs, residual
 ):
-    """The step for residual = theta - table[start:], and the exchange of the table's entries, in one go."""
-    residual = np.empty(len(theta))
-    differences(table, start, theta, exchange, residual)
+    """v -= by_v g and mu += by_mu g on the touched columns, g = rows^T residual; see `residuals`."""
+    residuals(theta, table, start, mode, residual)
     if by_mu == 0.0:
         _move_v(offsets, columns, values, start, residual, by_v, pairs)
     else:
@@ -177,33 +165,6 @@ def sparse_gradient(offsets, columns, values, start, residual, factor, into):  #
         r = factor * residual[i]
         for k in range(len(column)):
             into[column[k]] += r * x[k]
-
-
-@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, WRITE, fastmath=False)
-def whole_gradient(offsets, columns, values, start, residual, gradient):  # type: ignore[no-untyped-def]
-    """rows^T residual on all columns, whatever stood there before."""
-    gradient[:] = 0.0
-    for i in range(len(residual)):
-        first, last = offsets[start + i], offsets[start + i + 1]
-        column, x = columns[first:last], values[first:last]
-        r = residual[i]
-        for k in range(len(column)):
-            gradient[column[k]] += r * x[k]
-
-
-@compiled(types.void, READ, REAL, REAL, *LAZY, PAIRS_OUT, WRITE, fastmath=False)
-def lazy_apply_all(gradient, by_v, by_mu, s, c, code, owed, metric, pairs, w):  # type: ignore[no-untyped-def]
-    """`lazy_apply` of a gradient on all columns; w takes the weights that come of it, while they are at hand."""
-    if by_mu == 0.0 and owed == 0.0:
-        for j in range(len(w)):
-            v = pairs[j, 0] - by_v * gradient[j]
-            pairs[j, 0] = v
-            w[j] = s * v + c * pairs[j, 1]
-    else:
-        for j in range(len(w)):
-            pairs[j, 0] -= by_v * gradient[j]
-            pairs[j, 1] += by_mu * gradient[j]
-            w[j] = _weight(pairs, s, c, code, owed, metric, j)
 
 
 @compiled(INT, OFFSETS, COLUMNS, READ, INT, READ, SLOTS, COLUMNS_OUT, WRITE, fastmath=False)

@@ -1,56 +1,64 @@
 """Step sizes and batch sizes, each rule with its source.
 
-L is the largest eigenvalue of curvature X^T X / n over all parties' columns, L_max = curvature * (largest row norm)^2;
-both come from `Block.smoothness`, and a sum over the parties bounds either from above. Lag is how many versions old a
-derivative is when it is applied: with m dominators in turn it is m - 1.
+L is the largest eigenvalue of curvature X^T X / n over all parties' columns, L_max = curvature * (largest row norm)^2,
+both in the metric of the steps; `party/smoothness.py` measures them.
 """
 
 import math
+from typing import NamedTuple
 
 from offbeat.errors import BadJob
 from offbeat.learning.losses import unknown_name
 
-FACTOR_AT_LAG_2 = {"sgd": 0.5, "svrg": 0.5, "saga": 0.35}
-BATCH_MOST = 128
+FACTORS = {"sgd": 0.5, "svrg": 1.0, "saga": 1.0}
+BATCH_PLAIN, BATCH_PLAIN_MOST = 64, 128
+BATCH_LEAST, BATCH_MOST = 16, 4096
+BLOCKS_A_PASS, BLOCKS_A_PASS_LEAST = 32, 8
+LAG_COST = 0.4
 
 
-def _batch_parts(smoothness: float, row_smoothness: float, batch: int, rows: int) -> tuple[float, float]:
-    """The two terms of L_b: what all rows have in common, and the noise of drawing only some."""
+class Constants(NamedTuple):
+    """How steep a problem is, in the metric of the steps."""
+
+    smoothness: float  # L
+    row_smoothness: float  # L_max
+    plain: bool  # whether some block steps without a metric, or by a diagonal alone
+
+
+def batch_smoothness(smoothness: float, row_smoothness: float, batch: int, rows: int) -> float:
+    """L_b = n(b-1)/(b(n-1)) L + (n-b)/(b(n-1)) L_max: expected smoothness of a batch drawn without replacement.
+
+    Gower et al., "SGD: General Analysis and Improved Rates" (2019), Proposition 3.8. It is L_max at b = 1, L at b = n.
+    """
     if rows == 1:
-        return smoothness, 0.0
+        return smoothness
     batch = min(batch, rows)
     whole = rows * (batch - 1) / (batch * (rows - 1))
     single = (rows - batch) / (batch * (rows - 1))
-    return whole * smoothness, single * row_smoothness
+    return whole * smoothness + single * row_smoothness
 
 
-def staleness_bound(lag: float) -> float:
-    """The largest stable eta * L for a gradient that is `lag` steps old: 2 sin(pi / (2 (2 lag + 1))).
-
-    From the characteristic equation of w_{t+1} = w_t - eta L w_{t-lag}: 2 at no lag, 0.62 at a lag of 2.
-    """
-    return 2.0 * math.sin(math.pi / (2.0 * (2.0 * lag + 1.0)))
-
-
-def default_step(
-    method: str, smoothness: float, row_smoothness: float, batch: int, rows: int, lag: float = 2.0
-) -> float:
-    """eta = c / L_b at a lag of 2, with c = 0.5 (SGD, SVRG) or 0.35 (SAGA), scaled by `staleness_bound` elsewhere.
-
-    Less lag allows longer steps along what the rows have in common, but does not lessen the noise: below a lag of 2
-    only the first term of L_b is scaled. (SVRG on credit data, row by row without lag, took 10 passes to 1e-4 with a
-    step of 0.5 / L_max, 18 with 1 / L_max, and diverged with 2 / L_max.)
-    """
-    if method not in FACTOR_AT_LAG_2:
-        raise BadJob(unknown_name("method", method, list(FACTOR_AT_LAG_2)))
-    common, noise = _batch_parts(smoothness, row_smoothness, batch, rows)
-    if not (math.isfinite(common + noise) and common + noise > 0.0):
+def default_step(method: str, smoothness: float, row_smoothness: float, batch: int, rows: int) -> float:
+    """eta = c / L_b, with c = 1 (SVRG, SAGA) or 0.5 (SGD)."""
+    if method not in FACTORS:
+        raise BadJob(unknown_name("method", method, list(FACTORS)))
+    steep = batch_smoothness(smoothness, row_smoothness, batch, rows)
+    if not (math.isfinite(steep) and steep > 0.0):
         raise BadJob(
             f"Expected positive smoothness constants to choose a step size from; got {smoothness} and "
             f"{row_smoothness}. Set the step size."
         )
-    scale = staleness_bound(lag) / staleness_bound(2.0)
-    return FACTOR_AT_LAG_2[method] / (common / scale + noise / min(scale, 1.0))
+    return FACTORS[method] / steep
+
+
+def lag_factor(lag: float) -> float:
+    """What a step is multiplied by whose derivative is so many versions old, on average.
+
+    A constant lag of k is stable below 2 sin(pi / (2 (2k + 1))) / L. This is less up to a lag of two, and at most 1.6
+    times as much beyond. But lags vary, most of a derivative's age is in other parties' blocks, and what was measured
+    as stable lies at two to three times this (docs/explanation/staleness.md).
+    """
+    return 1.0 / (1.0 + LAG_COST * lag)
 
 
 def decayed(eta: float, strength: float, step: int) -> float:
@@ -61,15 +69,21 @@ def decayed(eta: float, strength: float, step: int) -> float:
     return eta / (1.0 + eta * strength * step)
 
 
-def default_batch(smoothness: float, row_smoothness: float, floor: int = 16) -> int:
-    """2 L_max / L to the nearest power of two, at least `floor` and at most 128.
+def default_batch(found: Constants, method: str, rows: int, trip_rows: float = 0.0) -> int:
+    """How many rows one update looks at.
 
-    Beyond a few times L_max / L a larger batch saves no updates; below `floor` (rows whose arithmetic costs about as
-    much as one update's messages: 64 for narrow dense blocks, 16 for hundreds of non-zeros) it saves no time.
+    Where every block steps by all of its curvature, a pass of 32 long updates gains about as much as one of hundreds
+    of short ones. Elsewhere updates are the ones that go forward: 2 L_max / L to the nearest power of two, for beyond
+    that a larger batch saves none, between 64 and 128. Where a round trip takes the time of more rows than that, as
+    many, but at least 8 blocks make a pass.
     """
-    wanted = 2.0 * row_smoothness / smoothness if smoothness > 0.0 else BATCH_MOST
-    clipped = min(max(wanted, floor, 1), BATCH_MOST)
-    return int(2 ** round(math.log2(clipped)))
+    if found.plain or method == "sgd":
+        wanted = 2.0 * found.row_smoothness / found.smoothness if found.smoothness > 0.0 else BATCH_PLAIN
+        batch = 2 ** round(math.log2(min(max(wanted, BATCH_PLAIN), BATCH_PLAIN_MOST)))
+    else:
+        batch = min(max(rows // BLOCKS_A_PASS, BATCH_LEAST), BATCH_MOST)
+    batch = max(batch, min(trip_rows, BATCH_MOST))
+    return max(1, min(int(batch), max(rows // BLOCKS_A_PASS_LEAST, 1)))
 
 
 def grid(decades: int = 6) -> tuple[float, ...]:

@@ -41,24 +41,27 @@ class Message(Value, frozen=True, gc=False, tag=True, array_like=True):
 
 
 class Started(Value, frozen=True, gc=False):
-    """The party may begin. `resumed`: it was restored from a snapshot; its timers and jobs are gone, its peers'
-    messages of the meantime may be lost."""
+    """The party may begin. `resumed`: it was restored from a snapshot; its timers and its work are gone."""
 
     resumed: bool = False
 
 
 class Received(Value, frozen=True, gc=False):
-    """A message arrived: perhaps late, perhaps twice, perhaps before an earlier one."""
+    """A message arrived: perhaps late, but once, and after all earlier ones of the same sender. `round_trip_s`: about
+    how long a short message to the sender and its answer take (0: not known)."""
 
     sender: PartyName
     body: Message
+    round_trip_s: float = 0.0
 
 
 class Computed(Value, frozen=True, gc=False):
-    """The job asked for under `ticket` is done, and this is what it returned (None where there was no job)."""
+    """The work asked for under `ticket` is done: what its job returned (None where there was no job), and about how
+    long such work takes here (0: not known)."""
 
     ticket: int
     result: Any = None
+    seconds: float = 0.0
 
 
 class Woken(Value, frozen=True, gc=False):

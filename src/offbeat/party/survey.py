@@ -1,119 +1,134 @@
-"""A sub-machine: one pass over a frozen point, without a barrier.
+"""A sub-machine: one pass over a frozen point, a leap from there, and what it tells everybody.
 
 A survey gives every party the loss's derivative at each row (a table) and its own block of the full gradient, both at
-one frozen point, and gives the run its certificate. It is SVRG's snapshot, and the only way to know how good a model
-is without pooling anything.
+one point, and gives the run its certificate. It is SVRG's snapshot, SAGA's refreshment, a step over all rows at once,
+and the only way to know how good a model is without pooling anything.
 
-    chair   -> all     Mark(s)         freeze a copy of your block, and go on working
-    all     -> chair   Marked(s)
-    chair   -> active  Go(s)           everybody has frozen: sum your part of the rows at the frozen point
-    active  -> all     Table(s, ...)   the derivatives of one chunk
-    all     -> chair   Ready(s)        table complete; gradient block and two scalars known
-    chair   -> all     Certified(s)    from one masked sum of those scalars
+    chair    -> all     Mark(s)            freeze a copy of your block
+    labelled -> all     a masked sum of products at the frozen point, for its part of the rows
+    labelled -> chair   Products(s, ...)   those products
+    chair    -> all     a masked sum of inner products, then Leap(s, ...)     see `leap.py`
+    chair    -> all     TablePart(s, ...)  the derivatives where the leap ended, chunk by chunk
+    all      -> chair   Taken(s)           my gradient is complete, and I have stepped along it (where somebody is slow)
+    chair    -> all     a masked sum of what the certificate needs; a party answers when its gradient is complete
+    chair    -> all     Certified(s)
+
+Where nobody is slow, steps pause during a survey, everybody freezes after its last step, and the next survey waits for
+the certificate: all parties do exactly what synchronous rounds do. Where somebody is slow, the others do not wait for
+it: it freezes its block as it is, and the next survey begins when those who are waited for have taken the table.
+Whoever is slow takes the tables it has time for. Then one survey at a time is *certified*: everybody must take its
+table, sooner or later. Leaps need products alone, so they go on meanwhile.
 
 The blocks need not be frozen at the same instant: variance reduction is unbiased for any fixed point, as long as the
-table and the gradient use the same one. A straggler answers when it can; nobody waits. Everything is idempotent by
-(s, start): what is lost is sent again when the chair's or the receiver's patrol asks for it.
+table and the gradient use the same one.
 
-The certificate: with G_l = X_l^T theta / n + strength * penalty'(w_l), the squared gradient norm is the sum of
-|G_l|^2, one scalar per party; for the l2 penalty the duality gap at theta(w) equals |grad|^2 / (2 strength) exactly.
+The certificate: with A_l = X_l^T theta / n, the duality gap is the sum of the parties' slacks
+(`learning/penalties.py`), since the derivatives add up to nothing where the model has a constant.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from offbeat.learning.blocks import finish_product
-from offbeat.learning.losses import Loss
-from offbeat.learning.penalties import Penalty
-from offbeat.party.contract import Broadcast, Effect, Message, PartyName, Send
-from offbeat.party.expected import expect_array
-from offbeat.party.masked_sum import MaskedSum, Sum
-from offbeat.party.pending import Pending
-from offbeat.party.shares import THREE_WORDS, TWO_WORDS, BlockShares, decode, narrow, narrow_large, scalars_of
+from offbeat.learning.blocks import Block
+from offbeat.party import masked_sum
+from offbeat.party.contract import Broadcast, Effect, Message, Observe, PartyName, Send
+from offbeat.party.expected import expect, expect_array
+from offbeat.party.leap import Moves, Pilot, moves_kept
+from offbeat.party.masked_sum import MaskedSum, ShareAsked, Sum
+from offbeat.party.problem import Problem
+from offbeat.party.roster import Roster
+from offbeat.party.scalars import WORDS_EACH, decode, narrow, widen
+from offbeat.party.tables import Refresh, Table, Tables
+from offbeat.party.works import Works
 
 CHUNK_ROWS = 1024
-CHUNKS_IN_FLIGHT = 2
+CHUNKS_IN_FLIGHT = 32
 EPOCH_STRIDE = 2**32
-"""Snapshots of roster epoch e are numbered from e * EPOCH_STRIDE up: what belongs to another roster is known by its
-number, and left alone."""
+"""Surveys of roster epoch e are numbered from e * EPOCH_STRIDE + 1 on."""
+CERTIFIED_APART = 4
+"""Where somebody is slow, so many surveys lie between two that are certified: its time is for the newest tables."""
+SCALARS = 3
+"""What a certificate needs of each party: its slack, its squared gradient, its penalty."""
 
 
 class Mark(Message, frozen=True):
-    """Freeze a copy of your block as snapshot s.
+    """Freeze a copy of your block as survey s.
 
     Reveals: that the chair wants to know how good the model is, to every party.
     """
 
-    snapshot: int
-    keep: int  # the best snapshot so far; older ones may be forgotten
+    epoch: int
+    survey: int
+    keep: int  # the best survey so far; older points may be forgotten
+    at_once: int  # a bit for each place in the roster: who is not to finish its work first
 
 
-class Marked(Message, frozen=True):
-    """The copy is frozen.
+class Products(Message, frozen=True):
+    """The products of rows from `start` with the frozen point.
 
-    Reveals: progress, to the chair.
+    Reveals: the products of these rows with the whole model, to the chair, which holds the labels too.
     """
 
-    snapshot: int
+    epoch: int
+    survey: int
+    start: int
+    values: np.ndarray
 
 
-class Go(Message, frozen=True):
-    """Every party has frozen its copy.
+class Leap(Message, frozen=True):
+    """Where the survey's point goes, in the span of the last moves.
 
-    Reveals: progress, to every party.
+    Reveals: how far each of the last moves is repeated, to every party. Before, the chair learns the inner products of
+    the moves of all parties together.
     """
 
-    snapshot: int
+    epoch: int
+    survey: int
+    coefficients: np.ndarray
+    pace: float
+    certify: bool
 
 
-class Table(Message, frozen=True):
-    """The loss's derivatives of rows from `start` at the frozen point.
+class TablePart(Message, frozen=True):
+    """The loss's derivatives of rows from `start` where the leap ended.
 
     Reveals: one derivative per row to every party. For the logistic and the hinge losses its sign is the label, and
     with the label it gives the row's product with the whole model away; for the squared loss at the zero start it is
-    the label itself.
+    the label itself, up to the mean.
 
     With label_dp_epsilon: one derivative per row to every party. Its sign is the answer that was drawn at random for
     the label, the same one every time, not the label; with that answer it gives the row's product with the whole model
     away.
     """
 
-    snapshot: int
+    epoch: int
+    survey: int
     start: int
     derivatives: np.ndarray
-    loss_sum: float
 
 
-class TableWanted(Message, frozen=True):
-    """Please send this part of the table again.
-
-    Reveals: progress, to one label holder.
-    """
-
-    snapshot: int
-    start: int
-
-
-class Ready(Message, frozen=True):
-    """The table is complete here.
+class Taken(Message, frozen=True):
+    """This party has taken the table of a survey.
 
     Reveals: progress, to the chair.
     """
 
-    snapshot: int
+    epoch: int
+    survey: int
 
 
 class Certified(Message, frozen=True):
-    """How good the frozen model is.
+    """How good the survey's model is.
 
-    Reveals: the training objective and the gradient's norm at the frozen point, to every party.
+    Reveals: the training objective and the gradient's norm there, to every party.
     """
 
-    snapshot: int
+    epoch: int
+    survey: int
     objective: float
     gradient_norm: float
     gap: float  # NaN where the problem has no certificate
@@ -125,306 +140,414 @@ class Certified(Message, frozen=True):
         return self.gradient_norm if isnan(self.gap) else self.gap
 
 
-MESSAGES = (Mark, Marked, Go, Table, TableWanted, Ready, Certified)
+MESSAGES = (Mark, Products, Leap, TablePart, Taken, Certified)
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What is being minimised, as one party knows it."""
+class FindLeap(msgspec.Struct, frozen=True, gc=False):
+    """Work of the chair: all products are here."""
 
-    rows: int
-    loss: Loss
-    penalty: Penalty
-    strength: float
-    labels: np.ndarray | None  # None where this party has none
-
-    def for_party(self, holds_labels: bool) -> "Problem":
-        """The problem as a party with or without labels knows it."""
-        return self if holds_labels else replace(self, labels=None)
-
-    def gap(self, gradient_norm_squared: float) -> float:
-        certified = self.penalty.name == "l2" and self.strength > 0
-        return gradient_norm_squared / (2 * self.strength) if certified else float("nan")
+    survey: int
 
 
 class Survey:
     """Both sides, for one party."""
 
     def __init__(
-        self,
-        *,
-        me: PartyName,
-        chair: PartyName,
-        roster: tuple[PartyName, ...],
-        active: tuple[PartyName, ...],
-        problem: Problem,
-        shares: BlockShares,
-        sums: MaskedSum,
-        pending: Pending,
-        zero_start: bool,
-        largest_scalar: Callable[[float], float] = lambda loss: 0.0,
+        self, *, roster: Roster, problem: Problem, block: Block, sums: MaskedSum, works: Works, leaps: bool
     ) -> None:
-        self.largest_scalar = largest_scalar  # about how large a party's scalars are at this mean loss
-        self.me, self.chair, self.active = me, chair, active
-        self.problem, self.shares, self.sums, self.pending = problem, shares, sums, pending
-        self.zero_start = zero_start  # no block moves before the first survey is complete
-        self.epoch = 0
-        self.set_roster(roster)
-        self.current = -1  # the snapshot under way or last done
-        self.best = -1
-        self.complete = False
-        self.under_way = False
-        self._blank()
+        self.roster, self.problem, self.block, self.sums, self.works = roster, problem, block, sums, works
+        most = moves_kept(problem.rows, problem.outputs) if leaps and problem.spanned else 1
+        self.moves = Moves(most)
+        noise = len(roster.everybody) ** 0.5 / sums.scale
+        self.pilot = Pilot(problem, most, leaps=leaps, noise=noise)
+        self.tables = Tables(block, problem.outputs, works)
+        self.starts_at_zero = False  # whether no block moves before the first survey is complete
+        self.is_stepping: Callable[[], bool] = lambda: False
+        self.step_along_mean: Callable[[], None] = lambda: None
+        self.go_back: Callable[[], bool] = lambda: False
+        self.current = 0  # the newest survey; they count from 1
+        self.best = 0
+        self.pace = 1.0
+        self.points: dict[int, np.ndarray] = {}  # where leaps ended, as far as they may still be needed
         self.history: list[Certified] = []
+        self._begin_epoch()
 
-    def set_roster(self, roster: tuple[PartyName, ...]) -> None:
-        self.roster = roster
-        self.peers = tuple(name for name in roster if name != self.me)
-        self.workers = tuple(name for name in self.active if name in roster)
+    def _begin_epoch(self) -> None:
+        self.marked = 0  # a mark that waits for work to be finished
+        self.at_once = 0
+        self.certifying = 0  # the survey whose certificate is on its way
+        self.last_certified = self.current  # or begun to be
+        self.scalars: dict[int, np.ndarray] = {}  # own numbers for certificates to come
+        self.losses: dict[int, float] = {}  # the chair: the mean loss where leaps ended
+        self.others: np.ndarray | None = None  # the chair: the others' total of what the certificate needs
+        self.taken: set[PartyName] = set()  # the chair: who has taken the newest table
+        self.held: ShareAsked | None = None  # a question about a certificate that cannot be answered yet
+        self._lay_out()
+        self.tables.blank(self.chunks)
+        self._blank()
 
     def _blank(self) -> None:
-        rows, width = self.problem.rows, self.shares.block.width
-        self.table = np.zeros(rows)
-        self.gradient = np.zeros(width)
-        self.chunks = {start for name in self.workers for start in self._chunks_of(name)}
-        self.arrived: set[int] = set()  # chunks received; added to the gradient when their work is done
-        self.added: set[int] = set()
-        self.loss_sums: dict[int, float] = {}
-        self.unmarked: set[PartyName] = set()
-        self.unready: set[PartyName] = set()
+        self.frozen: np.ndarray | None = None  # between Mark and Leap
+        self.shares = np.zeros(0)  # of all rows, at that point
+        self.asked: set[int] = set()  # chunks whose products this party has asked for
         self.to_ask: list[int] = []
-        self.asked: dict[int, int] = {}  # request number -> chunk start
-        self.scalars_asked = -1
+        self.products = np.zeros((self.problem.outputs, self.problem.rows if self.roster.is_chair else 0))
+        self.missing: set[int] = set()  # the chair: chunks whose products have not come
+        self.inner: np.ndarray | None = None  # the chair: the sum of inner products
+        self.finding = False
 
-    def _chunks_of(self, name: PartyName) -> range:
-        at, count = self.workers.index(name), len(self.workers)
-        first, last = at * self.problem.rows // count, (at + 1) * self.problem.rows // count
-        return range(first, last, CHUNK_ROWS)
+    def _lay_out(self) -> None:
+        """The rows in chunks, each summed by one of the label holders: `chunks` is start to stop, in row order."""
+        labelled, rows = self.roster.labelled, self.problem.rows
+        self.chunks: dict[int, int] = {}
+        self.summed_by: dict[PartyName, range] = {}
+        for at, name in enumerate(labelled):
+            first, last = at * rows // len(labelled), (at + 1) * rows // len(labelled)
+            starts = self.summed_by[name] = range(first, last, CHUNK_ROWS)
+            self.chunks.update((start, min(start + CHUNK_ROWS, last)) for start in starts)
 
-    def _stop_of(self, start: int) -> int:
-        bounds = [(at + 1) * self.problem.rows // len(self.workers) for at in range(len(self.workers))]
-        return min(start + CHUNK_ROWS, *(bound for bound in bounds if bound > start))
+    # -- when the next one may begin ------------------------------------------------------------------------------
 
-    # -- the chair -----------------------------------------------------------------------------------------------
+    @property
+    def pauses(self) -> bool:
+        """Whether steps rest: a survey is under way, and nobody is slow."""
+        return self.under_way and self.at_once == 0
 
-    def begin(self) -> list[Effect]:
-        """Start the next survey. Only the chair calls this, and only when none is under way."""
-        number = self.current + 1
-        effects = self._freeze(number, self.best)
-        self.unmarked, self.unready = set(self.peers), set(self.peers)
-        return [*effects, Broadcast(self.peers, Mark(number, self.best))]
-
-    def on_marked(self, sender: PartyName, body: Marked) -> list[Effect]:
-        if body.snapshot != self.current or sender not in self.unmarked:
-            return []
-        self.unmarked.discard(sender)
-        return [] if self.unmarked else [Broadcast(self.peers, Go(self.current)), *self._go()]
-
-    def on_ready(self, sender: PartyName, body: Ready) -> list[Effect]:
-        if body.snapshot == self.current:
-            self.unready.discard(sender)
-        return self._ask_scalars()
-
-    def _ask_scalars(self) -> list[Effect]:
-        everybody = self.me == self.chair and self.complete and not self.unready and not self.unmarked
-        if not (everybody and self.under_way and self.scalars_asked < 0):
-            return []
-        self.scalars_asked = self.sums.next_first
-        start, stop = THREE_WORDS if self._scalars_are_large() else TWO_WORDS
-        return self.sums.ask(start, stop, scalars_of(self.current), self.shares.version())
-
-    def _scalars_are_large(self) -> bool:
-        """Judged by what the chair knows anyway: nobody has to say that its own do not fit."""
-        own = float(np.abs(self.shares.scalars[scalars_of(self.current)]).max())
-        return max(own, self.largest_scalar(self._mean_loss())) >= self.sums.limit
-
-    def _mean_loss(self) -> float:
-        losses = sum(self.loss_sums[start] for start in sorted(self.loss_sums))  # in row order, whatever came first
-        return losses / self.problem.rows
-
-    def on_scalars(self, done: Sum) -> tuple[list[Effect], Certified]:
-        """The masked sum of the parties' scalars: the certificate."""
-        self.scalars_asked = -1
-        scale = self.sums.scale
-        own = self.shares.offered(done.start, done.stop, done.point, scale)
-        joined = narrow if (done.start, done.stop) == TWO_WORDS else narrow_large
-        norm_squared, penalty = joined(decode(done.words, scale) + own, scale).tolist()
-        objective = self._mean_loss() + self.problem.strength * penalty
-        norm_squared = max(norm_squared, 0.0)
-        self.best = self.current if self._is_best(objective) else self.best
-        certified = Certified(self.current, objective, norm_squared**0.5, self.problem.gap(norm_squared), self.best)
-        return [Broadcast(self.peers, certified), *self.on_certified(self.me, certified)], certified
-
-    def _is_best(self, objective: float) -> bool:
-        """Objectives compare within one roster only: a model without a lost party's block starts its own record."""
-        if self.best < self.epoch * EPOCH_STRIDE:
+    @property
+    def under_way(self) -> bool:
+        """Whether the newest survey is still needed by those who are waited for."""
+        if self.current in (0, self.roster.epoch * EPOCH_STRIDE) and not self.marked:
+            return False
+        if self.frozen is not None or self.marked > self.current:
             return True
-        return objective <= min((c.objective for c in self.history if c.snapshot == self.best), default=np.inf)
+        if self.at_once == 0 or not self.roster.is_chair:
+            return self.certifying == self.current
+        waited = {name for place, name in enumerate(self.roster.names) if not self.at_once >> place & 1}
+        return not waited <= self.taken
 
-    # -- everybody -----------------------------------------------------------------------------------------------
+    # -- freezing -------------------------------------------------------------------------------------------------
+
+    def begin(self, at_once: int) -> list[Effect]:
+        """The chair: start the next survey."""
+        number, self.at_once = self.current + 1, at_once
+        self._freeze(number)
+        self.taken = set()
+        self.missing = set(self.chunks)
+        effects: list[Effect] = [Broadcast(self.roster.peers, Mark(self.roster.epoch, number, self.best, at_once))]
+        words = WORDS_EACH * len(self.own_inner_products())
+        effects += self.sums.ask(masked_sum.POINTS, number, 0, words, words, self.block.version)
+        return [*effects, *self._ask_products()]
 
     def on_mark(self, sender: PartyName, body: Mark) -> list[Effect]:
-        if body.snapshot // EPOCH_STRIDE != self.epoch:
-            return []  # of a roster this party has left, or has not heard of yet: then it will be marked again
-        if body.snapshot > self.current:
-            self._freeze(body.snapshot, body.keep)
-        return [Send(sender, Marked(body.snapshot))] if body.snapshot == self.current else []
+        expect(sender == self.roster.chair, sender, "a mark, which is the chair's")
+        expect(body.survey == self.current + 1, sender, f"the mark of survey {body.survey} after {self.current}")
+        self.best, self.at_once = body.keep, body.at_once
+        if body.at_once == 0 and self.is_working():  # otherwise steps do not pause, and work may never end
+            self.marked = body.survey
+            return []
+        self._freeze(body.survey)
+        return self._ask_products()
 
-    def _freeze(self, number: int, keep: int) -> list[Effect]:
-        self.current, self.best = number, keep
-        self.under_way, self.complete = True, False
+    def is_working(self) -> bool:
+        """Whether steps or a table are under way."""
+        return self.is_stepping() or self.tables.working
+
+    def freeze_as_marked(self) -> list[Effect]:
+        """The work that a mark waited for has been done."""
+        self._freeze(self.marked)
+        return self._ask_products()
+
+    def _freeze(self, number: int) -> None:
+        if self.tables.refreshed:  # whoever is slow has refreshed some rows only
+            self.step_along_mean()
+            self.tables.refreshed = False
+        self.current, self.marked = number, 0
         self._blank()
-        self.shares.keep_only({keep})
-        self.shares.freeze(number)
-        return []
+        self._take_point()
+        self.sums.forget_surveys_below(min(number, self.certifying or number))
 
-    def on_go(self, sender: PartyName, body: Go) -> list[Effect]:
-        if body.snapshot != self.current:
+    def _take_point(self) -> None:
+        """Freeze the block and take its shares of all rows. Where steps were so long that these do not fit into fixed
+        point, the block is back where the last leap ended, and that is frozen: before anybody has seen anything."""
+        self.frozen = self.block.weights()
+        if self.current == 1 and self.starts_at_zero:
+            return
+        self.shares = self.block.share(0, self.problem.rows, self.frozen)
+        if not bool((np.abs(self.shares) < self.sums.limit).all()) and self.go_back():
+            self.frozen = self.block.weights()
+            self.shares = self.block.share(0, self.problem.rows, self.frozen)
+
+    def shares_of(self, start: int, stop: int) -> np.ndarray:
+        """This party's shares of these rows at the frozen point, output by output."""
+        return self.shares.reshape(self.problem.outputs, -1)[:, start:stop].ravel()
+
+    def last_point(self) -> np.ndarray | None:
+        """Where the last leap ended."""
+        return self.points.get(max(self.points, default=0))
+
+    # -- products at the frozen point -----------------------------------------------------------------------------
+
+    def _ask_products(self) -> list[Effect]:
+        if self.roster.me not in self.roster.labelled:
             return []
-        if self.complete:
-            return [Send(self.chair, Ready(self.current))]
-        return self._go()
+        chunks = self.summed_by[self.roster.me]
+        if self.current == 1 and self.starts_at_zero:  # every product is zero: nothing needs summing
+            effects: list[Effect] = []
+            for start in chunks:
+                effects += self._pass_products(start, np.zeros(self.problem.outputs * (self.chunks[start] - start)))
+            return effects
+        self.to_ask = list(chunks[::-1])
+        return self._ask_more()
 
-    def _go(self) -> list[Effect]:
-        if self.problem.labels is None or self.me not in self.workers or self.asked or self.to_ask:
-            return []
-        self.to_ask = [start for start in self._chunks_of(self.me) if start not in self.arrived][::-1]
-        return self._ask_chunks()
-
-    def _ask_chunks(self) -> list[Effect]:
+    def _ask_more(self) -> list[Effect]:
         effects: list[Effect] = []
         while self.to_ask and len(self.asked) < CHUNKS_IN_FLIGHT:
             start = self.to_ask.pop()
-            if self.current == 0 and self.zero_start:
-                effects += self._share_table(start, np.zeros(self._stop_of(start) - start))
-                continue  # at the zero start every product is zero: nothing needs summing
-            self.asked[self.sums.next_first] = start
-            effects += self.sums.ask(start, self._stop_of(start), self.current, self.shares.version())
+            self.asked.add(start)
+            rows = self.chunks[start] - start
+            words = self.problem.outputs * rows
+            effects += self.sums.ask(masked_sum.SURVEY, self.current, start, rows, words, self.block.version)
         return effects
 
-    def on_abandoned(self, lost: Sum) -> list[Effect]:
-        """A sum that never came: ask again, under a new number."""
-        if lost.first == self.scalars_asked:
-            self.scalars_asked = -1
-            return self._ask_scalars()
-        start = self.asked.pop(lost.first, None)
-        if start is not None and lost.point == self.current:
-            self.to_ask.append(start)
-        return self._ask_chunks()
+    def on_products_summed(self, done: Sum) -> list[Effect]:
+        """The others' total of one chunk is known here."""
+        assert self.frozen is not None
+        self.asked.discard(done.first)
+        own = self.shares_of(done.first, self.chunks[done.first])
+        z = decode(done.words, self.sums.scale) + own
+        return [*self._pass_products(done.first, z), *self._ask_more()]
 
-    def on_chunk(self, done: Sum) -> list[Effect]:
-        """The products of one chunk at the frozen point are known here: their derivatives go to everybody."""
-        if done.point != self.current or self.asked.pop(done.first, None) is None:
+    def _pass_products(self, start: int, values: np.ndarray) -> list[Effect]:
+        if self.roster.is_chair:
+            return self._take_products(start, values)
+        return [Send(self.roster.chair, Products(self.roster.epoch, self.current, start, values))]
+
+    def on_products(self, sender: PartyName, body: Products) -> list[Effect]:
+        known = self.roster.is_chair and body.start in self.summed_by.get(sender, ())
+        expect(known and body.survey == self.current, sender, f"products of survey {body.survey} from row {body.start}")
+        rows = self.chunks[body.start] - body.start
+        expect_array(sender, "products from row", body.values, self.problem.outputs * rows, number=body.start)
+        return self._take_products(body.start, body.values)
+
+    def _take_products(self, start: int, values: np.ndarray) -> list[Effect]:
+        self.products[:, start : self.chunks[start]] = values.reshape(self.problem.outputs, -1)
+        self.missing.discard(start)
+        return self._find()
+
+    # -- the leap -------------------------------------------------------------------------------------------------
+
+    def own_inner_products(self) -> np.ndarray:
+        assert self.frozen is not None
+        return self.moves.inner_products(self.frozen)
+
+    def on_inner_products(self, done: Sum) -> list[Effect]:
+        own = widen(self.own_inner_products(), self.sums.scale)
+        self.inner = narrow(decode(done.words, self.sums.scale) + own, self.sums.scale)
+        return self._find()
+
+    def _find(self) -> list[Effect]:
+        """The chair: when everything is here, spend time on the search."""
+        if self.missing or self.inner is None or self.finding:
             return []
-        assert self.problem.labels is not None
-        labels = self.problem.labels[done.start : done.stop]
-        own = self.shares.block.share(done.start, done.stop, self.shares.points[self.current])
-        z, _ = finish_product(done.words, own, labels, self.problem.loss, self.sums.scale)
-        return [*self._share_table(done.start, z), *self._ask_chunks()]
+        self.finding = True
+        return [self.works.begin(FindLeap(self.current), 0, self.problem.rows * (1 + len(self.moves.moves)))]
 
-    def _share_table(self, start: int, products: np.ndarray) -> list[Effect]:
-        assert self.problem.labels is not None
-        labels = self.problem.labels[start : start + len(products)]
-        loss = self.problem.loss
-        table = Table(self.current, start, loss.derivative(products, labels), float(loss.value(products, labels).sum()))
-        return [Broadcast(self.peers, table), *self.on_table(self.me, table)]
-
-    def on_table(self, sender: PartyName, body: Table) -> list[Effect]:
-        if body.snapshot != self.current or body.start in self.arrived or body.start not in self.chunks:
+    def on_find(self, work: FindLeap) -> list[Effect]:
+        if work.survey != self.current or not self.finding or self.inner is None:
             return []
-        stop = self._stop_of(body.start)
-        expect_array(sender, "the table from row", body.derivatives, stop - body.start, number=body.start)
-        self.arrived.add(body.start)
-        self.table[body.start : stop] = body.derivatives
-        self.loss_sums[body.start] = body.loss_sum
-        nonzeros = self.shares.block.nonzeros(body.start, stop)
-        return [self.pending.add("table", [self.current, body.start, stop], stop - body.start, nonzeros)]
+        self.finding = False
+        best = self.pilot.find(self.products.ravel(), self.inner)
+        certify = self.certifying == 0 and (self.at_once == 0 or self.current >= self.last_certified + CERTIFIED_APART)
+        leap = Leap(self.roster.epoch, self.current, best.coefficients, self.pilot.pace, certify)
+        self.losses = {survey: loss for survey, loss in self.losses.items() if survey == self.certifying}
+        self.losses[self.current] = best.loss
+        effects: list[Effect] = [Broadcast(self.roster.peers, leap), Observe("leap", [self.current, best.objective])]
+        self._land(best.coefficients, best.constant, self.pilot.pace, certify)
+        derivatives = best.derivatives.reshape(self.problem.outputs, -1)
+        for start, stop in self.chunks.items():
+            part = derivatives[:, start:stop].ravel()
+            effects.append(Broadcast(self.roster.peers, TablePart(self.roster.epoch, self.current, start, part)))
+            effects += self.tables.take(self.current, start, part)
+        if certify:
+            words = WORDS_EACH * SCALARS
+            effects += self.sums.ask(masked_sum.CERTIFICATE, self.current, 0, words, words, self.block.version)
+        return effects
 
-    def on_added(self, snapshot: int, start: int, stop: int) -> list[Effect]:
-        """The time for one chunk's part of the gradient has been spent."""
-        if snapshot != self.current or start in self.added:
-            return []
-        self.added.add(start)
-        if self.added != self.chunks:
-            return []
-        for begin in sorted(self.chunks):  # in row order, so that the last bits do not depend on arrivals
-            end = self._stop_of(begin)
-            self.shares.block.add_gradient(begin, end, self.table[begin:end], self.gradient)
-        self.complete = True
-        self._offer_scalars()
-        return [Send(self.chair, Ready(self.current))] if self.me != self.chair else self._ask_scalars()
-
-    def _offer_scalars(self) -> None:
-        weights = self.shares.points[self.current]
-        gradient = self.gradient + self.problem.strength * self.problem.penalty.gradient(weights)
-        values = np.array([gradient @ gradient, float(self.problem.penalty.value(weights))])
-        self.shares.offer(scalars_of(self.current), values, self.sums.scale)
-
-    def on_certified(self, sender: PartyName, body: Certified) -> list[Effect]:
-        if self.history and self.history[-1].snapshot >= body.snapshot:
-            return []
-        self.history.append(body)
-        self.best = body.best
-        if body.snapshot == self.current:
-            self.under_way = False
+    def on_leap(self, sender: PartyName, body: Leap) -> list[Effect]:
+        expect(sender == self.roster.chair and body.survey == self.current, sender, f"a leap of survey {body.survey}")
+        expect(self.frozen is not None and body.pace > 0, sender, "a second leap")
+        expect(not (body.certify and self.certifying), sender, "a second survey to be certified")
+        count = len(self.moves.moves) + 1 if self.moves.point is not None else 0
+        expect_array(sender, "the coefficients of a leap", body.coefficients, count)
+        expect(bool(np.isfinite(body.coefficients).all()), sender, "coefficients that are not finite")
+        self._land(body.coefficients, 0.0, body.pace, body.certify)
         return []
 
-    def on_table_wanted(self, sender: PartyName, body: TableWanted) -> list[Effect]:
-        if body.snapshot != self.current or body.start not in self.arrived:
-            return []
-        stop = self._stop_of(body.start)
-        again = Table(self.current, body.start, self.table[body.start : stop].copy(), self.loss_sums[body.start])
-        return [Send(sender, again)]
+    def _land(self, coefficients: np.ndarray, constant: float, pace: float, certify: bool) -> None:
+        assert self.frozen is not None
+        leap = self.moves.land(self.frozen, coefficients, np.full(self.problem.outputs, constant))
+        self.block.add_to_weights(leap)
+        point = self.frozen + leap
+        self.frozen, self.pace = None, pace
+        if certify:
+            self.certifying = self.last_certified = self.current
+        kept = (self.best, self.certifying)
+        self.points = {survey: w for survey, w in self.points.items() if survey in kept} | {self.current: point}
+        self.tables.expect(self.current, point, certify)
 
-    def patrol(self) -> list[Effect]:
-        """Ask again for whatever has not come."""
-        if not self.under_way:
-            return []
-        if self.me == self.chair:
-            if self.unmarked:
-                return [Broadcast(tuple(sorted(self.unmarked)), Mark(self.current, self.best))]
-            if self.unready:
-                return [Broadcast(tuple(sorted(self.unready)), Go(self.current)), *self._want_chunks()]
-        return self._want_chunks()
+    # -- the table and the gradient -------------------------------------------------------------------------------
 
-    def _want_chunks(self) -> list[Effect]:
-        owners = {start: name for name in self.workers for start in self._chunks_of(name) if name != self.me}
-        missing = [start for start in sorted(self.chunks - self.arrived) if start in owners]
-        return [Send(owners[start], TableWanted(self.current, start)) for start in missing[:16]]
+    def on_table(self, sender: PartyName, body: TablePart) -> list[Effect]:
+        known = body.survey == self.current and self.frozen is None and body.start in self.chunks
+        expect(sender == self.roster.chair and known, sender, f"a table from row {body.start}")
+        count = self.problem.outputs * (self.chunks[body.start] - body.start)
+        expect_array(sender, "the table from row", body.derivatives, count, number=body.start)
+        return self.tables.take(body.survey, body.start, body.derivatives)
 
-    def enter_epoch(self, epoch: int, roster: tuple[PartyName, ...], chair: PartyName) -> None:
+    def on_refreshed(self) -> list[Effect]:
+        """Some rows were refreshed: what this party owes the chair now."""
+        effects: list[Effect] = []
+        table = self.tables.certifiable()
+        if table is not None:
+            self.scalars[table.survey] = self._scalars_at(table.point, self._gradient_at(table))
+            held, self.held = self.held, None
+            if held is not None:
+                effects += self.answer_scalars(self.roster.chair, held)
+        if self.tables.working or self.tables.newest is None:
+            return effects
+        if self.roster.is_chair:
+            self._note_taken(self.roster.me, self.tables.newest.survey)
+        elif self.at_once:
+            effects.append(Send(self.roster.chair, Taken(self.roster.epoch, self.tables.newest.survey)))
+        return effects
+
+    def _gradient_at(self, table: Table) -> np.ndarray:
+        """Steps of SAGA may have exchanged derivatives of the block meanwhile: then the gradient is taken anew."""
+        if np.array_equal(self.block.table, table.derivatives):
+            return self.block.mean_gradient()
+        gradient = np.zeros_like(table.point)
+        for start, stop in self.chunks.items():
+            self.block.add_gradient(start, stop, table.derivatives[:, start:stop].ravel(), gradient)
+        return gradient
+
+    def on_taken(self, sender: PartyName, body: Taken) -> None:
+        expect(self.roster.is_chair and body.survey <= self.current, sender, f"the word on survey {body.survey}")
+        self._note_taken(sender, body.survey)
+
+    def _note_taken(self, name: PartyName, survey: int) -> None:
+        if survey == self.current:
+            self.taken.add(name)
+
+    # -- sums of scalars ------------------------------------------------------------------------------------------
+
+    def answer_scalars(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
+        """Inner products, or what the certificate needs; the latter waits until the gradient is complete."""
+        if ask.kind == masked_sum.CERTIFICATE:
+            expect(ask.survey == self.certifying, asker, f"a question about the certificate of survey {ask.survey}")
+            values = self.scalars.pop(ask.survey, None)
+            if values is None:
+                expect(self.held is None, asker, "a second question about the certificate")
+                self.held = ask
+                return []
+        else:
+            expect(self.frozen is not None, asker, "a question about a point that has leapt")
+            values = self.own_inner_products()
+        expect(ask.first == 0 and ask.count == WORDS_EACH * len(values), asker, f"a question for {ask.count} words")
+        return self.sums.answer_scalars(asker, ask, widen(values, self.sums.scale), self.block.version)
+
+    def _scalars_at(self, point: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Slack, squared gradient and penalty of this block."""
+        penalty, strength = self.problem.penalty, self.problem.strength
+        weights, mean = point[:, :-1].ravel(), gradient[:, :-1].ravel()
+        slope = penalty.slope(weights, mean, strength)
+        slack = penalty.slack(weights, mean, strength)
+        return np.array([0.0 if isnan(slack) else slack, float(slope @ slope), penalty.value(weights)])
+
+    def certify(self) -> tuple[list[Effect], Certified] | None:
+        """The chair: the certificate, once the others' numbers and its own gradient are here."""
+        survey = self.certifying
+        if self.others is None or survey not in self.scalars:
+            return None
+        own = widen(self.scalars.pop(survey), self.sums.scale)
+        slack, squared, penalty = narrow(self.others + own, self.sums.scale).tolist()
+        self.others = None
+        objective = self.losses[survey] + self.problem.strength * penalty
+        nothing = np.empty(0)  # NaN where this penalty has no duality gap: the parties then sent 0 in its place
+        gap = slack + self.problem.penalty.slack(nothing, nothing, self.problem.strength)
+        best = survey if self._is_best(objective) else self.best
+        news = Certified(self.roster.epoch, survey, objective, max(squared, 0.0) ** 0.5, gap, best)
+        self._take_certified(news)
+        return [Broadcast(self.roster.peers, news)], news
+
+    def _is_best(self, objective: float) -> bool:
+        """Objectives compare within one roster only: a model without a lost party's block starts its own record."""
+        before = [c.objective for c in self.history if c.survey == self.best and c.epoch == self.roster.epoch]
+        return not before or objective <= before[-1]
+
+    def on_certified(self, sender: PartyName, body: Certified) -> None:
+        right = sender == self.roster.chair and body.survey == self.certifying
+        expect(right and body.best in (self.best, body.survey), sender, f"a certificate of survey {body.survey}")
+        self._take_certified(body)
+
+    def _take_certified(self, news: Certified) -> None:
+        self.history.append(news)
+        self.best, self.certifying = news.best, 0
+        self.points = {survey: w for survey, w in self.points.items() if survey in (self.best, self.current)}
+
+    def enter_epoch(self) -> None:
         """There is a new roster: give up the survey under way, and count from the new epoch's first number on."""
-        self.epoch, self.chair = epoch, chair
-        self.set_roster(roster)
-        self.current = epoch * EPOCH_STRIDE - 1
-        self.under_way = self.complete = False
-        self._blank()
+        self.points = {survey: w for survey, w in self.points.items() if survey == self.best}
+        self.current = self.roster.epoch * EPOCH_STRIDE
+        self.moves.blank()
+        self.pilot.blank()
+        for kind in (Refresh, FindLeap):
+            self.works.drop(kind)
+        self._begin_epoch()
 
-    # -- going on later ------------------------------------------------------------------------------------------
+    # -- going on later -------------------------------------------------------------------------------------------
 
-    _PLAIN = ("epoch", "chair", "current", "best", "complete", "under_way", "scalars_asked", "to_ask")
-    _SETS = ("arrived", "added", "unmarked", "unready", "chunks")
+    _PLAIN = (
+        "current",
+        "best",
+        "pace",
+        "marked",
+        "at_once",
+        "certifying",
+        "last_certified",
+        "finding",
+        "starts_at_zero",
+    )
+    _SETS = ("asked", "missing", "taken")
+    _ARRAYS = ("frozen", "shares", "products", "inner", "others")
 
     def snapshot(self) -> dict[str, Any]:
+        held = self.held
         return {
             **{name: getattr(self, name) for name in self._PLAIN},
             **{name: sorted(getattr(self, name)) for name in self._SETS},
-            "roster": list(self.roster),
+            **{name: None if (value := getattr(self, name)) is None else value.copy() for name in self._ARRAYS},
             "to_ask": list(self.to_ask),
-            "asked": [list(pair) for pair in self.asked.items()],
-            "table": self.table.copy(),
-            "gradient": self.gradient.copy(),
-            "loss_sums": [list(pair) for pair in self.loss_sums.items()],
-            "history": [[c.snapshot, c.objective, c.gradient_norm, c.gap, c.best] for c in self.history],
+            "held": [getattr(held, name) for name in held.__struct_fields__] if held is not None else None,
+            "points": [[survey, point] for survey, point in self.points.items()],
+            "scalars": [[survey, values] for survey, values in self.scalars.items()],
+            "losses": [[survey, loss] for survey, loss in self.losses.items()],
+            "history": [[getattr(news, name) for name in news.__struct_fields__] for news in self.history],
+            "moves": self.moves.snapshot(),
+            "pilot": self.pilot.snapshot(),
+            "tables": self.tables.snapshot(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.set_roster(tuple(state["roster"]))
-        for name in self._PLAIN:
+        self._begin_epoch()
+        for name in (*self._PLAIN, *self._ARRAYS):
             setattr(self, name, state[name])
         for name in self._SETS:
             setattr(self, name, set(state[name]))
-        self.asked, self.loss_sums = dict(state["asked"]), dict(state["loss_sums"])
-        self.table, self.gradient = state["table"], state["gradient"]
+        for name in ("points", "scalars", "losses"):
+            setattr(self, name, dict(state[name]))
         self.to_ask = list(state["to_ask"])
+        self.held = ShareAsked(*state["held"]) if state["held"] is not None else None
         self.history = [Certified(*fields) for fields in state["history"]]
+        self.moves.restore(state["moves"])
+        self.pilot.restore(state["pilot"])
+        self.tables.restore(state["tables"])

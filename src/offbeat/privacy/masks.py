@@ -4,15 +4,20 @@ A share o is sent as fixed point, rint(o * 2^f) modulo 2^64, plus a mask. For a 
 is uniform and independent of o (a one-time pad), and the sum of the words is exact whatever the order of arrival.
 
 *Pairwise* masks (after "Practical Secure Aggregation for Privacy-Preserving Machine Learning", without its recovery
-phase): each pair of parties agrees on a secret with X25519; HKDF gives one AES-128 key per (run, roster epoch, pair,
-requester); word k of that key stream masks the requester's k-th asked sample. The lower of the two names adds it,
-the other subtracts it, so that all masks cancel in the requester's total. The requester and any coalition without
-the last two other parties learn that total and nothing finer.
+phase): each pair of parties agrees on a secret with X25519; HKDF turns it into one AES-128 key per context; the words
+of that key stream are the pair's masks. The lower of the two names adds a word, the other subtracts it, so that all
+masks cancel in the asker's total. The asker and any coalition without the last two other parties learn that total and
+nothing finer.
 
-Words are handed out once. A repeated position is refused: two values under one mask would reveal their difference.
+**A mask fits one question only.** The context names the run, the roster and its epoch, the asker, and what is being
+summed; the place in the stream says which row of which batch, by a rule that all parties know. So a question has no
+free part: whoever asks two parties for different things gets two masks that do not cancel, which is uniform noise.
+
+Words are handed out once. A repeated place is refused: two values under one mask would reveal their difference.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -43,10 +48,16 @@ class PairKeys:
     def __init__(self, secret: bytes) -> None:
         self._private = X25519PrivateKey.from_private_bytes(secret)
         self.public = self._private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        self.publics: dict[str, bytes] = {}
         self._shared: dict[str, bytes] = {}
 
     def agree(self, peer: str, public: bytes) -> None:
         self._shared[peer] = self._private.exchange(X25519PublicKey.from_public_bytes(public))
+        self.publics[peer] = public
+
+    def agree_with_itself(self, name: str) -> None:
+        """For masks that nobody else shares."""
+        self._shared[name] = self._private.exchange(self._private.public_key())
 
     def knows(self, peer: str) -> bool:
         return peer in self._shared
@@ -77,58 +88,77 @@ class KeyStream:
         return Cipher(algorithms.AES128(self._key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
 
 
-class NetMask:
-    """What one party adds for one requester: the sum of its signed pair streams, each word handed out once."""
+class Once:
+    """Which places of a stream were used. Requests may overtake each other: what was skipped may be used once, later,
+    but only the newest gaps are remembered; older ones are never used."""
 
-    def __init__(self, plus: Iterable[bytes], minus: Iterable[bytes], chunk_words: int = CHUNK_WORDS) -> None:
-        self._plus = [KeyStream(key) for key in plus]
-        self._minus = [KeyStream(key) for key in minus]
-        self._chunk = chunk_words
-        self._base = 0
-        self._buffer = np.empty(0, np.uint64)
+    def __init__(self) -> None:
         self.next = 0
         self.gaps: list[tuple[int, int]] = []
 
-    def take(self, first: int, count: int) -> tuple[np.ndarray, int]:
-        """Words [first, first + count) as (array, position in it); raises MaskReuse if any was handed out before."""
-        if count < 1:
-            raise ValueError(f"expected at least one mask word to be asked for; got {count}")
+    def claim(self, first: int, stop: int) -> None:
         if first == self.next:
-            self.next = first + count
-        else:
-            self._claim(first, first + count)
-        at = first - self._base
-        if at < 0:
-            return self._net(first, count), 0
-        if at + count > len(self._buffer):
-            self._refill(first, count)
-            at = first - self._base
-        return self._buffer, at
-
-    def snapshot(self) -> dict[str, object]:
-        return {"next": self.next, "gaps": [list(gap) for gap in self.gaps]}
-
-    def restore(self, state: dict[str, object]) -> None:
-        assert isinstance(state["next"], int) and isinstance(state["gaps"], list)
-        self.next = state["next"]
-        self.gaps = [(int(start), int(stop)) for start, stop in state["gaps"]]
-
-    def _claim(self, first: int, stop: int) -> None:
-        """Requests overtake each other: remember what was skipped, and let it be taken once."""
-        if first > self.next:
+            self.next = stop
+        elif first > self.next:
             self.gaps.append((self.next, first))
             self.next = stop
-            del self.gaps[: max(0, len(self.gaps) - GAPS_MAX)]  # the oldest skipped words are never used
-            return
+            del self.gaps[: max(0, len(self.gaps) - GAPS_MAX)]
+        else:
+            self._claim_gap(first, stop)
+
+    def _claim_gap(self, first: int, stop: int) -> None:
         for position, (start, end) in enumerate(self.gaps):
             if start <= first and stop <= end:
                 rest = [(start, first), (stop, end)]
                 self.gaps[position : position + 1] = [gap for gap in rest if gap[0] < gap[1]]
                 return
         raise MaskReuse(
-            f"mask words {first} to {stop} were asked for a second time (next unused word: {self.next}). "
-            "A request number was repeated with other contents; the request is refused."
+            f"the masks of places {first} to {stop} were asked for a second time (the next unused place is "
+            f"{self.next}). Answering would use one mask twice; refused."
         )
+
+    def snapshot(self) -> list[Any]:
+        return [self.next, [list(gap) for gap in self.gaps]]
+
+    def restore(self, state: Iterable[Any]) -> None:
+        following, gaps = state
+        self.next, self.gaps = int(following), [(int(start), int(stop)) for start, stop in gaps]
+
+
+class NetMask:
+    """What one party adds for one asker: the sum of its signed pair streams, each place handed out once.
+
+    A place has `stride` words: as many as its row, or its batch of rows, needs at most."""
+
+    def __init__(
+        self, plus: Iterable[bytes], minus: Iterable[bytes], stride: int = 1, chunk_words: int = CHUNK_WORDS
+    ) -> None:
+        self._plus = [KeyStream(key) for key in plus]
+        self._minus = [KeyStream(key) for key in minus]
+        self.stride, self._chunk = stride, chunk_words
+        self._base = 0
+        self._buffer = np.empty(0, np.uint64)
+        self.used = Once()
+
+    def take(self, first: int, places: int, count: int) -> tuple[np.ndarray, int]:
+        """`count` words for places [first, first + places), as (array, position in it); MaskReuse if any was used."""
+        if count < 1 or count > places * self.stride:
+            raise ValueError(f"expected 1 to {places * self.stride} words for {places} places; got {count}")
+        self.used.claim(first, first + places)
+        word = first * self.stride
+        at = word - self._base
+        if at < 0:
+            return self._net(word, count), 0
+        if at + count > len(self._buffer):
+            self._refill(word, count)
+            at = word - self._base
+        return self._buffer, at
+
+    def snapshot(self) -> list[Any]:
+        return self.used.snapshot()
+
+    def restore(self, state: Iterable[Any]) -> None:
+        self.used.restore(state)
 
     def _refill(self, first: int, count: int) -> None:
         end = self._base + len(self._buffer)

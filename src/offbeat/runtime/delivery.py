@@ -307,6 +307,11 @@ class RoundTrips:
         self._factor = min(2 * self._factor, 1024.0)
 
     @property
+    def mean_s(self) -> float:
+        """0 as long as none was measured."""
+        return self._mean_s
+
+    @property
     def timeout_s(self) -> float:
         usual_s = max(self._timing.least_s, self._mean_s + 4 * self._spread_s)
         return min(self._timing.most_s, usual_s * self._factor)
@@ -334,6 +339,10 @@ class PacketLink(Generic[Frame]):
         self._timed: tuple[int, float] | None = None  # (number, when it was first written)
         self._told_durable = 0
         self._restored = False
+
+    @property
+    def round_trip_s(self) -> float:
+        return self._trips.mean_s
 
     @property
     def due_s(self) -> float:

@@ -76,10 +76,10 @@ class Drive:
         self._note(steps)
         return steps
 
-    def compute(self, ticket: int) -> Computed:
+    def compute(self, ticket: int, seconds: float = 0.0) -> Computed:
         """Do the open job of this ticket now: what replay does, and a live runtime without lanes."""
         job = self.jobs[ticket]
-        return Computed(ticket, job() if job is not None else None)
+        return Computed(ticket, job() if job is not None else None, seconds)
 
     def _step(self, effect: Effect) -> Step:
         if type(effect) is Send:

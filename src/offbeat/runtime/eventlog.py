@@ -47,6 +47,7 @@ class LogReceived(Record, frozen=True, gc=False):
     sender: str
     number: int
     frame: bytes
+    round_trip_s: float = 0.0
 
 
 class LogComputed(Record, frozen=True, gc=False):
@@ -54,6 +55,7 @@ class LogComputed(Record, frozen=True, gc=False):
 
     ticket: int
     result: bytes = b""
+    seconds: float = 0.0
 
 
 class LogWoken(Record, frozen=True, gc=False):
@@ -92,9 +94,9 @@ def record_of(event: Event, number: int = 0, frame: bytes = b"", *, results: boo
     """What the log holds of an event. A message is kept as the bytes that came, with its number; a job's result, if
     `results` are to be kept."""
     if type(event) is Received:
-        return LogReceived(event.sender, number, frame)
+        return LogReceived(event.sender, number, frame, event.round_trip_s)
     if type(event) is Computed:
-        return LogComputed(event.ticket, encode_state([event.result]) if results else b"")
+        return LogComputed(event.ticket, encode_state([event.result]) if results else b"", event.seconds)
     if type(event) is Woken:
         return LogWoken(event.token)
     if type(event) is PeerLost:
@@ -217,11 +219,11 @@ def feed(into: Replayed, records: Iterable[tuple[int, AnyRecord]], where: str) -
 
 def _event(record: AnyRecord, drive: Drive) -> Event:
     if type(record) is LogReceived:
-        return Received(record.sender, drive.codec.decode(record.frame))
+        return Received(record.sender, drive.codec.decode(record.frame), record.round_trip_s)
     if type(record) is LogComputed:
         if record.result:
-            return Computed(record.ticket, decode_state(record.result)[0])
-        return drive.compute(record.ticket)
+            return Computed(record.ticket, decode_state(record.result)[0], record.seconds)
+        return drive.compute(record.ticket, record.seconds)
     if type(record) is LogWoken:
         return Woken(record.token)
     if type(record) is LogLost:

@@ -57,6 +57,7 @@ from offbeat.runtime.simulator.costs import CostModel, Link
 
 ACKNOWLEDGED_EVERY = 256
 LINGER_ITEMS, LINGER_S = 256, 0.25
+SPEED_MEMORY = 0.05  # how much of a new measurement counts
 CHECKPOINT_SHARE = 10  # a checkpoint may cost at most a tenth of the time
 NO_DELAY = CostModel(link=Link(latency_s=0.0))
 
@@ -86,6 +87,11 @@ class NumberedLink(Protocol):
     @property
     def acknowledged(self) -> int:
         """The peer will not ask for our messages up to this number again."""
+        ...
+
+    @property
+    def round_trip_s(self) -> float:
+        """About how long a short message to the peer and its answer take; 0: not known."""
         ...
 
     def logged(self, number: int) -> None:
@@ -159,6 +165,8 @@ class PartyHost:
         self._lane_free = [0.0] * max(options.costs.lanes, 1)
         self._lanes = ThreadPoolExecutor(len(self._lane_free), thread_name_prefix=f"{party.name} lane")
         self._results: dict[int, Future[Any]] = {}
+        self._samples: dict[int, int] = {}  # of the work under way
+        self._sample_s = 0.0  # what work takes for a row, of late
         self._accepted: dict[PartyName, int] = {}
         self._acknowledged: dict[PartyName, int] = {}
         self._due_s: dict[PartyName, float] = {}
@@ -252,7 +260,8 @@ class PartyHost:
             if isinstance(item, Letter):
                 frame = item.frame
                 number = logged[item.sender] = self._number(item)
-                event: Event = Received(item.sender, item.body or self.codec.decode(frame))
+                body = item.body or self.codec.decode(frame)
+                event: Event = Received(item.sender, body, self._round_trip_s(item.sender))
             else:
                 event = item
             if self.log is not None:
@@ -264,6 +273,11 @@ class PartyHost:
             self._links[peer].logged(logged[peer])
         for step in steps:
             self._act[type(step)](step)
+
+    def _round_trip_s(self, peer: PartyName) -> float:
+        """As measured, or what the emulated link takes."""
+        link = self._links.get(peer)
+        return link.round_trip_s if link is not None else 2.0 * self.options.costs.link.latency_s
 
     def _number(self, letter: Letter) -> int:
         number = letter.number or self._accepted.get(letter.sender, 0) + 1
@@ -286,6 +300,7 @@ class PartyHost:
         if type(event) is Computed:
             self._results.pop(event.ticket, None)
             self.tally.compute_s += spent_s
+            self._learn_speed(self._samples.pop(event.ticket, 0), spent_s)
         else:
             self.tally.serve_s += spent_s
             if type(event) is PeerLost and event.peer in self._links:
@@ -293,6 +308,12 @@ class PartyHost:
             elif type(event) is PeerBack and event.peer in self._links:
                 self._links[event.peer].peer_back()
         return steps
+
+    def _learn_speed(self, samples: int, spent_s: float) -> None:
+        """Work without a job is done while its end is handled. How long it took tells how long the next will take."""
+        if samples:
+            before = self._sample_s
+            self._sample_s += (spent_s / samples - before) * (SPEED_MEMORY if before else 1.0)
 
     # -- effects --------------------------------------------------------------------------------------------------
 
@@ -304,11 +325,12 @@ class PartyHost:
             lane = self._lane_free.index(min(self._lane_free))
             due_s = self._lane_free[lane] = max(self.now(), self._lane_free[lane]) + extra_s
             self.tally.compute_s += extra_s
-        self._begin_work(step.ticket, step.job, due_s)
+        self._samples[step.ticket] = step.samples
+        self._begin_work(step.ticket, step.job, due_s, step.samples * self._sample_s + extra_s)
 
-    def _begin_work(self, ticket: int, job: Callable[[], Any] | None, due_s: float = 0.0) -> None:
+    def _begin_work(self, ticket: int, job: Callable[[], Any] | None, due_s: float = 0.0, seconds: float = 0.0) -> None:
         if job is None:
-            self.inbox.put(Computed(ticket), due_s)
+            self.inbox.put(Computed(ticket, None, seconds), due_s)
             return
         self.inbox.expect()
         future = self._results[ticket] = self._lanes.submit(self._timed_job, job)

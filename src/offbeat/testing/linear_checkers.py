@@ -1,15 +1,16 @@
 """The checkers that watch every simulated run of a linear vertical method."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from offbeat.party import masked_sum
-from offbeat.party.contract import Party
-from offbeat.party.masked_sum import STRETCH_MAX
-from offbeat.party.member import LinearOptions
-from offbeat.privacy import masks
+from offbeat.algorithms.vfb2 import OPEN_MOST
+from offbeat.party.contract import Effect, Event, Party, Received
+from offbeat.party.linear import HELD_MOST
+from offbeat.party.linear_options import LinearOptions
+from offbeat.party.masked_sum import PRODUCTS
+from offbeat.party.survey import CHUNKS_IN_FLIGHT
 from offbeat.runtime.simulator.checkers import (
     AppliedOnce,
     Checker,
@@ -19,9 +20,9 @@ from offbeat.runtime.simulator.checkers import (
     MasksUsedOnce,
     NothingRawLeaves,
     WithinBounds,
-    updates_named,
+    sent_bodies,
 )
-from offbeat.testing.small_problem import SmallProblem, method_named, update_of, weights
+from offbeat.testing.small_problem import SmallProblem, method_named, weights
 
 IN_HAND_MOST = 64
 """Work a party may have asked for and not got back, beside its products in flight: chunks of a table, mostly."""
@@ -30,12 +31,11 @@ IN_HAND_MOST = 64
 def linear_checkers(method: str, problem: SmallProblem, options: LinearOptions, *, ends: bool = True) -> list[Checker]:
     """All of them, set up for this method, problem and options. `ends`: the run is expected to end by itself."""
     kind = method_named(method)
-    own = kind.labels_everywhere and not kind.synchronous
     hidden = ("ShareGiven", "PartialGiven") if options.sums.scheme != "tree" else ()
     watching: list[Checker] = [
         NothingRawLeaves(_secrets(problem), weights=weights, masked=hidden, labels_secret=not kind.labels_everywhere),
         MasksUsedOnce(),
-        AppliedOnce(_version, updates_named(*update_of(kind), own_only=own)),
+        AppliedOnce(_version, _updates),
         WithinBounds(_sizes),
         CodecFaithful(kind.messages),
     ]
@@ -50,30 +50,46 @@ def _secrets(problem: SmallProblem) -> dict[str, np.ndarray]:
     return features | {"the labels": problem.y}
 
 
+def _updates(party: Party, event: Event, effects: Sequence[Effect]) -> Iterable[Any]:
+    """What lets a block move: derivatives or products that came or went, an own question, and each survey once."""
+    told = [(party.name, body) for body in sent_bodies(effects)]
+    if isinstance(event, Received):
+        told.append((event.sender, event.body))
+    for sender, body in told:
+        name, fields = type(body).__name__, body.__struct_fields__
+        if name in NUMBERED and (name != "ShareAsked" or (sender == party.name and _is_product(body))):
+            yield sender, name, *(getattr(body, field) for field in ("epoch", NUMBERED[name]) if field in fields)
+
+
+NUMBERED = {"Backward": "number", "Product": "round", "ShareAsked": "first", "Mark": "survey"}
+
+
+def _is_product(body: Any) -> bool:
+    return bool(body.kind == PRODUCTS)
+
+
 def _version(party: Party) -> int:
-    return int(_member(party).block.version)
+    return int(_linear(party).block.version)
 
 
 def _lag(party: Party) -> int:
-    return int(_member(party).lag_max)
+    return int(_linear(party).lags.most)
 
 
-def _member(party: Party) -> Any:
-    return party.member  # type: ignore[attr-defined]
+def _linear(party: Party) -> Any:
+    return party.party  # type: ignore[attr-defined]
 
 
 def _sizes(party: Party) -> Mapping[str, tuple[float, float]]:
-    member = _member(party)
-    sums = member.sums
+    linear = _linear(party)
+    flight = (linear.options.in_flight or 1) + CHUNKS_IN_FLIGHT
+    answered = getattr(party, "answered", {})
     return {
-        "kept answers": (max(map(len, sums.answers.values()), default=0), masked_sum.ANSWERS_KEPT),
-        "early requests": (len(sums.early), masked_sum.EARLY_KEPT + 1),
-        "mask gaps": (max((len(net.gaps) for net in sums.nets.values()), default=0), masks.GAPS_MAX),
-        "open sums": (len(sums.open), member.options.in_flight + IN_HAND_MOST),
-        "work in hand": (len(member.pending), member.options.in_flight + IN_HAND_MOST),
-        "tries of one sum": (
-            max((s.tries for s in sums.open.values()), default=0),
-            sums.options.tries_max * STRETCH_MAX,
-        ),
-        "frozen points": (sum(point >= 0 for point in member.shares.points), 2),
+        "messages of another roster": (len(linear.held), HELD_MOST),
+        "questions that wait for steps": (len(linear.waiting), HELD_MOST),
+        "answers without derivatives": (max(map(len, answered.values()), default=0), OPEN_MOST),
+        "open sums": (len(linear.sums.open), flight + IN_HAND_MOST),
+        "work in hand": (len(linear.works.open), flight + IN_HAND_MOST),
+        "points of surveys": (len(linear.survey.points), 4),
+        "kept moves": (len(linear.survey.moves.moves), linear.survey.moves.most),
     }

@@ -22,7 +22,7 @@ import numpy as np
 from offbeat.algorithms.methods import LINEAR
 from offbeat.algorithms.vafl import VARIANTS
 from offbeat.party.contract import Party
-from offbeat.party.member import LinearOptions
+from offbeat.party.linear_options import LinearOptions
 from offbeat.party.survey import EPOCH_STRIDE
 from offbeat.randomness import stream
 from offbeat.runtime.contract import Outcome
@@ -95,9 +95,8 @@ def _run(case: Case) -> Result:
     last = LastParties()
     outcome = simulator_for(case, problem, options, last).run(build_parties(case.method, problem, options, case.seed))
     parties = last.parties
-    sums = [party.member.sums for party in parties]  # type: ignore[attr-defined]
-    counts = [sum(getattr(s, name) for s in sums) for name in ("retried", "abandoned", "refused")]
-    return Result(case, _judge(problem, parties, outcome), outcome.events, outcome.time_s, *counts)
+    refused = sum(party.party.sums.refused for party in parties)  # type: ignore[attr-defined]
+    return Result(case, _judge(problem, parties, outcome), outcome.events, outcome.time_s, refused=refused)
 
 
 def _run_embedding(case: Case) -> Result:
@@ -133,14 +132,14 @@ def _judge(problem: SmallProblem, parties: Sequence[Party], outcome: Outcome) ->
     """The run reached its target, and the model that was kept is the best one it certified: with the last roster,
     for a party that returns when all is over has no part in it."""
     ended = [party for party in parties if outcome.finished[party.name].verdict == "target"]
-    members = {party.name: party.member for party in ended}  # type: ignore[attr-defined]
+    rosters = {party.name: party.party.roster for party in ended}  # type: ignore[attr-defined]
     verdicts = {finish.verdict for name, finish in outcome.finished.items()}
-    if not ended or set(members) != set(next(iter(members.values())).conduct.roster):
+    if not ended or set(rosters) != set(next(iter(rosters.values())).names):
         return f"ended with {sorted(verdicts)}: {next(iter(outcome.finished.values())).reason}"
     looks = [value for _, _, name, value in outcome.observations if name == "certificate"]
-    epoch = next(iter(members.values())).conduct.epoch  # who was thought lost may certify an older one later
+    epoch = next(iter(rosters.values())).epoch  # who was thought lost may certify an older one later
     best = min(value["objective"] for value in looks if value["snapshot"] // EPOCH_STRIDE == epoch)
-    nothing = {name: np.zeros(len(columns)) for name, columns in problem.columns.items()}
+    nothing = {name: np.zeros(len(columns) + 1) for name, columns in problem.columns.items()}
     kept = problem.objective(problem.pooled(nothing | weights_of(ended)))
     if not abs(kept - best) <= 1e-9 * max(1.0, abs(kept)):
         return f"the model that was kept has objective {kept!r}, the best certified one {best!r}"

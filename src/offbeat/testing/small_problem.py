@@ -14,26 +14,19 @@ import scipy.sparse
 from offbeat.algorithms.methods import LINEAR, LinearMethod
 from offbeat.errors import BadJob
 from offbeat.learning import central
-from offbeat.learning.blocks import Block, make_block
+from offbeat.learning.blocks import Block, make_block, with_means
 from offbeat.learning.losses import LOGISTIC, SQUARED, Loss
 from offbeat.learning.penalties import L2, Penalty
 from offbeat.party.contract import Party, PartyName
+from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import SumOptions
-from offbeat.party.member import LinearOptions
-from offbeat.party.survey import Problem
+from offbeat.party.problem import Problem
 from offbeat.randomness import stream
 
 
 def target_of(method: LinearMethod) -> float:
     """How near to its optimum a small problem is solved; plain stochastic gradients stay further away."""
     return 5e-3 if method.direction == "sgd" else 1e-6
-
-
-def update_of(method: LinearMethod) -> tuple[str, str]:
-    """The message that stands for one update, and the field that numbers it."""
-    if not method.labels_everywhere:
-        return "Backward", "number"
-    return ("Product", "round") if method.synchronous else ("ShareAsked", "first")
 
 
 @dataclass(frozen=True)
@@ -47,29 +40,38 @@ class SmallProblem:
     columns: dict[PartyName, np.ndarray]
     penalty: Penalty = L2
     labels_at: tuple[PartyName, ...] = field(default=())
+    intercept: bool = False
 
     @property
     def names(self) -> tuple[PartyName, ...]:
         return tuple(self.columns)
 
-    def block(self, name: PartyName) -> Block:
-        return make_block(self.X[:, self.columns[name]], penalty=self.penalty, strength=self.strength)
+    def block(self, name: PartyName, method: str = "svrg") -> Block:
+        terms: dict[str, Any] = {"penalty": self.penalty, "strength": self.strength, "intercept": self.intercept}
+        return make_block(self.X[:, self.columns[name]], method=method, **terms)
 
     def problem(self) -> Problem:
-        return Problem(self.X.shape[0], self.loss, self.penalty, self.strength, self.y)
+        terms = (self.loss, self.penalty, self.strength)
+        return Problem(self.X.shape[0], *terms, self.y, intercept=self.intercept)
 
-    def blocks(self) -> dict[PartyName, Block]:
-        return {name: self.block(name) for name in self.names}
+    def blocks(self, method: str = "svrg") -> dict[PartyName, Block]:
+        return {name: self.block(name, method) for name in self.names}
 
-    def pooled(self, weights: dict[PartyName, np.ndarray]) -> np.ndarray:
-        """The parties' weights as one vector over the pooled columns."""
-        whole = np.zeros(self.X.shape[1])
+    def pooled(self, models: dict[PartyName, np.ndarray]) -> np.ndarray:
+        """The parties' models as one vector over the pooled columns and, last, the constant."""
+        whole = np.zeros(self.X.shape[1] + 1)
         for name, columns in self.columns.items():
-            whole[columns] = weights[name]
+            whole[columns] = models[name][:-1]
+            whole[-1] += models[name][-1]
         return whole
 
     def objective(self, w: np.ndarray) -> float:
-        return central.objective(self.X, self.y, w, self.loss, self.penalty, self.strength)
+        """Of weights over the pooled columns and, last, the constant."""
+        return central.objective(self.with_ones(), self.y, w, self.loss, self.penalty, self.strength, free=1)
+
+    def with_ones(self) -> np.ndarray:
+        """The pooled columns and, last, a column of ones."""
+        return np.hstack([self.dense(), np.ones((len(self.y), 1))])
 
     def dense(self) -> np.ndarray:
         return np.asarray(scipy.sparse.csr_matrix(self.X).toarray())
@@ -83,6 +85,7 @@ def draw_problem(
     sparse: bool | None = None,
     loss: Loss | None = None,
     strength: float = 0.02,
+    intercept: bool | None = None,
 ) -> SmallProblem:
     """A problem whose rows have norm about one; what is not given is drawn."""
     rng = stream(seed, "small problem")
@@ -101,7 +104,9 @@ def draw_problem(
     names = [f"party{i}" for i in range(count)]
     columns = dict(zip(names, np.array_split(rng.permutation(width), count), strict=True))
     data = scipy.sparse.csr_matrix(X) if thin else X
-    return SmallProblem(data, y, loss, strength, columns, labels_at=tuple(names[: int(rng.integers(1, count))]))
+    labels_at = tuple(names[: int(rng.integers(1, count))])
+    constant = bool(rng.random() < 0.5) if intercept is None else intercept
+    return SmallProblem(data, y, loss, strength, columns, labels_at=labels_at, intercept=constant)
 
 
 def draw_options(seed: int, direction: str, **changes: Any) -> LinearOptions:
@@ -114,10 +119,10 @@ def draw_options(seed: int, direction: str, **changes: Any) -> LinearOptions:
         batch=int(rng.choice([16, 32, 64])),
         in_flight=int(rng.integers(1, 4)),
         lag_max=int(rng.choice([0, 0, 40])),
-        patience_s=0.05,
-        snapshot_passes=float(rng.choice([1.0, 2.0])),
-        sums=SumOptions(scheme=scheme, tries_max=int(rng.choice([1, 3, 12]))),
-        by_curvature=bool(rng.random() < 0.25) and direction != "sgd",
+        survey_passes=[None, 0.25, 1.0, 2.0][int(rng.integers(4))],
+        leap=bool(rng.random() < 0.75),
+        sums=SumOptions(scheme=scheme),
+        by_curvature=None if direction == "sgd" else [None, True, False][int(rng.integers(3))],
     )
     return replace(options, **changes)
 
@@ -127,11 +132,12 @@ def build_parties(
 ) -> list[Party]:
     """The parties of one run, with keys from the seed: the same call gives the same parties."""
     kind = method_named(method)
+    options = replace(options, asynchronous=not kind.synchronous)
     labels_at = problem.names if kind.labels_everywhere else problem.labels_at or problem.names[:1]
     more = {} if kind.labels_everywhere else {"lanes": lanes_of(method, seed)}
     return list(
         kind.build(
-            problem.blocks() if only is None else _blocks_for(problem, only),
+            problem.blocks(kind.direction) if only is None else _blocks_for(problem, only, kind.direction),
             problem.problem(),
             options,
             synchronous=kind.synchronous,
@@ -151,8 +157,8 @@ def lanes_of(method: str, seed: int) -> int:
     return 2 if not kind.labels_everywhere and not kind.synchronous and seed % 4 == 3 else 1
 
 
-def _blocks_for(problem: SmallProblem, only: PartyName) -> dict[PartyName, Block]:
-    block = problem.block(only)
+def _blocks_for(problem: SmallProblem, only: PartyName, method: str) -> dict[PartyName, Block]:
+    block = problem.block(only, method)
     return dict.fromkeys(problem.names, block)
 
 
@@ -172,5 +178,7 @@ def weights_of(parties: Sequence[Party]) -> dict[PartyName, np.ndarray]:
 
 
 def weights(party: Party) -> np.ndarray:
-    found: np.ndarray = party.member.block.weights()  # type: ignore[attr-defined]
+    """A party's part of the model: for each of its columns, as they are, and the constant last."""
+    block: Block = party.block  # type: ignore[attr-defined]
+    found: np.ndarray = with_means(block.means, block.weights())[0]
     return found

@@ -14,6 +14,8 @@ from offbeat.learning.losses import (
     SQUARED_HINGE,
     derivative_of,
     loss_named,
+    second_of,
+    value_of,
 )
 
 Z = np.linspace(-4.03, 4.03, 81)  # clear of the hinge's kinks at -1 and 1
@@ -27,6 +29,22 @@ def compiled_derivative(code, z, y):
     out = np.empty_like(z)
     for i in range(len(z)):
         out[i] = derivative_of(code, z[i], y[i])
+    return out
+
+
+@numba.njit
+def compiled_value(code, z, y):
+    out = np.empty_like(z)
+    for i in range(len(z)):
+        out[i] = value_of(code, z[i], y[i])
+    return out
+
+
+@numba.njit
+def compiled_second(code, z, y):
+    out = np.empty_like(z)
+    for i in range(len(z)):
+        out[i] = second_of(code, z[i], y[i])
     return out
 
 
@@ -62,6 +80,32 @@ def test_compiled_derivative_is_the_same(loss):
         y = np.full_like(z, label)
         np.testing.assert_allclose(compiled_derivative(loss.code, z, y), loss.derivative(z, y), rtol=4e-16)
         assert np.isnan(compiled_derivative(loss.code, np.array([np.nan]), np.array([label])))[0]
+
+
+@pytest.mark.parametrize("loss", ALL, ids=lambda loss: loss.name)
+def test_compiled_value_and_second_derivative_are_the_same(loss):
+    z = np.concatenate([Z, [-700.0, -36.0, -1.0, 0.0, 1.0, 36.0, 700.0]])
+    for label in labels_for(loss):
+        y = np.full_like(z, label)
+        np.testing.assert_allclose(compiled_value(loss.code, z, y), loss.value(z, y), rtol=4e-15, atol=1e-300)
+        np.testing.assert_allclose(compiled_second(loss.code, z, y), loss.second(z, y), rtol=4e-15)
+        bad = np.array([np.nan]), np.array([label])
+        assert np.isnan(compiled_value(loss.code, *bad))[0]
+
+
+def test_the_second_derivative_from_the_first():
+    for label in (-1.0, 1.0):
+        y = np.full_like(Z, label)
+        second = LOGISTIC.second_from_derivative(LOGISTIC.derivative(Z, y))
+        np.testing.assert_allclose(second, LOGISTIC.second(Z, y), rtol=1e-12)
+    assert [loss.name for loss in ALL if loss.second_from_derivative is not None] == ["logistic"]
+
+
+@pytest.mark.parametrize("loss", ALL, ids=lambda loss: loss.name)
+def test_a_loss_flattens_where_its_curvature_falls(loss):
+    y = np.ones(2)
+    falls = loss.second(np.array([0.0, 5.0]), y)
+    assert loss.flattens == bool(0.0 < falls[1] < falls[0])
 
 
 def test_logistic_derivative_is_never_saturated_within_36():

@@ -1,55 +1,96 @@
-"""Samplers: every pass covers every row once, snapshots continue exactly, blocks converge like single random rows."""
+"""The schedule: every pass covers every row once, any block is known at once, blocks converge like single rows."""
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
-from offbeat.learning.sampling import BlockSampler
+from offbeat.learning.sampling import Schedule, generator_state, restore_generator, shuffled_rows
+
+SIZES = {"rows": st.integers(1, 2000), "batch": st.integers(1, 300), "seed": st.integers(0, 2**62)}
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 64, 65, 100, 1001])
-@pytest.mark.parametrize("batch", [1, 2, 3, 32, 64, 2000])
-def test_each_pass_visits_each_row_once(rows, batch):
-    sampler = BlockSampler(rows, batch, np.random.default_rng(0))
-    for number in range(1, 4):
-        seen = np.zeros(rows, dtype=int)
-        sizes = []
-        for start, stop in sampler.one_pass():
+def one_pass(schedule, which):
+    first = which * schedule.blocks_a_pass
+    return [schedule.block(number) for number in range(first, first + schedule.blocks_a_pass)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(**SIZES)
+def test_each_pass_visits_each_row_once(rows, batch, seed):
+    schedule = Schedule(rows, batch, seed)
+    for which in range(3):
+        seen, sizes = np.zeros(rows, dtype=int), []
+        for start, stop in one_pass(schedule, which):
             seen[start:stop] += 1
             sizes.append(stop - start)
-        assert sampler.pass_done and sampler.passes_begun == number
         assert np.all(seen == 1)
         assert min(sizes) >= 1 and max(sizes) <= batch
-        if rows >= 10 * batch:
-            assert min(sizes) >= 0.45 * batch or batch < 4
+        if rows > batch >= 4:
+            nominal = rows / (schedule.blocks_a_pass - 0.5)
+            assert min(sizes) >= np.floor(nominal / 2)
+            assert len(sizes) == np.ceil(rows / batch + 0.5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(**SIZES, numbers=st.lists(st.integers(0, 300), min_size=1, max_size=40))
+def test_random_access_equals_one_after_the_other(rows, batch, seed, numbers):
+    """Whoever forgot a pass, or never came by, knows it as well as who went through all."""
+    in_order, jumping = Schedule(rows, batch, seed), Schedule(rows, batch, seed)
+    expected = [in_order.block(number) for number in range(max(numbers) + 1)]
+    assert [jumping.block(number) for number in numbers] == [expected[number] for number in numbers]
+
+
+def test_exact_blocks():
+    assert one_pass(Schedule(3, 5, 1), 0) == [(0, 3)]
+    assert sorted(one_pass(Schedule(7, 3, 1), 0)) == [(0, 3), (3, 6), (6, 7)]
+    assert one_pass(Schedule(1, 1, 1), 7) == [(0, 1)]
+    blocks = sorted(one_pass(Schedule(100, 40, 1), 0))  # 3 blocks of 40: the two at the ends are 60 together
+    assert len(blocks) == 3 and blocks[1][1] - blocks[1][0] == 40
+    assert 20 <= blocks[0][1] <= 40
 
 
 def test_passes_differ_in_cuts_and_order():
-    sampler = BlockSampler(1000, 64, np.random.default_rng(0))
-    first, second = list(sampler.one_pass()), list(sampler.one_pass())
-    assert {start for start, _ in first} & {start for start, _ in second} <= {0, 937, 938, 939}
+    schedule = Schedule(1000, 64, 0)
+    first, second = one_pass(schedule, 0), one_pass(schedule, 1)
+    assert {start for start, _ in first} & {start for start, _ in second} == {0}
     assert [start for start, _ in first] != sorted(start for start, _ in first)
 
 
-@pytest.mark.parametrize("bits", [np.random.PCG64, np.random.Philox, np.random.MT19937])
-def test_snapshot_continues_exactly(bits):
-    sampler = BlockSampler(500, 16, np.random.Generator(bits(1)))
-    for _ in range(40):
-        sampler.next()
-    state = sampler.snapshot()
-    ahead = [sampler.next() for _ in range(100)]
-    other = BlockSampler(500, 16, np.random.Generator(bits(2)))
-    other.restore(state)
-    assert [other.next() for _ in range(100)] == ahead
+def test_the_seed_alone_decides():
+    assert one_pass(Schedule(1000, 64, 5), 3) == one_pass(Schedule(1000, 64, 5), 3)
+    assert one_pass(Schedule(1000, 64, 5), 3) != one_pass(Schedule(1000, 64, 6), 3)
+
+
+def test_a_long_run_remembers_a_few_passes_alone():
+    schedule = Schedule(1000, 64, 0)
+    for number in range(100 * schedule.blocks_a_pass):
+        schedule.block(number)
+    assert len(schedule._passes) <= 4
 
 
 @pytest.mark.parametrize(("rows", "batch"), [(0, 4), (4, 0)])
 def test_empty_is_refused(rows, batch):
     with pytest.raises(BadJob, match="at least one row"):
-        BlockSampler(rows, batch, np.random.default_rng(0))
+        Schedule(rows, batch, 0)
+
+
+def test_the_shuffle_is_a_permutation():
+    order = shuffled_rows(50, np.random.default_rng(0))
+    assert sorted(order.tolist()) == list(range(50)) and order.dtype == np.int64
+    assert order.tolist() != list(range(50))
+
+
+@pytest.mark.parametrize("bits", [np.random.PCG64, np.random.Philox, np.random.MT19937])
+def test_a_generator_goes_on_from_its_written_state(bits):
+    rng, other = (np.random.Generator(bits(seed)) for seed in (1, 2))
+    rng.random(13)
+    restore_generator(other, generator_state(rng))
+    assert np.array_equal(rng.random(100), other.random(100))
 
 
 def problem():
@@ -69,18 +110,18 @@ def test_blocks_converge_like_uniform_rows(method):
     def gap_after(make_batches):
         gaps = []
         for seed in range(3):
-            batches = make_batches(np.random.default_rng(seed))
-            w = central.run(X, y, LOGISTIC, L2, 1e-3, method, 8.0, batches)
+            w = central.run(X, y, LOGISTIC, L2, 1e-3, method, 8.0, make_batches(seed))
             gaps.append(central.objective(X, y, w, LOGISTIC, L2, 1e-3) - best)
         return max(gaps)
 
-    def blocks(rng):
-        sampler = BlockSampler(603, 16, rng)
-        for _ in range(30):
+    def blocks(seed):
+        schedule = Schedule(603, 16, seed)
+        for which in range(30):
             yield None
-            yield from sampler.one_pass()
+            yield from one_pass(schedule, which)
 
-    def single_rows(rng):
+    def single_rows(seed):
+        rng = np.random.default_rng(seed)
         for _ in range(30):
             yield None
             for _ in range(603):

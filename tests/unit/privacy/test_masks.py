@@ -2,20 +2,24 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from offbeat.errors import MaskReuse
-from offbeat.privacy.masks import GAPS_MAX, KeyStream, NetMask, PairKeys, range_limit, scale_of
+from offbeat.message.codec import decode_state, encode_state
+from offbeat.privacy.masks import GAPS_MAX, KeyStream, NetMask, Once, PairKeys, range_limit, scale_of
 
 KEY, OTHER = bytes(range(16)), bytes(range(16, 32))
 
 
-def net(chunk_words: int = 64) -> NetMask:
-    return NetMask([KEY], [OTHER], chunk_words)
+def net(stride: int = 1, chunk_words: int = 64) -> NetMask:
+    return NetMask([KEY], [OTHER], stride, chunk_words)
 
 
-def taken(mask: NetMask, first: int, count: int) -> np.ndarray:
-    words, at = mask.take(first, count)
+def taken(mask: NetMask, first: int, places: int, count: int | None = None) -> np.ndarray:
+    count = places * mask.stride if count is None else count
+    words, at = mask.take(first, places, count)
     return words[at : at + count].copy()
 
 
@@ -58,75 +62,107 @@ def test_opposite_signs_cancel():
     assert np.array_equal(taken(plus, 5, 40) + taken(minus, 5, 40), np.zeros(40, np.uint64))
 
 
-def test_the_words_are_the_signed_sum_of_the_streams_wherever_they_are_read():
-    mask = net()
-    for first, count in [(0, 10), (10, 60), (70, 3), (500, 20), (73, 400), (520, 1), (480, 20), (521, 700)]:
-        assert np.array_equal(taken(mask, first, count), expected(first, count)), (first, count)
+def test_without_a_third_party_there_is_nothing_to_hide_behind():
+    assert not taken(NetMask([], []), 0, 10).any()
+
+
+@pytest.mark.parametrize("stride", [1, 3, 16])
+def test_the_words_of_a_place_are_the_signed_sum_of_the_streams_wherever_they_are_read(stride):
+    mask = net(stride)
+    for first, places in [(0, 10), (10, 60), (70, 3), (500, 20), (73, 400), (520, 1), (480, 20), (521, 700)]:
+        words = taken(mask, first, places)
+        assert np.array_equal(words, expected(first * stride, places * stride)), (first, places)
+
+
+def test_a_place_that_needs_fewer_words_leaves_the_others_where_they_are():
+    """Blocks of rows differ in length; each begins at its own place."""
+    mask = net(stride=16)
+    lengths = [16, 7, 1, 16, 12]
+    for place, count in enumerate(lengths):
+        assert np.array_equal(taken(mask, place, 1, count), expected(16 * place, count))
 
 
 @pytest.mark.parametrize(
     "second",
     [(0, 10), (9, 1), (5, 10), (0, 1)],
-    ids=["the same", "its last word", "overlapping", "a part of it"],
+    ids=["the same", "its last place", "overlapping", "a part of it"],
 )
-def test_words_are_handed_out_once(second):
-    mask = net()
-    mask.take(0, 10)
-    with pytest.raises(MaskReuse):
-        mask.take(*second)
+@pytest.mark.parametrize("stride", [1, 4])
+def test_places_are_handed_out_once(second, stride):
+    mask = net(stride)
+    mask.take(0, 10, 10)  # whether or not all words were needed
+    with pytest.raises(MaskReuse, match="second time"):
+        mask.take(*second, 1)
 
 
 def test_what_was_skipped_may_be_taken_once():
     mask = net()
-    mask.take(0, 10)
-    mask.take(30, 10)
+    mask.take(0, 10, 10)
+    mask.take(30, 10, 10)
     assert np.array_equal(taken(mask, 15, 5), expected(15, 5))
     for again in [(15, 5), (14, 2), (10, 20), (30, 1)]:
         with pytest.raises(MaskReuse):
-            mask.take(*again)
+            mask.take(*again, 1)
     assert np.array_equal(taken(mask, 10, 5), expected(10, 5))
     assert np.array_equal(taken(mask, 20, 10), expected(20, 10))
-    assert mask.gaps == []
+    assert mask.used.gaps == []
 
 
-def test_a_range_over_a_gap_and_used_words_is_refused():
+def test_a_range_over_a_gap_and_used_places_is_refused():
     mask = net()
-    mask.take(10, 10)
+    mask.take(10, 10, 10)
     with pytest.raises(MaskReuse):
-        mask.take(5, 10)
+        mask.take(5, 10, 10)
     assert np.array_equal(taken(mask, 0, 10), expected(0, 10))
 
 
-@pytest.mark.parametrize("count", [0, -1, -5])
-def test_no_stream_is_wound_back(count):
-    mask = net()
-    mask.take(0, 10)
-    with pytest.raises(ValueError, match="at least one"):
-        mask.take(10, count)
-    assert mask.next == 10
+@pytest.mark.parametrize("count", [0, -1, 41])
+def test_no_stream_is_wound_back_or_read_past_its_places(count):
+    mask = net(stride=4)
+    mask.take(0, 10, 10)
+    with pytest.raises(ValueError, match="expected 1 to 40 words for 10 places"):
+        mask.take(10, 10, count)
+    assert mask.used.next == 10
 
 
 def test_gaps_are_bounded_and_the_oldest_are_never_used():
     mask = net()
     for i in range(GAPS_MAX + 5):
-        mask.take(1 + 2 * i, 1)
-    assert len(mask.gaps) == GAPS_MAX
+        mask.take(1 + 2 * i, 1, 1)
+    assert len(mask.used.gaps) == GAPS_MAX
     with pytest.raises(MaskReuse):
-        mask.take(0, 1)
+        mask.take(0, 1, 1)
     assert np.array_equal(taken(mask, 10, 1), expected(10, 1))
 
 
 def test_a_restored_mask_remembers_what_was_handed_out():
-    mask = net()
-    mask.take(0, 10)
-    mask.take(20, 10)
-    again = net()
-    again.restore(mask.snapshot())
+    mask = net(stride=4)
+    mask.take(0, 10, 40)
+    mask.take(20, 10, 40)
+    again = net(stride=4)
+    again.restore(decode_state(encode_state(mask.snapshot())))
     for used in [(0, 1), (20, 10), (29, 1)]:
         with pytest.raises(MaskReuse):
-            again.take(*used)
-    assert np.array_equal(taken(again, 10, 10), expected(10, 10))
-    assert np.array_equal(taken(again, 30, 5), expected(30, 5))
+            again.take(*used, 1)
+    assert np.array_equal(taken(again, 10, 10), expected(40, 40))
+    assert np.array_equal(taken(again, 30, 5), expected(120, 20))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=40))
+def test_no_place_is_ever_claimed_twice(claims):
+    once, used = Once(), set()
+    for first, count in claims:
+        places = set(range(first, first + count))
+        if places & used:
+            with pytest.raises(MaskReuse):
+                once.claim(first, first + count)
+        else:
+            once.claim(first, first + count)
+            used |= places
+        again = Once()
+        again.restore(decode_state(encode_state(once.snapshot())))
+        assert (again.next, again.gaps) == (once.next, once.gaps)
 
 
 def test_the_range_leaves_room_for_the_sum_of_all_parties():

@@ -29,8 +29,7 @@ from offbeat.learning.blocks import Block
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
 from offbeat.party.contract import Party
-from offbeat.party.member import LinearOptions
-from offbeat.party.survey import Problem
+from offbeat.party.linear_options import LinearOptions
 from offbeat.runtime.simulator import CostModel, Link
 from offbeat.runtime.threads import Threads
 
@@ -130,9 +129,9 @@ def _row(title: str, setting: Setting, batch: int, count: int, rates: dict[int, 
 
 def _bound(block: Block, batch: int) -> float:
     """The arithmetic of a share and a step in place, against what two lanes on two free cores need for the same: the
-    party's own thread gathers and applies, jobs share and differentiate. In CPU time of this thread, so that it does
+    party's own thread copies and applies, jobs share and differentiate. In CPU time of this thread, so that it does
     not depend on what else the machine does."""
-    theta, table = np.full(batch, 0.1), np.zeros(block.rows)
+    theta = np.full(batch, 0.1)
     spent: dict[str, list[float]] = {}
 
     def timed(part: str, work: Callable[[], Any]) -> Any:
@@ -145,15 +144,14 @@ def _bound(block: Block, batch: int) -> float:
     for start in starts:
         rows = (start, start + batch)
         timed("place", partial(block.share, *rows))
-        timed("step", partial(block.corrected_step, *rows, theta, table, False, 0.1))
+        timed("step", partial(block.step, *rows, theta, 0.1))
     for start in starts:
         rows = (start, start + batch)
-        gathered = timed("gather", partial(block.gather, *rows))
-        timed("job", block.share_job(*rows, gathered))
-        columns, values = timed("gradient", block.gradient_job(*rows, theta))
-        timed("apply", partial(block.apply_gradient, columns, values, batch, 0.1))
+        timed("job", timed("copy", partial(block.share_job, *rows)))
+        gradient = timed("gradient", block.gradient_job(*rows, theta))
+        timed("apply", partial(block.apply_gradient, gradient, batch, 0.1))
     cost = {part: median(times) for part, times in spent.items()}
-    own, handed = cost["gather"] + cost["apply"], cost["job"] + cost["gradient"]
+    own, handed = cost["copy"] + cost["apply"], cost["job"] + cost["gradient"]
     return (cost["place"] + cost["step"]) / max(own, (own + handed) / 2)
 
 
@@ -164,16 +162,16 @@ def _rate(setting: Setting, batch: int, count: int, span_s: float) -> tuple[floa
     seen: list[tuple[float, int]] = []
 
     def look(now_s: float) -> float | None:
-        if busy.stepper.samples and (not seen or now_s < seen[0][0] + span_s):
-            seen.append((now_s, busy.stepper.samples))
+        if busy.block.version and (not seen or now_s < seen[0][0] + span_s):
+            seen.append((now_s, busy.block.version * batch))
             return span_s / 20
         return None if seen and now_s >= seen[0][0] + span_s else 0.01
 
     gc.collect()
     Threads(messages=vfb2.MESSAGES, costs=_costs(count), timeline_max=0).run(parties, look)
     (begin_s, before), (end_s, after) = seen[0], seen[-1]
-    steps = max(sum(busy.member.lags), 1)
-    return (after - before) / max(end_s - begin_s, 1e-9), busy.member.lag_sum / steps
+    lags = busy.party.lags
+    return (after - before) / max(end_s - begin_s, 1e-9), lags.total / max(lags.count, 1)
 
 
 def _certified(setting: Setting, batch: int, count: int) -> tuple[float, float]:
@@ -184,7 +182,6 @@ def _certified(setting: Setting, batch: int, count: int) -> tuple[float, float]:
 
 
 def _parties(setting: Setting, batch: int, count: int, target: float | None) -> list[Party]:
-    problem = Problem(setting.rows, LOGISTIC, L2, STRENGTH, setting.y_train)
     options = LinearOptions(
         method="svrg",
         passes=PASSES_MOST if target is not None else 1e6,
@@ -192,7 +189,7 @@ def _parties(setting: Setting, batch: int, count: int, target: float | None) -> 
         batch=batch,
         in_flight=IN_FLIGHT,
     )
-    blocks = setting.new_blocks()
+    blocks, problem = setting.new_blocks(), setting.problem()
     return vfb2.build(blocks, problem, options, labels_at=setting.names[:1], lanes=count, seed=1, secrets_seed=1)
 
 

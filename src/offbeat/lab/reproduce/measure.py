@@ -151,9 +151,12 @@ def _tuned(
 
 
 def base_job(seed: int = 0, **keys: Any) -> Job:
-    """What the published experiments share: l2 1e-4, no intercept, free serving, a fast network."""
+    """What the published experiments share: l2 1e-4, no intercept, free serving, a fast network, and the methods as
+    printed, with plain steps, a snapshot in each pass and no leaps."""
     runtime = RuntimeEntry(latency_s=2e-5, serving="free")
-    return Job(seed=seed, penalty=1e-4, intercept=False, optimum=False, runtime=runtime, certify_passes=1e6, **keys)
+    printed: dict[str, Any] = {"leap": False, "by_curvature": False, "survey_passes": 1.0}
+    common: dict[str, Any] = {"penalty": 1e-4, "intercept": False, "optimum": False, "runtime": runtime}
+    return Job(seed=seed, **{**common, **printed, **keys})
 
 
 class Kept:

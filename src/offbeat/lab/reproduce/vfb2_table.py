@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from offbeat.algorithms import afsgd_vp, vfb2
 from offbeat.data.matrix import stack_columns
 from offbeat.data.vertical import VerticalData
-from offbeat.families.setting import Setting, party_weights, prepare
+from offbeat.families.setting import Setting, model_of, party_weights, prepare
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce.measure import Kept
 from offbeat.lab.reproduce.vfb2_sets import LABELLED, PARTIES, SETS, STRENGTH, PrintedSet, load
@@ -20,9 +20,8 @@ from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2, NONCONVEX, Penalty
 from offbeat.learning.scores import accuracy
-from offbeat.party.conduct import Conduct
-from offbeat.party.member import LinearOptions
-from offbeat.party.survey import Problem
+from offbeat.party.lifecycle import Lifecycle
+from offbeat.party.linear_options import LinearOptions
 from offbeat.randomness import stream
 from offbeat.runtime.simulator import CostModel, Link, Simulator
 
@@ -124,12 +123,12 @@ def _seen_columns(setting: Setting) -> Setting:
 def _federated_and_pooled(setting: Setting, task: Task, seed: int, starts: Starts) -> dict[str, float]:
     options = replace(SVRG, passes=task.passes_most, target=task.certificate_most)
     parties = _run(vfb2, setting, task, options, setting.names[:LABELLED], seed, starts)
-    pooled, norm = _pooled_weights(setting, task, parties[0].member.conduct, seed, starts)
+    pooled, norm = _pooled_weights(setting, task, parties[0].party.lifecycle, seed, starts)
     test: Any = stack_columns([setting.test[name] for name in setting.names])
     return {
         "nonf": 100 * accuracy(np.asarray(test @ pooled), setting.y_test),
         "vfb2": _test_accuracy(setting, parties),
-        "certificate": parties[0].member.survey.history[-1].certificate,
+        "certificate": parties[0].party.survey.history[-1].certificate,
         "passes": parties[0].passes(),
         "nonf_norm": norm,
     }
@@ -143,7 +142,7 @@ def _half_labelled(setting: Setting, task: Task, seed: int, starts: Starts) -> d
     return {"half": _test_accuracy(setting, _run(afsgd_vp, setting, task, options, labelled, seed, starts))}
 
 
-SVRG = LinearOptions(method="svrg", patience_s=1e6)
+SVRG = LinearOptions(method="svrg", leap=False)
 
 
 def _run(
@@ -154,11 +153,11 @@ def _run(
     blocks, before = setting.new_blocks(), starts.get("blocks", {})
     for name, weights in before.items():
         blocks[name].set_weights(weights)
-    problem = Problem(setting.rows, LOGISTIC, setting.penalty, STRENGTH, setting.y_train)
-    options = replace(
-        options, snapshot_passes=task.snapshot_passes, by_curvature=task.problem == 14, zero_start=not before
+    by_curvature, spacing = task.problem == 14, float(task.snapshot_passes)
+    options = replace(options, survey_passes=spacing, by_curvature=by_curvature, zero_start=not before)
+    parties: list[Any] = family.build(
+        blocks, setting.problem(), options, labels_at=labelled, seed=seed, secrets_seed=seed
     )
-    parties: list[Any] = family.build(blocks, problem, options, labels_at=labelled, seed=seed, secrets_seed=seed)
     costs = CostModel(link=Link(latency_s=1e-4), lanes=2)
     outcome = Simulator(seed=seed, costs=costs, timeline_max=0, digest=False).run(parties)
     assert not outcome.stalled, outcome.stalled
@@ -167,10 +166,11 @@ def _run(
 
 
 def _test_accuracy(setting: Setting, parties: Sequence[Any]) -> float:
-    return 100 * setting.test_metrics(party_weights(parties))["test_accuracy"]
+    model = model_of({party.name: party.block for party in parties}, party_weights(parties))
+    return 100 * setting.test_metrics(model)["test_accuracy"]
 
 
-def _pooled_weights(setting: Setting, task: Task, conduct: Conduct, seed: int, starts: Starts) -> tuple[Floats, float]:
+def _pooled_weights(setting: Setting, task: Task, chosen: Lifecycle, seed: int, starts: Starts) -> tuple[Floats, float]:
     """Problem 13: the optimum. Problem 14, which has many: the same method on the pooled rows from there. With its
     gradient norm."""
     pooled: Any = stack_columns([setting.train[name] for name in setting.names])
@@ -179,7 +179,7 @@ def _pooled_weights(setting: Setting, task: Task, conduct: Conduct, seed: int, s
     else:
         starts["pooled"] = central.fit_by_curvature(
             pooled, setting.y_train, starts["pooled"], LOGISTIC, setting.penalty, STRENGTH,
-            eta=conduct.eta, batch=conduct.batch, passes=task.passes_most, norm_most=task.certificate_most,
+            eta=chosen.eta, batch=chosen.batch, passes=task.passes_most, norm_most=task.certificate_most,
             snapshot_passes=task.snapshot_passes, seed=seed,
         ).weights  # fmt: skip
     weights = np.asarray(starts["pooled"])

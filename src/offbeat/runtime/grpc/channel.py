@@ -42,6 +42,7 @@ class Channel:
         self.up = False
         self.met = False
         self.heard_s = time.monotonic()
+        self.round_trip_s = 0.0
         self.peer_verdict: str | None = None
         self.faults = 0
         self._codec = codec
@@ -52,6 +53,7 @@ class Channel:
         self._told_durable = 0
         self._verdict: str | None = None
         self._goodbye_generation = 0
+        self._tells_trip = False
         self._goodbye_written = False
         self._peer_gone = False
         self._closed = False
@@ -132,12 +134,14 @@ class Channel:
 
     # -- a stream -------------------------------------------------------------------------------------------------
 
-    def open(self, peer_accepted: int, abandon: Callable[[], object]) -> int:
-        """Let a new stream carry the link; the one before, if any, is dropped. Returns the stream's generation."""
+    def open(self, peer_accepted: int, abandon: Callable[[], object], round_trip_s: float = 0.0) -> int:
+        """Let a new stream carry the link; the one before, if any, is dropped. Returns the stream's generation.
+        `round_trip_s`: how long its greeting took; who has not greeted is told by the other side."""
         with self._changed:
             if self._closed:
                 raise BadFrame("this run has ended here")
             self.delivery.opened(peer_accepted)
+            self._tells_trip, self.round_trip_s = round_trip_s > 0, round_trip_s
             previous, self._abandon = self._abandon, abandon
             self.generation += 1
             self.up, self.met, self.heard_s = True, True, time.monotonic()
@@ -172,6 +176,9 @@ class Channel:
         quiet_until = time.monotonic() + self.beat_s
         with self._changed:
             while generation == self.generation:
+                if self._tells_trip:
+                    self._tells_trip, self._told_durable = False, self.delivery.durable
+                    return pack(Beat(self.delivery.durable, self.round_trip_s))
                 taken = self.delivery.take()
                 if taken is not None:
                     self._told_durable = self.delivery.durable
@@ -209,6 +216,8 @@ class Channel:
             self.delivery.acknowledge(packet.durable)
             if isinstance(packet, Bye):
                 self.peer_verdict = packet.verdict
+            elif isinstance(packet, Beat) and packet.round_trip_s > 0:
+                self.round_trip_s = packet.round_trip_s
             fresh = self._new(packet) if isinstance(packet, Data) else []
             # Still under the lock: a second stream must not overtake this one with later messages.
             if isinstance(packet, Data):

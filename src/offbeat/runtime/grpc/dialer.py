@@ -3,6 +3,7 @@
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -103,16 +104,18 @@ class Dialer:
             if "generation" in state:
                 yield from self.channel.packets(state["generation"])
 
+        began_s = time.monotonic()
         call = wire.stream_stream(f"/{SERVICE}/Join")(packets())
         late = threading.Timer(_WELCOME_WITHIN_S, call.cancel)
         late.daemon = True
         late.start()
         try:
             welcome = unpack(next(call), self.channel.delivery.bounds)
+            trip_s = min(time.monotonic() - began_s, 60.0)
             late.cancel()
             self._check(hello, welcome)
             assert isinstance(welcome, Welcome)
-            state["generation"] = self.channel.open(welcome.accepted, call.cancel)
+            state["generation"] = self.channel.open(welcome.accepted, call.cancel, trip_s)
         except (grpc.RpcError, StopIteration) as problem:
             self._complain(problem)
             return False

@@ -70,9 +70,10 @@ class Data(Packet, frozen=True, gc=False):
 
 
 class Beat(Packet, frozen=True, gc=False):
-    """A sign of life with an acknowledgement."""
+    """A sign of life with an acknowledgement. `round_trip_s`: how long the greeting took, from the side that knows."""
 
     durable: Number
+    round_trip_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
 
 
 class Bye(Packet, frozen=True, gc=False):

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from offbeat.message.codec import Codec
-from offbeat.party.contract import Broadcast, Effect, Event, Message, Party, PartyName, Received, Send
+from offbeat.party.contract import Broadcast, Effect, Event, Message, Party, PartyName, Send
 from offbeat.runtime.contract import Outcome
 
 
@@ -117,6 +117,10 @@ def _check_masked(where: str, words: np.ndarray) -> None:
         raise Violation(f"{where} with {small} of {words.size} words in the range of plain shares: not masked")
 
 
+MASK_STREAM = ("epoch", "kind", "survey", "asker", "tree")
+"""What tells one stream of mask words from another, beside giver and receiver."""
+
+
 class MasksUsedOnce(_Watcher):
     """A request is answered with one set of bytes for ever, and no two requests share a word of a mask stream."""
 
@@ -129,11 +133,9 @@ class MasksUsedOnce(_Watcher):
             if not isinstance(effect, Send):
                 continue
             kind, body = type(effect.body).__name__, effect.body
-            if kind == "ShareGiven":
-                self._given(now_s, (party.name, effect.to, _of(body, "epoch")), body)
-            elif kind == "PartialGiven":
-                stream = (party.name, effect.to, _of(body, "epoch"), _of(body, "asker"), _of(body, "tree"))
-                self._given(now_s, stream, body)
+            if kind in ("ShareGiven", "PartialGiven"):
+                names = [name for name in MASK_STREAM if name in body.__struct_fields__]
+                self._given(now_s, (party.name, effect.to, *(_of(body, name) for name in names)), body)
 
     def _given(self, now_s: float, stream: tuple[Any, ...], body: Message) -> None:
         first, words = _of(body, "first"), _of(body, "words")
@@ -141,7 +143,8 @@ class MasksUsedOnce(_Watcher):
         before = self.answers.setdefault((*stream, first), told)
         if before != told:
             raise Violation(f"at {now_s:g} s {stream[0]} answered request {first} of {stream[1]} with other bytes")
-        self._claim(now_s, stream, first, first + len(words))
+        by_row = getattr(body, "survey", 0) > 0 and len(words) > 0  # elsewhere a number stands for a whole answer
+        self._claim(now_s, stream, first, first + (len(words) if by_row else 1))
 
     def _claim(self, now_s: float, stream: tuple[Any, ...], first: int, stop: int) -> None:
         taken = self.taken.setdefault(stream, [])
@@ -184,20 +187,6 @@ class AppliedOnce(_Watcher):
             raise Violation(f"at {now_s:g} s {party.name} has stepped {moved} times for {len(known)} distinct updates")
         if moved < before:
             raise Violation(f"at {now_s:g} s {party.name} went back from version {before} to {moved}")
-
-
-def updates_named(kind: str, number: str, *, own_only: bool = False) -> Callable[..., Iterable[Any]]:
-    """Updates are messages of this kind, told apart by sender and this field; `own_only`: those a party sends."""
-
-    def updates(party: Party, event: Event, effects: Sequence[Effect]) -> Iterable[Any]:
-        found = [(party.name, body) for body in sent_bodies(effects)]
-        if isinstance(event, Received) and not own_only:
-            found.append((event.sender, event.body))
-        for sender, body in found:
-            if type(body).__name__ == kind and getattr(body, "point", -1) == -1:
-                yield sender, getattr(body, number)
-
-    return updates
 
 
 class LagWithin(_Watcher):

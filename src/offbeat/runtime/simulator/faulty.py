@@ -130,7 +130,8 @@ class FaultyLinks(Links):
         inbox, self._inboxes[index] = self._inboxes[index], []
         for sender, number, frame in inbox:
             self.rows.note(frame.sent_s, world.now, frame.code)
-            outages.deliver(index, Received(world.names[sender], frame.body), number, frame)
+            event = Received(world.names[sender], frame.body, world.round_trip_s)
+            outages.deliver(index, event, number, frame)
         for sender in {sender: None for sender, _, _ in inbox}:
             self.pump(index, sender)
 

@@ -83,7 +83,7 @@ class CalmLinks(Links):
         else:
             arrival = depart + self._latency_s + size * self._seconds_per_byte
         last = self._last[index]
-        event = Received(self.world.names[index], body)
+        event = Received(self.world.names[index], body, self.world.round_trip_s)
         for receiver in posting.to:
             if last[receiver] > arrival:
                 self._put_in_turn(depart, arrival, posting, event)

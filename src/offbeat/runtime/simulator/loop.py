@@ -113,6 +113,7 @@ class World:
         self.heap: list[Entry] = []
         self.wire: deque[Entry] = deque()
         self.latency_s = setting.costs.link.latency_s
+        self.round_trip_s = 2.0 * self.latency_s
         self.postings, self.trace = Postings(), Trace(keep=setting.digest)
         self.accounts = Accounts(self.names, self.postings, setting.timeline_max)
         self.routes: list[dict[PartyName | tuple[PartyName, ...], dict[type, Posting]]] = [{} for _ in parties]
@@ -261,7 +262,7 @@ class World:
         if posting.measure is not None:
             self.accounts.varying[posting.code] += posting.measure(body)
         self.order += 1
-        event = Received(self.names[index], body)
+        event = Received(self.names[index], body, self.round_trip_s)
         self.wire.append((self.now + self.latency_s, self.order, posting.to, posting.code, event))
 
     def wake(self, index: int, effect: Wake) -> None:

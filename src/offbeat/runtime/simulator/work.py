@@ -44,7 +44,7 @@ class Work:
         done = lane[0] = (free if free > now else now) + duration
         posting = self.computed[index]
         world.order += 1
-        heappush(world.heap, (done, world.order, posting.to, posting.code, Computed(effect.ticket)))
+        heappush(world.heap, (done, world.order, posting.to, posting.code, Computed(effect.ticket, None, duration)))
 
     def compute(self, index: int, effect: Compute) -> None:
         duration = self.slow[index] * self.work_s(effect.samples, effect.nonzeros)
@@ -55,17 +55,17 @@ class Work:
         lane = lanes.index(min(lanes))
         done = lanes[lane] = max(lanes[lane], self.world.now) + duration
         self.compute_s[index] += duration
-        self.begin(done, index, effect.ticket, effect.job)
+        self.begin(done, index, effect.ticket, effect.job, duration)
 
-    def begin(self, done: float, index: int, ticket: int, job: Callable[[], Any] | None) -> None:
+    def begin(self, done: float, index: int, ticket: int, job: Callable[[], Any] | None, duration: float = 0.0) -> None:
         """A job runs when its time has come."""
         world = self.world
         if world.outages is not None:
-            world.outages.later(done, index, lambda: Computed(ticket, job() if job is not None else None))
+            world.outages.later(done, index, lambda: Computed(ticket, job() if job is not None else None, duration))
         elif job is None:
-            world.tell(done, index, Computed(ticket))
+            world.tell(done, index, Computed(ticket, None, duration))
         else:
-            world.call(done, lambda: world.deliver(index, Computed(ticket, job())))
+            world.call(done, lambda: world.deliver(index, Computed(ticket, job(), duration)))
 
     def forget(self, index: int) -> None:
         """The party was down: its lanes are free from now on."""

@@ -1,0 +1,187 @@
+"""`offbeat bench race`: every asynchronous method against its rounds, in worlds where one should win and where not.
+
+Both sides are timed on the simulator's clock: how long until the model at which a leap has ended lies within a target
+of the least objective. Both run with the same job, once with their defaults and, unless --quick, once with the best of
+a few settings each. A ratio above 1 says how many times sooner the asynchronous side is there.
+
+    --job JOB.toml     the data, penalty, labels and seed of this job, instead of the sets below
+    --json             `cells`: pair, regime, target, async_s, sync_s, ratio (null where one side did not get there)
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import exp, log
+from typing import Any
+
+import msgspec
+
+from offbeat.data.assemble import VerticalData
+from offbeat.data.places import find_set
+from offbeat.errors import BadJob
+from offbeat.families.linear import LinearTraining
+from offbeat.families.vertical_data import load_data
+from offbeat.jobs.reading import read_job
+from offbeat.jobs.runtime import RuntimeEntry, costs_of, resolved
+from offbeat.jobs.vertical import DataEntry, Job
+from offbeat.lab.catalogue import Entry, LabOptions, LabResult
+from offbeat.runtime.simulator import Simulator
+
+PAIRS = (
+    ("vfb2-svrg", "vfb-svrg"),
+    ("vfb2-saga", "vfb-saga"),
+    ("afsvrg-vp", "fsvrg-vp"),
+    ("afsaga-vp", "fsaga-vp"),
+    ("vfb2-sgd", "vfb-sgd"),
+    ("afsgd-vp", "fsgd-vp"),
+)
+QUICK_PAIRS = PAIRS[:2]
+TARGETS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
+SLOWER = (1.4, 4.0, 16.0)
+PASSES = 60.0
+TUNED: tuple[dict[str, Any], ...] = ({}, {"survey_passes": 1.0}, {"batch": 256}, {"batch": 1024, "survey_passes": 1.0})
+SETS = ("uci_credit_card", "give_me_some_credit", "news20_ngrams_47k")
+GENERATED = ("credit-like@0.2", "known-logistic@0.2")
+PARTIES = ("bank", "shop", "telecom", "clinic")
+WAITS = ("slower", "round trip")
+"""Regimes whose names have one of these are those in which not waiting should pay."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One target in one world. Seconds are virtual; None: not reached."""
+
+    data: str
+    tuned: bool
+    pair: str
+    regime: str
+    target: float
+    async_s: float | None
+    sync_s: float | None
+    ratio: float | None
+
+
+def regimes(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Worlds by name, as changes to [runtime]."""
+    found: dict[str, dict[str, Any]] = {"nobody slow": {}}
+    for factor in SLOWER:
+        found |= {f"{name} {factor:g}x slower": {"slow": {name: factor}} for name in names}
+    listens = {"slow": {names[-1]: 4.0}, "serving": "slow"}
+    return found | {
+        "lognormal jitter": {"jitter": "lognormal"},
+        "exponential jitter": {"jitter": "exponential"},
+        "20 ms round trip": {"latency_s": 0.01},
+        "100 ms round trip": {"latency_s": 0.05},
+        "10 Mbit/s": {"bandwidth_mbit_s": 10.0},
+        f"{names[-1]} 4x slower, listener too": listens,
+    }
+
+
+def race(options: LabOptions) -> LabResult:
+    cells: list[Cell] = []
+    for title, job in _jobs(options):
+        data = load_data(job)
+        optimum = _optimum(job, data)
+        for pair in QUICK_PAIRS if options.quick else PAIRS:
+            cells += _pair_cells(title, job, data, optimum, pair, options)
+    return LabResult(_summary(cells), notes=_notes(cells), more={"cells": [asdict(cell) for cell in cells]})
+
+
+def _jobs(options: LabOptions) -> Iterable[tuple[str, Job]]:
+    if options.job is not None:
+        job = read_job(options.job)
+        if not isinstance(job, Job) or job.embeds:
+            raise BadJob(f"{options.job}: bench race takes a job of a linear method; this one is of {job.algorithm}.")
+        yield options.job.name, job
+        return
+    where = str(options.data_dir) if options.data_dir is not None else None
+    real = [name for name in SETS if find_set(name.removesuffix("_47k"), options.data_dir) is not None]
+    for name in (real[:1] or GENERATED[:1]) if options.quick else [*real, *GENERATED]:
+        limit = 3000 if options.quick else None
+        entry = DataEntry(set=name, dir=where if name in real else None, parties=list(PARTIES), limit_rows=limit)
+        yield name, Job(data=entry, seed=options.seed)
+
+
+def _optimum(job: Job, data: VerticalData) -> float:
+    found = LinearTraining(job, data).setting.optimum(job.seed)
+    if found is None:
+        raise BadJob(
+            "The least objective of this job is not known, so nothing can be timed to it. Use a penalty above 0."
+        )
+    return found
+
+
+def _pair_cells(
+    title: str, job: Job, data: VerticalData, optimum: float, pair: tuple[str, str], options: LabOptions
+) -> list[Cell]:
+    cells = []
+    for regime, world in regimes(data.names).items():
+        for tuned in (False,) if options.quick else (False, True):
+            times = [_best_times(job, data, optimum, name, world, tuned) for name in pair]
+            for target, async_s, sync_s in zip(TARGETS, *times, strict=True):
+                ratio = sync_s / async_s if async_s and sync_s else None
+                cells.append(Cell(title, tuned, " / ".join(pair), regime, target, async_s, sync_s, ratio))
+        shown = [f"{cell.ratio:.2f}" if cell.ratio else "-" for cell in cells[-len(TARGETS) :]]
+        options.say(f"{title}, {' / '.join(pair)}, {regime}: {' '.join(shown)}")
+    return cells
+
+
+def _best_times(
+    job: Job, data: VerticalData, optimum: float, name: str, world: Mapping[str, Any], tuned: bool
+) -> list[float | None]:
+    tries = [_times(job, data, optimum, name, world, keys) for keys in (TUNED if tuned else TUNED[:1])]
+    return [min((time for time in times if time is not None), default=None) for times in zip(*tries, strict=True)]
+
+
+def _times(
+    job: Job, data: VerticalData, optimum: float, name: str, world: Mapping[str, Any], keys: Mapping[str, Any]
+) -> list[float | None]:
+    """When each target was met, in virtual seconds from the first step on."""
+    runtime = RuntimeEntry(**world)
+    changes = {"algorithm": name, "runtime": runtime, "passes": PASSES, "target": None, "optimum": False, **keys}
+    wanted = resolved(msgspec.structs.replace(job, **changes))
+    training = LinearTraining(wanted, data, optimum=optimum)
+    simulator = Simulator(seed=job.seed, costs=costs_of(wanted.runtime), timeline_max=0, digest=False)
+    outcome = simulator.run(training.parties)
+    leaps = [(time_s, value[1] - optimum) for time_s, _, what, value in outcome.observations if what == "leap"]
+    return [next((time_s for time_s, left in leaps if left <= target), None) for target in TARGETS]
+
+
+def _summary(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """For each set, pair and kind of settings: the worst cell and the geometric means."""
+    rows = []
+    for key in dict.fromkeys((cell.data, cell.tuned, cell.pair) for cell in cells):
+        own = [cell for cell in cells if (cell.data, cell.tuned, cell.pair) == key and cell.ratio is not None]
+        if not own:
+            continue
+        worst = min(own, key=lambda cell: cell.ratio or 0.0)
+        waits = [cell for cell in own if any(word in cell.regime for word in WAITS)]
+        rows.append(
+            {
+                "data": key[0],
+                "settings": "tuned" if key[1] else "defaults",
+                "pair": key[2],
+                "cells": len(own),
+                "worst": worst.ratio,
+                "worst in": f"{worst.regime}, {worst.target:g}",
+                "geometric mean": _mean(own),
+                "where waiting costs": _mean(waits),
+            }
+        )
+    return rows
+
+
+def _mean(cells: Sequence[Cell]) -> float | None:
+    ratios = [cell.ratio for cell in cells if cell.ratio is not None]
+    return exp(sum(map(log, ratios)) / len(ratios)) if ratios else None
+
+
+def _notes(cells: Sequence[Cell]) -> list[str]:
+    unreached = sum(cell.ratio is None for cell in cells)
+    return [
+        "A ratio above 1: the asynchronous side is so many times sooner at the target. Virtual seconds, one seed.",
+        f"{len(cells)} cells, {unreached} of them reached by one side only or by none.",
+        "'where waiting costs': regimes in which somebody is slower or a round trip takes 20 ms or more.",
+    ]
+
+
+ENTRIES = (Entry("race", "Time to a target: every asynchronous method against its rounds, by regime", race),)

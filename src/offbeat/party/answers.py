@@ -1,0 +1,80 @@
+"""A party's shares: what it answers when somebody may ask for the products of rows with its block."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offbeat.errors import OutOfRange
+from offbeat.learning.ranges import fixed_point
+from offbeat.party.contract import Effect, PartyName
+from offbeat.party.expected import expect
+from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareAsked
+
+if TYPE_CHECKING:
+    from offbeat.party.linear import LinearParty
+
+RETURNS_MOST = 64
+"""How often a block may return to the last survey's point before the run counts as diverged."""
+
+
+class Answers:
+    """Shares of one block, in words, with masks."""
+
+    def __init__(self, party: "LinearParty") -> None:
+        self.party, self.sums, self.block, self.problem = party, party.sums, party.block, party.problem
+        self.returned = 0
+
+    def survey(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
+        """The share of these rows at the frozen point."""
+        survey, start, stop = self.party.survey, ask.first, ask.first + ask.count
+        its_own = start in survey.summed_by.get(asker, ()) and survey.chunks[start] == stop
+        now = survey.frozen is not None and its_own
+        expect(now, asker, f"a question about rows {start} to {stop}, not its to ask now")
+        count = self.problem.outputs * ask.count
+
+        def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
+            share = survey.shares_of(start, stop)
+            return fixed_point(share, mask, at, self.sums.scale, self.sums.limit, "A share")
+
+        terms = (count, self.block.version, self.block.nonzeros(start, stop))
+        return self.sums.answer(asker, (SURVEY, ask.survey, start), ask.count, encode, *terms)
+
+    def products(self, asker: PartyName, number: int, start: int, stop: int) -> list[Effect]:
+        """The share of a block of rows, from the weights as they are."""
+
+        def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
+            return self._in_range(start, stop, mask, at)
+
+        count = self.problem.outputs * (stop - start)
+        terms = (count, self.block.version, self.block.nonzeros(start, stop))
+        return self.sums.answer(asker, (PRODUCTS, 0, number), 1, encode, *terms)
+
+    def given(self, asker: PartyName, number: int, share: np.ndarray, version: int) -> list[Effect]:
+        """The same from a share that a lane computed at an earlier version."""
+
+        def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
+            return fixed_point(share, mask, at, self.sums.scale, self.sums.limit, "A share")
+
+        return self.sums.answer(asker, (PRODUCTS, 0, number), 1, encode, len(share), version)
+
+    def _in_range(self, start: int, stop: int, mask: Any, at: int) -> np.ndarray:
+        """The block's share in words. Where steps were so long that it does not fit any more, the block returns to
+        where the last survey ended, and the next one shortens the steps."""
+        block, scale, limit = self.block, self.sums.scale, self.sums.limit
+        try:
+            return block.answer(start, stop, None, mask, at, scale, limit)
+        except OutOfRange:
+            if not self.go_back():
+                raise
+            return block.answer(start, stop, None, mask, at, scale, limit)
+
+    def go_back(self) -> bool:
+        """The living block returns to where the last leap ended, if there is such a point."""
+        party = self.party
+        point = party.survey.last_point()
+        if point is None or self.returned >= RETURNS_MOST:
+            return False
+        self.returned += 1
+        party.brake /= 2.0
+        self.block.set_weights(point)
+        return True

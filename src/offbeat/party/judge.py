@@ -1,0 +1,122 @@
+"""When to look how good the model is, whom that look waits for, and when a run ends.
+
+All of it is the chair's; the other parties keep the same numbers for the case that they take the chair over.
+"""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offbeat.party.contract import Effect
+from offbeat.party.linear_options import remedy
+from offbeat.party.survey import Certified
+
+if TYPE_CHECKING:
+    from offbeat.party.linear import LinearParty
+
+DIVERGED_FACTOR = 10.0
+WAITING_WORTH = 1.5
+"""A survey, and a dominator's next question, do not wait for a party that makes them take longer by this factor."""
+
+
+class Judge:
+    """The judgement of one party's runs."""
+
+    def __init__(self, party: "LinearParty") -> None:
+        self.party, self.options = party, party.options
+        self.closing = self.time_up = False
+        self.final = False  # the current survey was begun to end the run
+        self.due = self.marked_passes = 0.0  # in passes of steps; in all passes
+        self.start_objective = self._objective_at_zero()
+
+    def survey_if_due(self) -> list[Effect]:
+        """The chair, after a step or a table: is it time to look how good the model is, or to end?"""
+        return self.begin_survey() if self.survey_is_due() else []
+
+    def survey_is_due(self, ahead: float = 0.0) -> bool:
+        """The chair; `ahead`: after so many passes more than were made."""
+        if not self.party.roster.is_chair or self.party.lifecycle.halted or self.closing or self.party.survey.under_way:
+            return False
+        self.closing = self._over(self.passes() + ahead)
+        return self.closing or self.party.role.passes() + ahead >= self.due
+
+    def passes(self) -> float:
+        """How often everybody has gone through the rows: by steps, and by surveys that are certified."""
+        return self.party.role.passes() + len(self.party.survey.history)
+
+    def _over(self, passes: float) -> bool:
+        """Passes and seconds, whichever is later."""
+        return passes >= self.options.passes and self.time_up
+
+    def begin_survey(self) -> list[Effect]:
+        """The chair: look how good the model is, at the point the run has come to."""
+        self.final = self.closing
+        self.marked_passes = self.passes()
+        self.due = self.party.role.passes() + self.party.lifecycle.spacing
+        return self.party.survey.begin(0 if self.final else self._not_waited_for())  # the last one is certified
+
+    def _not_waited_for(self) -> int:
+        """Whose work a survey does not wait for, as bits by place: whoever makes it take longer by half."""
+        if not self.options.asynchronous:
+            return 0
+        seconds = {**self.party.sums.seconds, self.party.name: self.party.sums.own_seconds}
+        half = self.party.problem.rows / 2
+        times = sorted(seconds.get(name, 0.0) * half for name in self.party.roster.names)
+        trips = 2.0 * self.party.round_trip_s
+        waited = times[-1]
+        for time in reversed(times[:-1]):
+            if waited + trips > WAITING_WORTH * (time + trips):
+                waited = time
+        slow = [seconds.get(name, 0.0) * half > waited and name != self.party.name for name in self.party.roster.names]
+        return sum(1 << place for place, is_slow in enumerate(slow) if is_slow)
+
+    def judge(self, news: Certified) -> list[Effect]:
+        """The chair: a survey is over. End, or go on."""
+        passes = self.passes()
+        target = self.options.target
+        if not isfinite(news.objective) or news.objective > DIVERGED_FACTOR * self.start_objective:
+            return self.party.end(
+                "diverged", f"the objective rose beyond ten times its start; {remedy(self.party.problem)}"
+            )
+        if target is not None and news.certificate <= target:
+            return self.party.end(
+                "target", f"the certificate {news.certificate:.3g} is at or below the target {target:g}"
+            )
+        if self.closing and not self._over(passes):
+            self.closing = False
+        if not self.closing:
+            return self.survey_if_due() or self.party.role.resume()
+        if not self.final:  # this survey had begun before the last pass was over
+            return self.begin_survey()
+        return self.party.end("passes", self._passes_reason(news))
+
+    def _passes_reason(self, last: Certified) -> str:
+        """The certificate is that of the model that is kept, as it is in the record."""
+        best = self.best_worth_keeping()
+        certificate = next((news for news in self.party.survey.history if news.survey == best), last).certificate
+        made = f"{self.passes():.4g} passes were made ({self.options.passes:g} passes and {self.options.seconds:g} s "
+        reason = f"{made}were asked for at least); the certificate is {certificate:.3g}"
+        return f"{reason}, above the target {self.options.target:g}" if self.options.target is not None else reason
+
+    def best_worth_keeping(self) -> int:
+        """The best certified survey; none (the zero start) where even that one is worse than the start."""
+        best = [news for news in self.party.survey.history if news.survey == self.party.survey.best]
+        return self.party.survey.best if best and best[-1].objective <= self.start_objective * (1 + 1e-9) else -1
+
+    def _objective_at_zero(self) -> float:
+        problem = self.party.problem
+        if problem.labels is None:
+            return 0.0
+        losses = problem.loss.value(np.zeros((problem.outputs, problem.rows)), problem.labels)
+        return float((losses * problem.weights if len(problem.weights) else losses).sum()) / problem.rows
+
+    _PLAIN = ("closing", "time_up", "final", "due", "marked_passes")
+
+    def snapshot(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._PLAIN}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for name in self._PLAIN:
+            setattr(self, name, state[name])

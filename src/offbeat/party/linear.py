@@ -1,0 +1,590 @@
+"""What every party of a linear vertical method does, whatever the method: agree on keys, answer sums, take part in
+surveys, begin, be lost, come back, halt. A method adds its own *role*: what to ask, and what to do with a product.
+
+Messages arrive once and in order (`runtime/delivery.py` sees to that), so nothing here is asked for twice. Every
+message of the training names its roster epoch: an older one is of no use any more, a newer one waits until this party
+has heard of that roster.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from offbeat.errors import BadJob, OutOfRange, UnexpectedEvent
+from offbeat.learning import metric as metrics
+from offbeat.learning.blocks import Block, finish_product
+from offbeat.learning.sampling import Schedule
+from offbeat.learning.steps import Constants
+from offbeat.party import lifecycle, masked_sum, smoothness, survey
+from offbeat.party.answers import Answers
+from offbeat.party.contract import (
+    END,
+    Computed,
+    Effect,
+    Event,
+    Finish,
+    Message,
+    Observe,
+    Party,
+    PartyName,
+    PeerBack,
+    PeerLost,
+    Received,
+    Send,
+    Started,
+    State,
+    Wake,
+    Woken,
+)
+from offbeat.party.expected import expect
+from offbeat.party.judge import Judge
+from offbeat.party.lag import LagCounts
+from offbeat.party.lifecycle import LABELS_LOST_S, Lifecycle
+from offbeat.party.linear_options import LinearOptions
+from offbeat.party.masked_sum import CERTIFICATE, KINDS, POINTS, PROBES, PRODUCTS, SURVEY, MaskedSum, ShareAsked, Sum
+from offbeat.party.problem import Problem
+from offbeat.party.roster import Roster
+from offbeat.party.scalars import decode
+from offbeat.party.stepper import Stepper
+from offbeat.party.survey import Certified, FindLeap, Survey
+from offbeat.party.tables import Refresh
+from offbeat.party.works import Charged, Works
+from offbeat.randomness import secret_bytes
+
+MESSAGES = (*masked_sum.MESSAGES, *survey.MESSAGES, *lifecycle.MESSAGES)
+HELD_MOST = 4096
+TIME_UP, LABELS_LOST = 1, 2
+"""Tokens of the timers."""
+
+
+class Role(Protocol):
+    """What a method adds to a party."""
+
+    def begun(self) -> list[Effect]:
+        """Step size and batch are known; training may start."""
+
+    def product(self, done: Sum) -> list[Effect]:
+        """A sum at the current blocks is known."""
+
+    def asked(self, asker: PartyName, number: int) -> list[Effect]:
+        """A peer asks for this party's share of a block of rows."""
+
+    def worked(self, work: Any, event: Computed) -> list[Effect]:
+        """The time for this work of the role's has gone by."""
+
+    def resume(self) -> list[Effect]:
+        """A survey is over: go on, where it made a pause."""
+
+    def is_stepping(self) -> bool:
+        """Whether steps are under way or waiting."""
+
+    def rostered(self) -> list[Effect]:
+        """There is a new roster epoch; every open question is void."""
+
+    def passes(self) -> float:
+        """How many passes the run has made, as this party knows it."""
+
+
+class LinearParty:
+    """The machinery around one role."""
+
+    def __init__(
+        self,
+        *,
+        name: PartyName,
+        names: tuple[PartyName, ...],
+        active: tuple[PartyName, ...],
+        block: Block,
+        problem: Problem,
+        options: LinearOptions,
+        run: str,
+        secret: bytes,
+        seed: int,
+    ) -> None:
+        self.name, self.block, self.problem, self.options, self.seed = name, block, problem, options, seed
+        self.roster = Roster(name, names, active)
+        self.sums = MaskedSum(roster=self.roster, run=run, secret=secret, options=options.sums, outputs=problem.outputs)
+        self.lifecycle = Lifecycle(self.roster, options.on_loss)
+        self.works = Works(Refresh, FindLeap)
+        self.survey = Survey(
+            roster=self.roster, problem=problem, block=block, sums=self.sums, works=self.works, leaps=options.leap
+        )
+        self.survey.starts_at_zero = options.zero_start and options.method != "sgd"
+        self.schedule: Schedule | None = None
+        self.lags = LagCounts()
+        self.round_trip_s = 0.0
+        self.brake = 1.0  # what steps are multiplied by until the next survey
+        self.measuring = False
+        self.measured: Constants | None = None  # the chair
+        self.stepper = Stepper(self)
+        self.answers = Answers(self)
+        self.judge = Judge(self)
+        self.held: list[Received] = []  # of a roster that this party has not heard of yet
+        self.waiting: list[tuple[PartyName, ShareAsked]] = []  # questions ahead of their time
+        self.role: Role
+        self.handlers: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
+            masked_sum.ShareAsked: self._on_asked,
+            masked_sum.ShareGiven: self._on_given,
+            masked_sum.PartialGiven: self._on_partial,
+            lifecycle.Begin: self._on_begin,
+            survey.Mark: self._on_mark,
+            survey.Products: self.survey.on_products,
+            survey.Leap: self.survey.on_leap,
+            survey.TablePart: self.survey.on_table,
+            survey.Taken: self._on_taken,
+            survey.Certified: self._on_certified,
+        }
+        self.without_epoch: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
+            masked_sum.KeyOffered: self._on_key,
+            lifecycle.Ready: self._on_ready,
+            lifecycle.RosterNamed: self._on_roster,
+            lifecycle.Alarm: self._on_alarm,
+            lifecycle.Halt: self._on_halt,
+        }
+        self.other_events: dict[type, Callable[[Any], list[Effect]]] = {
+            Started: self._on_started,
+            Computed: self._on_computed,
+            Woken: self._on_woken,
+            PeerLost: self._on_lost,
+            PeerBack: self._on_back,
+        }
+
+    def attach(
+        self,
+        role: Role,
+        handlers: Mapping[type[Message], Callable[[PartyName, Any], list[Effect]]],
+        works: tuple[type, ...],
+    ) -> None:
+        """Give the party its role, and the role's own messages and kinds of work."""
+        self.role = role
+        self.works.know(*works)
+        self.handlers.update(handlers)
+        self.survey.is_stepping = role.is_stepping
+        self.survey.step_along_mean = self.stepper.step_along_mean
+        self.survey.go_back = self.answers.go_back
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Effect]:
+        try:
+            if type(event) is Received:
+                body = event.body
+                handler = self.handlers.get(type(body))
+                if handler is None:
+                    return self._on_other(event)
+                if body.epoch == self.roster.epoch:  # type: ignore[attr-defined]
+                    return handler(event.sender, body)
+                return self._of_another_epoch(event)
+            return self.other_events[type(event)](event)
+        except OutOfRange as problem:
+            return [Observe("range", str(problem)), *self.alarm("range", f"{self.name}: {problem}")]
+
+    def _on_other(self, event: Received) -> list[Effect]:
+        handler = self.without_epoch.get(type(event.body))
+        if handler is None or event.sender not in self.roster.everybody:
+            raise UnexpectedEvent(
+                f"{self.name} got {type(event.body).__name__} from {event.sender}, which has no place in this "
+                "protocol. Are both sides running the same job?"
+            )
+        self.round_trip_s = max(self.round_trip_s, event.round_trip_s)
+        return handler(event.sender, event.body)
+
+    def _of_another_epoch(self, event: Received) -> list[Effect]:
+        if event.body.epoch > self.roster.epoch and self.options.on_loss == "continue":  # type: ignore[attr-defined]
+            expect(len(self.held) < HELD_MOST, event.sender, "more than can be kept, for a roster nobody has named")
+            self.held.append(event)
+        return []
+
+    def _on_started(self, event: Started) -> list[Effect]:
+        self.options.check_labels(self.problem, self.sums.limit, len(self.roster.names))
+        self._choose_metric()
+        return [*self.sums.offer_key(), *self._say_ready()]
+
+    def _choose_metric(self) -> None:
+        """Steps by the curvature where that can be known; the chair's constant has a metric of its own."""
+        kind = self.options.metric_for(self.block)
+        second = np.full((self.problem.outputs, self.problem.rows), self.problem.loss.curvature)
+        self.block.step_by_curvature(second, kind)
+        self._move_constant(self.problem.loss.curvature)
+
+    def _move_constant(self, curvature: float) -> None:
+        moves = self.problem.intercept and self.roster.is_chair
+        steep = 1.0 / max(curvature, 1e-12) if self.block.metric_kind != metrics.NONE else self.options.constant_metric
+        self.block.move_constant(np.full(self.problem.outputs, steep if moves else 0.0))
+
+    def _on_key(self, sender: PartyName, body: masked_sum.KeyOffered) -> list[Effect]:
+        self.sums.take_key(sender, body)
+        return self._say_ready()
+
+    def _say_ready(self) -> list[Effect]:
+        if not self.sums.ready or self.lifecycle.begun:
+            return []
+        if not self.roster.is_chair:
+            return [Send(self.roster.chair, lifecycle.Ready())]
+        return self._measure()
+
+    def _on_ready(self, sender: PartyName, body: lifecycle.Ready) -> list[Effect]:
+        self.lifecycle.ready.add(sender)
+        return self._measure()
+
+    # -- beginning -----------------------------------------------------------------------------------------------
+
+    def _measure(self) -> list[Effect]:
+        """The chair: everybody is ready, so ask how steep the problem is, once; SVRG and SAGA begin with a survey,
+        which at the zero start needs no sums and tells how long the parties take for a row."""
+        waits = not (self.roster.is_chair and self.sums.ready and self.lifecycle.all_ready)
+        if waits or self.lifecycle.begun or self.measuring:
+            return []
+        self.measuring = True
+        words = smoothness.length_of(self.block)
+        ask = self.sums.ask(PROBES, 0, 0, words, words, self.block.version)
+        return [*ask, *(self.judge.begin_survey() if self.options.method != "sgd" else [])]
+
+    def _own_probes(self) -> np.ndarray:
+        return smoothness.own_part(self.block, self.sums.joint_coin(), self.problem.loss.curvature, self.sums.scale)
+
+    def _on_measured(self, done: Sum) -> list[Effect]:
+        total = decode(done.words, self.sums.scale) + self._own_probes()
+        found = smoothness.constants(total, self.block, self.sums.joint_coin(), self.sums.scale)
+        penalised = found.smoothness + (self.problem.strength if found.plain else 0.0)
+        self.measured = found._replace(smoothness=penalised)
+        return self._begin()
+
+    def _begin(self) -> list[Effect]:
+        """The chair: when all is known, choose step and batch."""
+        if self.measured is None or self.survey.under_way or self.lifecycle.begun:
+            return []
+        own = self.sums.own_seconds
+        trip_rows = self.round_trip_s / own if own > 0.0 else 0.0
+        eta, batch = self.options.choose(self.measured, self.problem.rows, trip_rows)
+        constants = self.measured[:2] if self.options.step is None else (0.0, 0.0)
+        if self.measured.smoothness > 0.0:
+            self.survey.pilot.pace_most = max(1.0, 1.0 / (self.measured.smoothness * eta))
+        spacing = self.options.spacing(self.measured, self.problem.rows, trip_rows)
+        chosen = lifecycle.Begin(self.roster.epoch, eta, batch, *constants, spacing)
+        return [*self.lifecycle.begin(chosen), *self._begun()]
+
+    def _on_begin(self, sender: PartyName, body: lifecycle.Begin) -> list[Effect]:
+        return self._begun() if self.lifecycle.on_begin(sender, body) else []
+
+    def _begun(self) -> list[Effect]:
+        batch = min(self.lifecycle.batch, self.problem.rows)
+        self.schedule = Schedule(self.problem.rows, batch, self.seed)
+        self.sums.stride = batch * self.problem.outputs
+        clock = Wake(self.options.seconds, TIME_UP)  # whoever takes the chair over needs it too
+        if not self.roster.is_chair:
+            return [clock, *self.role.begun(), *self._answer_waiting()]
+        self.judge.due = self.role.passes() + self.lifecycle.spacing
+        survey = self.judge.survey_if_due()
+        return [clock, *self.role.begun(), *survey]
+
+    # -- questions and answers -----------------------------------------------------------------------------------
+
+    def _on_asked(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
+        if not 0 <= ask.kind < len(KINDS) or not self.sums.may_ask(asker, ask.kind):
+            expect(False, asker, f"a question of kind {ask.kind}, which is not its to ask")
+        if ask.survey > self.survey.current or (ask.kind == PRODUCTS and self.schedule is None):
+            return self._answer_later(asker, ask)
+        self.sums.seen[asker] = ask.version
+        if ask.kind == PRODUCTS:
+            return self.role.asked(asker, ask.first)
+        if ask.kind == PROBES:
+            expect(not self.lifecycle.begun and (ask.survey, ask.first) == (0, 0), asker, "a probe after the beginning")
+            return self.sums.answer_scalars(asker, ask, self._own_probes(), self.block.version)
+        expect(ask.survey == self.survey.current, asker, f"a question about survey {ask.survey}, which is over")
+        return self.answers.survey(asker, ask) if ask.kind == SURVEY else self.survey.answer_scalars(asker, ask)
+
+    def _answer_later(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
+        """The question has overtaken the chair's word to begin, or its mark, or the work that a mark waits for."""
+        expect(ask.survey <= self.survey.current + 1, asker, f"a question about survey {ask.survey}, long before it")
+        expect(len(self.waiting) < HELD_MOST, asker, "more questions ahead of their time than can be kept")
+        self.waiting.append((asker, ask))
+        return []
+
+    def _answer_waiting(self) -> list[Effect]:
+        waiting, self.waiting = self.waiting, []
+        effects: list[Effect] = []
+        for asker, ask in waiting:
+            effects += self._on_asked(asker, ask)
+        return effects
+
+    def _on_mark(self, sender: PartyName, body: survey.Mark) -> list[Effect]:
+        return [*self.survey.on_mark(sender, body), *self._answer_waiting()]
+
+    def after_work(self) -> list[Effect]:
+        """No step and no table is under way: what a mark put off is done now."""
+        if self.survey.marked <= self.survey.current:
+            return []
+        return [*self.survey.freeze_as_marked(), *self._answer_waiting()]
+
+    def _on_given(self, sender: PartyName, body: masked_sum.ShareGiven) -> list[Effect]:
+        done = self.sums.collect(sender, body)
+        if done is None:
+            return []
+        return self.role.product(done) if done.kind == PRODUCTS else self._summed(done)
+
+    def _on_partial(self, sender: PartyName, body: masked_sum.PartialGiven) -> list[Effect]:
+        expect(self.sums.trees is not None, sender, "a sum over a tree, where there is none")
+        effects, done = self.sums.collect_partial(sender, body)
+        if done is None:
+            return effects
+        return [*effects, *(self.role.product(done) if done.kind == PRODUCTS else self._summed(done))]
+
+    def _summed(self, done: Sum) -> list[Effect]:
+        if done.kind == SURVEY:
+            return self.survey.on_products_summed(done)
+        if done.kind == POINTS:
+            return self.survey.on_inner_products(done)
+        if done.kind == PROBES:
+            return self._on_measured(done)
+        assert done.kind == CERTIFICATE
+        self.survey.others = decode(done.words, self.sums.scale)
+        return self._certify()
+
+    def _certify(self) -> list[Effect]:
+        """The chair: when everything is here, say how good the model is, and judge it."""
+        certified = self.survey.certify()
+        if certified is None:
+            return []
+        effects, news = certified
+        observed: list[Effect] = [*effects, Observe("certificate", _plain(news, self.judge.marked_passes))]
+        return [*observed, *(self.judge.judge(news) if self.lifecycle.begun else self._begin())]
+
+    def finish_product(self, done: Sum, start: int, stop: int, own: np.ndarray | None = None) -> np.ndarray:
+        """At a label holder: the derivatives, from the others' total and the own share, taken now where not given."""
+        problem = self.problem
+        assert problem.labels is not None
+        own = self.block.share(start, stop) if own is None else own
+        _, theta = finish_product(
+            done.words, own, start, problem.labels, problem.loss, self.sums.scale, problem.weights
+        )
+        return theta
+
+    def _on_computed(self, event: Computed) -> list[Effect]:
+        work = self.works.end(event.ticket)
+        if work is None or type(work) is Charged or self.lifecycle.halted:  # the model that is kept moves no more
+            return []
+        if type(work) is Refresh:
+            return self._on_refreshed(work, event.seconds)
+        if type(work) is FindLeap:
+            return self.survey.on_find(work)
+        return self.role.worked(work, event)
+
+    def note_seconds(self, seconds: float, rows: float) -> None:
+        """How long this party takes for a row, smoothed: a product and a step, which are half of it each."""
+        if seconds > 0.0:
+            before = self.sums.own_seconds
+            self.sums.own_seconds += (seconds / rows - before) * (0.02 if before else 1.0)
+
+    # -- the table of a survey -----------------------------------------------------------------------------------
+
+    def _on_refreshed(self, work: Refresh, seconds: float) -> list[Effect]:
+        tables = self.survey.tables
+        self.note_seconds(seconds, (tables.chunks[work.start] - work.start) / 2)
+        if not tables.done(work):
+            return []
+        if not tables.working:
+            self._take_all()
+        effects = [*self.survey.on_refreshed(), *tables.work()]
+        if not self.survey.is_working():
+            effects += self.after_work()
+        effects += self._certify()
+        return [*effects, *self.judge.survey_if_due()] if self.roster.is_chair and self.lifecycle.begun else effects
+
+    def _take_all(self) -> None:
+        """All rows are refreshed from the newest table: step along the mean gradient, by the curvature there."""
+        if self.options.method != "sgd":
+            self._follow_curvature(self.block.table)
+            self.brake = 1.0
+
+    def _follow_curvature(self, derivatives: np.ndarray) -> None:
+        loss = self.problem.loss
+        if loss.second_from_derivative is not None and self.block.metric_kind != metrics.NONE:
+            second = loss.second_from_derivative(derivatives)
+            self.block.step_by_curvature(second, self.block.metric_kind)
+            self._move_constant(float(second.mean()))
+
+    def _on_taken(self, sender: PartyName, body: survey.Taken) -> list[Effect]:
+        self.survey.on_taken(sender, body)
+        return self.judge.survey_if_due()
+
+    def _on_certified(self, sender: PartyName, body: Certified) -> list[Effect]:
+        self.survey.on_certified(sender, body)
+        return self.role.resume() if self.lifecycle.begun else []
+
+    # -- the roster ----------------------------------------------------------------------------------------------
+
+    def _on_lost(self, event: PeerLost) -> list[Effect]:
+        renames, ends = self.lifecycle.on_lost(event.peer)
+        effects: list[Effect] = [Observe("lost", event.peer)]
+        if ends:
+            return [*effects, *self.end("peer-lost", ends)]
+        if self.lifecycle.without_labels:
+            return [*effects, Wake(LABELS_LOST_S, LABELS_LOST)]
+        return [*effects, *self.lifecycle.name_roster(), *self._enter_roster()] if renames else effects
+
+    def _on_back(self, event: PeerBack) -> list[Effect]:
+        effects: list[Effect] = [Observe("back", event.peer)]
+        if not self.lifecycle.on_back(event.peer):
+            return effects
+        return [*effects, *self.lifecycle.name_roster(), *self._enter_roster()]
+
+    def _on_roster(self, sender: PartyName, body: lifecycle.RosterNamed) -> list[Effect]:
+        before = self.roster.snapshot()
+        if not self.lifecycle.on_roster(sender, body):
+            return []
+        try:
+            self.options.sums.check_roster(len(self.roster.names))
+        except BadJob as problem:
+            self.roster.restore(before)  # no question of such a roster is answered
+            return [Send(sender, lifecycle.Alarm("peer-lost", f"too few parties are left to hide a share: {problem}"))]
+        return self._enter_roster()
+
+    def _enter_roster(self) -> list[Effect]:
+        """Every open question is void: its masks belonged to the old roster."""
+        try:
+            self.sums.enter_epoch()
+        except BadJob as problem:
+            return self.alarm("peer-lost", f"too few parties are left to hide a share: {problem}")
+        self.survey.enter_epoch()
+        self.waiting = []
+        self._move_constant(self.problem.loss.curvature)
+        effects: list[Effect] = []
+        self.measuring, self.measured = False, None
+        if self.lifecycle.begun:
+            effects = self.role.rostered()
+            if self.roster.is_chair and (self.judge.closing or self.options.method != "sgd"):
+                effects += self.judge.begin_survey()
+        else:
+            effects = self._say_ready()
+        held, self.held = self.held, []
+        for event in held:
+            effects += self.handle(event)
+        return effects
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def _on_woken(self, event: Woken) -> list[Effect]:
+        if self.lifecycle.halted:
+            return []
+        if event.token == END:
+            return self.alarm("stopped", f"stopped by the owner of '{self.name}'")
+        if event.token == TIME_UP:
+            self.judge.time_up = True  # synchronous rounds look after each round
+            return self.judge.survey_if_due() if self.lifecycle.begun and self.options.asynchronous else []
+        if event.token == LABELS_LOST and self.lifecycle.without_labels:
+            self._keep(self.survey.best)
+            return [Finish("peer-lost", "every party with labels was lost")]
+        return []
+
+    def _on_alarm(self, sender: PartyName, body: lifecycle.Alarm) -> list[Effect]:
+        return self.end(body.verdict, body.reason) if self.roster.is_chair else []
+
+    def _on_halt(self, sender: PartyName, body: lifecycle.Halt) -> list[Effect]:
+        expect(sender in self.roster.active and body.best >= -1, sender, f"the word to keep survey {body.best}")
+        if self.lifecycle.halted:
+            return []
+        self._keep(body.best)
+        return self.lifecycle.on_halt(body)
+
+    def alarm(self, verdict: str, reason: str) -> list[Effect]:
+        """This party cannot go on."""
+        return self.end(verdict, reason) if self.roster.is_chair else self.lifecycle.alarm(verdict, reason)
+
+    def end(self, verdict: str, reason: str) -> list[Effect]:
+        if self.lifecycle.halted:
+            return []
+        best = self.judge.best_worth_keeping()
+        self._keep(best)
+        return self.lifecycle.end(verdict, reason, best)
+
+    def _keep(self, best: int) -> None:
+        """The model that is kept is the best one that was certified; before any, the zero start."""
+        weights = self.survey.points.get(best)
+        self.block.set_weights(
+            weights if weights is not None else np.zeros((self.problem.outputs, self.block.width + 1))
+        )
+
+    # -- going on later ------------------------------------------------------------------------------------------
+
+    _PLAIN = (
+        "measuring",
+        "round_trip_s",
+        "brake",
+    )
+    _PARTS = ("roster", "block", "sums", "lifecycle", "works", "survey", "stepper", "lags", "judge")
+
+    def snapshot(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in self._PLAIN}
+        parts = {name: getattr(self, name).snapshot() for name in self._PARTS}
+        held = [[event.sender, type(event.body).__name__, _fields(event.body)] for event in self.held]
+        waiting = [[asker, _fields(ask)] for asker, ask in self.waiting]
+        measured = list(self.measured) if self.measured else None
+        returned = self.answers.returned
+        return {**plain, **parts, "held": held, "waiting": waiting, "measured": measured, "returned": returned}
+
+    def restore(self, state: State) -> None:
+        for name in self._PLAIN:
+            setattr(self, name, state[name])
+        for name in self._PARTS:
+            getattr(self, name).restore(state[name])
+        if self.lifecycle.begun:
+            self.schedule = Schedule(self.problem.rows, min(self.lifecycle.batch, self.problem.rows), self.seed)
+        self.answers.returned = state["returned"]
+        kinds = {kind.__name__: kind for kind in self.handlers}
+        self.held = [Received(sender, kinds[kind](*fields)) for sender, kind, fields in state["held"]]
+        self.waiting = [(asker, ShareAsked(*fields)) for asker, fields in state["waiting"]]
+        self.measured = Constants(*state["measured"]) if state["measured"] else None
+
+
+def _fields(body: Message) -> list[Any]:
+    return [getattr(body, name) for name in body.__struct_fields__]
+
+
+def _plain(news: Certified, passes: float) -> dict[str, float]:
+    return {
+        "snapshot": news.survey,
+        "objective": news.objective,
+        "gradient_norm": news.gradient_norm,
+        "gap": news.gap,
+        "passes": passes,
+    }
+
+
+def build(
+    make: Callable[[LinearParty, int], Party],
+    blocks: Mapping[PartyName, Block],
+    problem: Problem,
+    options: LinearOptions,
+    *,
+    labels_at: tuple[PartyName, ...],
+    lanes: int = 1,
+    seed: int = 0,
+    run: str = "run",
+    secrets_seed: int | None = None,
+    only: PartyName | None = None,
+) -> list[Party]:
+    """The parties of one run, in roster order; `make` gives each its role, and those in `labels_at` hold the labels.
+    Keys come from the operating system unless `secrets_seed` is given. `only`: build that one alone."""
+    names = tuple(blocks)
+    active = tuple(name for name in names if name in labels_at)
+    if len(names) < 2:
+        raise BadJob(f"Vertical learning needs two parties or more; got {len(names)}.")
+    if not active:
+        raise BadJob(f"Somebody must hold the labels: labels_at is {labels_at}, the parties are {', '.join(names)}.")
+    built = []
+    for name in names if only is None else (only,):
+        party = LinearParty(
+            name=name,
+            names=names,
+            active=active,
+            block=blocks[name],
+            problem=problem.for_party(name in active),
+            options=options,
+            run=run,
+            secret=secret_bytes(32, secrets_seed, run, name),
+            seed=seed,
+        )
+        built.append(make(party, lanes))
+    return built

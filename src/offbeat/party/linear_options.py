@@ -1,0 +1,115 @@
+"""Options of the linear vertical methods, and what is chosen where the user left something open."""
+
+from dataclasses import dataclass, field
+from math import floor, log2, log10
+
+import numpy as np
+
+from offbeat.errors import BadJob, OutOfRange
+from offbeat.learning import metric as metrics
+from offbeat.learning.blocks import Block
+from offbeat.learning.losses import DEBIASED_LOGISTIC, SQUARED
+from offbeat.learning.sparse import SparseBlock
+from offbeat.learning.steps import BLOCKS_A_PASS, Constants, default_batch, default_step
+from offbeat.party.masked_sum import SumOptions
+from offbeat.party.problem import Problem
+
+METHODS = ("sgd", "svrg", "saga")
+FRACTION_BITS_LEAST = 16  # fewer would round products too coarsely to be worth advising
+FEW_STEPS, SGD_SURVEY_PASSES = 0.25, 3.0
+ROOM_FOR_LABELS = 16.0  # one party's part of a product may be larger than the product
+
+
+@dataclass(frozen=True)
+class LinearOptions:
+    """Options shared by the linear vertical methods. `None` means: choose from what was measured."""
+
+    method: str = "svrg"
+    passes: float = 60.0  # the run ends after so many passes and so many seconds, whichever is later,
+    seconds: float = 0.0
+    target: float | None = None  # or when the certificate is at or below
+    step: float | None = None
+    batch: int | None = None
+    in_flight: int | None = None
+    survey_passes: float | None = None  # of steps, from one survey to the next
+    leap: bool = True
+    by_curvature: bool | None = None  # steps are multiplied by the inverse curvature; None: where that can be known
+    zero_start: bool = True  # all parties' blocks; the first survey then needs no sums
+    lag_max: int = 0  # products that are older are not used; 0: any
+    on_loss: str = "wait"
+    sums: SumOptions = field(default_factory=SumOptions)
+
+    asynchronous: bool = True
+
+    constant_metric = 1.0
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise BadJob(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
+        if not self.passes > 0:
+            raise BadJob(f"passes must be above 0; got {self.passes}.")
+        if self.survey_passes is not None and not self.survey_passes >= 0:
+            raise BadJob(f"survey_passes must be 0 or more, or left out to be chosen; got {self.survey_passes}.")
+        if self.step is not None and not self.step > 0:
+            raise BadJob(f"step must be above 0, or left out to be chosen; got {self.step}.")
+        if not self.seconds >= 0:
+            raise BadJob(f"seconds must be 0 or more; got {self.seconds}.")
+        if self.by_curvature and self.method == "sgd":
+            raise BadJob(
+                "by_curvature = true needs SVRG or SAGA, whose steps keep their length; got sgd, whose steps decay. "
+                "Use another method or leave by_curvature out."
+            )
+        for name in ("in_flight", "batch"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise BadJob(f"{name} must be at least 1, or left out to be chosen; got {getattr(self, name)}.")
+
+    def metric_for(self, block: Block) -> str:
+        """Narrow dense blocks step by all of their curvature, wide dense ones by its diagonal; sparse ones by the
+        diagonal if the user says so, otherwise plainly."""
+        sparse = isinstance(block, SparseBlock)
+        if self.by_curvature is False or self.method == "sgd" or (self.by_curvature is None and sparse):
+            return metrics.NONE
+        return metrics.DIAGONAL if sparse or block.width > metrics.WHOLE_WIDTH_MOST else metrics.WHOLE
+
+    def spacing(self, found: Constants, rows: int, trip_rows: float) -> float:
+        """How many passes of steps lie between two surveys; `trip_rows`: how many rows a round trip takes.
+
+        Where every block steps by all of its curvature, a few long steps between surveys are enough, and none where
+        their round trips would take longer than a survey does. A step or a batch of the user's is there to be used.
+        """
+        if self.survey_passes is not None:
+            return self.survey_passes
+        if self.method == "sgd":
+            return SGD_SURVEY_PASSES
+        if self.step is not None or self.batch is not None or not self.leap or found.plain:
+            return 1.0
+        return FEW_STEPS if FEW_STEPS * BLOCKS_A_PASS * trip_rows < rows / 2 else 0.0
+
+    def choose(self, found: Constants, rows: int, trip_rows: float) -> tuple[float, int]:
+        """Step size and batch, where the user left them open; `trip_rows`: how many rows a round trip takes."""
+        batch = self.batch or default_batch(found, self.method, rows, trip_rows)
+        batch = min(batch, rows)
+        return self.step or default_step(self.method, found.smoothness, found.row_smoothness, batch, rows), batch
+
+    def check_labels(self, problem: Problem, limit: float, parties: int) -> None:
+        """The products are to reach the labels: where those do not fit, no step size helps."""
+        labels = problem.labels
+        if labels is None or problem.loss is not SQUARED or not np.abs(labels).max() >= limit:
+            return
+        largest = float(np.abs(labels).max())
+        bits = floor(63 - log2(ROOM_FOR_LABELS * largest * parties))
+        fewer = f", or set fraction_bits to {bits} or less: each bit less doubles the range and halves the precision"
+        raise OutOfRange(
+            f"The label's numbers are too large: sums over the parties hold numbers below {limit:.3g} only. Divide the "
+            f"label by {10.0 ** floor(log10(largest)):.0e}, say{fewer if bits >= FRACTION_BITS_LEAST else ''}."
+        )
+
+
+def remedy(problem: Problem) -> str:
+    """What to do about divergence."""
+    if problem.loss is DEBIASED_LOGISTIC:
+        return (
+            "label_dp_epsilon is so small that random answers drown the labels, and their correction makes every "
+            "step a large one; use a larger epsilon (2 to 3 costs little accuracy), or a smaller step"
+        )
+    return "use a smaller step"

@@ -1,0 +1,389 @@
+"""A deviating asker against honest parties: whatever it asks, it gets the total, noise, or a refusal with its name.
+
+Eve holds the labels and the chair. She knows everything but the secrets of the others, and wants Ana's own share.
+"""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from offbeat.algorithms import afsgd_vp, vfb2
+from offbeat.algorithms.afsgd_vp import Product
+from offbeat.algorithms.vfb2 import Backward
+from offbeat.errors import UnexpectedEvent
+from offbeat.learning.blocks import make_block
+from offbeat.learning.losses import LOGISTIC
+from offbeat.learning.penalties import L2
+from offbeat.learning.sampling import Schedule
+from offbeat.party import survey as surveys
+from offbeat.party.contract import Received, Send, Started
+from offbeat.party.lifecycle import Begin, RosterNamed
+from offbeat.party.linear_options import LinearOptions
+from offbeat.party.masked_sum import (
+    CERTIFICATE,
+    KINDS,
+    POINTS,
+    PROBES,
+    PRODUCTS,
+    SURVEY,
+    KeyOffered,
+    PartialGiven,
+    ShareAsked,
+    ShareGiven,
+    SumOptions,
+)
+from offbeat.party.problem import Problem
+from offbeat.party.smoothness import PROBES as PROBE_COUNT
+from offbeat.party.smoothness import length_of
+from offbeat.party.survey import EPOCH_STRIDE, Leap, Mark
+from offbeat.privacy.masks import scale_of
+
+ROWS, WIDTH, SCALE = 256, 5, scale_of(40)
+BEGIN = Begin(0, 0.1, 64, 0.0, 0.0, 1.0)
+
+
+def world(names=("eve", "ana", "bo"), *, labels_at=("eve",), method=vfb2, scheme="pairwise", begin=BEGIN, **options):
+    """Parties that know each other's keys and have begun; Bo's block is zero, so a sum with him is Ana's share."""
+    rng = np.random.default_rng(1)
+    X = {name: rng.normal(size=(ROWS, WIDTH)) for name in names}
+    problem = Problem(ROWS, LOGISTIC, L2, 1e-4, np.sign(rng.normal(size=ROWS)))
+    blocks = {name: make_block(X[name], penalty=L2, strength=1e-4) for name in names}
+    synchronous = options.pop("synchronous", False)
+    chosen = LinearOptions(batch=64, sums=SumOptions(scheme=scheme), asynchronous=not synchronous, **options)
+    made = method.build(blocks, problem, chosen, labels_at=labels_at, synchronous=synchronous, secrets_seed=1)
+    parties = {party.name: party for party in made}
+    keys = {name: KeyOffered(party.party.sums.keys.public) for name, party in parties.items()}
+    for name, party in parties.items():
+        party.handle(Started())
+        for other, key in keys.items():
+            if other != name and scheme == "pairwise":
+                party.handle(Received(other, key))
+    for name in set(names) - {"eve"}:
+        parties[name].block.set_weights(rng.normal(size=(1, WIDTH + 1)) if name != "bo" else np.zeros((1, WIDTH + 1)))
+        if begin is not None:
+            parties[name].handle(Received("eve", begin))
+    return SimpleNamespace(parties=parties, ana=parties["ana"], bo=parties["bo"], X=X, schedule=Schedule(ROWS, 64, 0))
+
+
+def told(party, body, sender="eve"):
+    """What goes back to those who ask."""
+    effects = party.handle(Received(sender, body))
+    return [e.body.words for e in effects if isinstance(e, Send) and isinstance(e.body, ShareGiven)]
+
+
+def ask(kind=PRODUCTS, survey=0, first=0, count=0, epoch=0):
+    return ShareAsked(epoch, kind, survey, first, count, 0)
+
+
+def decoded(words):
+    return words.view(np.int64) / SCALE
+
+
+def is_noise(words):
+    """Uniform words: no fixed-point number of a share's size shows, and no byte has a preference."""
+    sizes = np.abs(decoded(words))
+    assert np.median(sizes) > 2.0**20 and sizes.min() > 1.0
+    assert stats.kstest(words / 2.0**64, "uniform").pvalue > 1e-3
+    return True
+
+
+def share_of(world, name, start, stop):
+    return world.parties[name].block.share(start, stop)
+
+
+def refused(party, body, sender="eve", match=""):
+    with pytest.raises(UnexpectedEvent, match=f"{sender}.*{match}"):
+        party.handle(Received(sender, body))
+
+
+# -- questions that differ from party to party -----------------------------------------------------------------------
+
+
+def test_asked_alike_the_total_is_what_it_should_be():
+    """The attack works where nothing deviates: with Bo at zero, the honest total is Ana's share."""
+    here = world()
+    (ana,), (bo,) = told(here.ana, ask()), told(here.bo, ask())
+    start, stop = here.schedule.block(0)
+    assert np.abs(decoded(ana + bo) - share_of(here, "ana", start, stop)).max() < 2.0**-39
+    assert is_noise(ana) and is_noise(bo)
+
+
+def test_another_block_of_rows_for_each():
+    here = world()
+    (ana,), (bo,) = told(here.ana, ask(first=0)), told(here.bo, ask(first=1))
+    length = min(len(ana), len(bo))
+    assert is_noise(ana[:length] + bo[:length])
+
+
+def test_another_kind_for_each():
+    """Ana is asked for rows at the frozen point, Bo for a block of the same rows at the current one."""
+    here = world()
+    for party in (here.ana, here.bo):
+        party.handle(Received("eve", Mark(0, 1, 0, 0)))
+    number = next(n for n in range(99) if here.schedule.block(n)[0] == 0)
+    (ana,), (bo,) = told(here.ana, ask(SURVEY, 1, 0, ROWS)), told(here.bo, ask(first=number))
+    assert is_noise(ana[: len(bo)] + bo)
+    (points,), (rows,) = told(here.ana, ask(POINTS, 1, 0, 3)), told(here.bo, ask(SURVEY, 1, 0, ROWS))
+    assert is_noise(points + rows[:3])
+
+
+def test_another_survey_for_each():
+    here = world()
+    here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
+    here.bo.handle(Received("eve", Mark(0, 1, 0, 0)))
+    here.bo.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0, False)))
+    here.bo.handle(Received("eve", Mark(0, 2, 0, 0b100)))
+    (ana,), (bo,) = told(here.ana, ask(SURVEY, 1, 0, ROWS)), told(here.bo, ask(SURVEY, 2, 0, ROWS))
+    assert is_noise(ana + bo)
+
+
+def test_another_batch_for_each():
+    """A smaller batch would lay other rows over the same words."""
+    here = world(begin=None)
+    here.ana.handle(Received("eve", Begin(0, 0.1, 64, 0.0, 0.0, 1.0)))
+    here.bo.handle(Received("eve", Begin(0, 0.1, 32, 0.0, 0.0, 1.0)))
+    (ana,), (bo,) = told(here.ana, ask()), told(here.bo, ask())
+    assert is_noise(ana[: len(bo)] + bo[: len(ana)])
+
+
+def test_another_epoch_and_roster_for_each():
+    here = world(("eve", "ana", "bo", "cy"), on_loss="continue")
+    four, three = RosterNamed(4, ("eve", "ana", "bo", "cy"), "eve"), RosterNamed(8, ("eve", "ana", "bo"), "eve")
+    here.ana.handle(Received("eve", four))
+    for name, roster in (("bo", three), ("cy", four)):
+        here.parties[name].handle(Received("eve", roster))
+    words = [told(here.parties[name], ask(epoch=epoch))[0] for name, epoch in (("ana", 4), ("bo", 8), ("cy", 4))]
+    assert is_noise(sum(words[1:], words[0])) and is_noise(words[0] + words[1]) and is_noise(words[0] + words[2])
+
+
+def test_two_askers_that_put_their_answers_together():
+    """Ana answers Eve and Bo answers Flo, each the same block of rows: their masks are not the same."""
+    here = world(("eve", "flo", "ana", "bo", "cy"), labels_at=("eve", "flo"), method=afsgd_vp)
+    words = [
+        told(here.parties[name], ask(), sender)[0] for name, sender in (("ana", "eve"), ("bo", "flo"), ("cy", "eve"))
+    ]
+    assert is_noise(words[0] + words[1]) and is_noise(words[0] + words[1] + words[2])
+
+
+def test_a_survey_is_cut_by_the_rule_and_by_nothing_else(monkeypatch):
+    """Cuts of her own would let her lay the words of one row over those of another."""
+    monkeypatch.setattr(surveys, "CHUNK_ROWS", 100)
+    here = world(("eve", "flo", "ana", "bo"), labels_at=("eve", "flo"))
+    here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
+    for start, count in [(0, 99), (0, 256), (1, 99), (0, 0), (0, -1), (-100, 100), (128, 100), (100, 100), (256, 100)]:
+        refused(here.ana, ask(SURVEY, 1, start, count), match="rows")
+    assert len(told(here.ana, ask(SURVEY, 1, 0, 100))[0]) == 100
+    assert len(told(here.ana, ask(SURVEY, 1, 100, 28))[0]) == 28, "her half of the rows ends here"
+    assert len(told(here.ana, ask(SURVEY, 1, 128, 100), "flo")[0]) == 100
+
+
+# -- the same question again -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["pairwise", "two-tree"])
+def test_a_question_asked_again_is_refused(scheme):
+    """Two shares under one mask would show their difference: how Ana's block has moved."""
+    here = world(("eve", "ana", "bo", "cy"), scheme=scheme)
+    here.ana.handle(Received("eve", ask()))
+    here.ana.block.set_weights(np.ones((1, WIDTH + 1)))
+    refused(here.ana, ask(), match="again")
+    here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
+    for question in (ask(SURVEY, 1, 0, ROWS), ask(POINTS, 1, 0, 3)):
+        here.ana.handle(Received("eve", question))
+        refused(here.ana, question, match="again")
+
+
+def test_a_question_about_a_survey_that_is_over_is_refused():
+    here = world()
+    here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
+    assert told(here.ana, ask(SURVEY, 1, 0, ROWS))
+    here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0, False)))
+    refused(here.ana, ask(SURVEY, 1, 0, ROWS))
+    refused(here.ana, ask(POINTS, 1, 0, 3))
+    here.ana.handle(Received("eve", Mark(0, 2, 0, 0b010)))
+    for question in (ask(SURVEY, 1, 0, ROWS), ask(POINTS, 1, 0, 3), ask(CERTIFICATE, 1, 0, 9)):
+        refused(here.ana, question)
+    assert not any(survey == 1 for _, _, survey in here.ana.party.sums.nets), "its masks are forgotten, and not missed"
+
+
+def test_a_certificate_is_asked_for_once_and_only_of_the_survey_to_be_certified():
+    here = world()
+    here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
+    refused(here.ana, ask(CERTIFICATE, 1, 0, 9), match="certificate")
+    here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0, True)))
+    assert told(here.ana, ask(CERTIFICATE, 1, 0, 9)) == [], "it waits for the table"
+    refused(here.ana, ask(CERTIFICATE, 1, 0, 9), match="second")
+
+
+def test_a_row_is_answered_as_often_as_the_schedule_has_it():
+    """Row 7 cannot be asked for at will: a number stands for its rows."""
+    here, answered = world(method=afsgd_vp), Counter()
+    passes = 40
+    for number in range(passes * here.schedule.blocks_a_pass):
+        (words,) = told(here.ana, ask(first=number))
+        start, stop = here.schedule.block(number)
+        assert len(words) == stop - start
+        answered.update(range(start, stop))
+    assert set(answered.values()) == {passes} and len(answered) == ROWS
+
+
+def test_a_dominator_cannot_ask_ahead_without_end():
+    here = world()
+    for number in range(vfb2.OPEN_MOST):
+        assert told(here.ana, ask(first=number))
+    refused(here.ana, ask(first=vfb2.OPEN_MOST), match="more questions than may be open")
+
+
+@pytest.mark.parametrize("body", [Backward(0, 5, np.zeros(64), 0, -1, 0), Backward(0, -1, np.zeros(64), 0, 3, 0)])
+def test_derivatives_of_what_was_not_asked_are_refused(body):
+    refused(world().ana, body, match="which it did not ask")
+
+
+# -- probes ----------------------------------------------------------------------------------------------------------
+
+
+def probe(party):
+    words = length_of(party.block)
+    return ask(PROBES, 0, 0, words)
+
+
+def test_probes_are_answered_once_before_the_beginning_and_are_nobodys_choice():
+    """Once Eve read a Gram matrix off probes of her own. Now they are signs from everybody's keys, and there is one."""
+    here = world(begin=None)
+    (ana,), (bo,) = told(here.ana, probe(here.ana)), told(here.bo, probe(here.bo))
+    assert is_noise(ana) and is_noise(bo)
+    assert len(ana) == PROBE_COUNT * ROWS + 9
+    assert here.ana.party.sums.joint_coin() == here.bo.party.sums.joint_coin()
+    refused(here.ana, probe(here.ana), match="again")
+    refused(here.ana, ask(PROBES, 0, 1, 5), match="probe")
+    refused(here.ana, ask(PROBES, 0, PROBE_COUNT * ROWS + 9, 5), match="probe")
+
+
+def test_probes_after_the_beginning_are_refused():
+    here = world()
+    refused(here.ana, probe(here.ana), match="after the beginning")
+
+
+# -- who may ask -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", range(len(KINDS)), ids=KINDS)
+@pytest.mark.parametrize("sender", ["eve", "flo", "bo", "stranger"])
+def test_every_kind_is_asked_by_its_roles_alone(kind, sender):
+    here = world(("eve", "flo", "ana", "bo"), labels_at=("eve", "flo"), begin=None)
+    if kind != PROBES:
+        here.ana.handle(Received("eve", BEGIN))
+        here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
+    if kind == CERTIFICATE:
+        here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0, True)))
+    first = ROWS // 2 if (kind, sender) == (SURVEY, "flo") else 0
+    count = {PRODUCTS: 0, SURVEY: ROWS // 2, POINTS: 3, CERTIFICATE: 9, PROBES: length_of(here.ana.block)}[kind]
+    survey = 0 if kind in (PRODUCTS, PROBES) else 1
+    question = ask(kind, survey, first, count)
+    if sender == "eve" or (sender == "flo" and kind in (PRODUCTS, SURVEY)):
+        assert len(told(here.ana, question, sender)) == (kind != CERTIFICATE)
+    else:
+        refused(here.ana, question, sender, "not its to ask")
+
+
+@pytest.mark.parametrize("kind", [-1, len(KINDS), 1000])
+def test_there_are_no_other_kinds(kind):
+    refused(world().ana, ask(kind), match="not its to ask")
+
+
+def test_rounds_are_answered_in_their_order_and_never_on_request():
+    """A synchronous party sends its share of a round unasked, once; the round ends by the chair's word alone."""
+    here = world(method=afsgd_vp, synchronous=True)
+    refused(here.ana, ask(), match="unasked")
+    start, stop = here.schedule.block(1)
+    refused(here.ana, Product(0, 1, np.zeros(stop - start), False), match="while round 0 is on")
+    here = world(synchronous=True)
+    refused(here.ana, ask(first=1), match="round 1")
+
+
+# -- rosters ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_loss", ["wait", "stop"])
+def test_a_smaller_roster_that_the_job_does_not_allow_is_refused(on_loss):
+    """The difference of two rosters' totals would be the share of whoever was left out."""
+    here = world(("eve", "ana", "bo", "cy"), on_loss=on_loss)
+    for name in ("ana", "bo"):
+        refused(here.parties[name], RosterNamed(4, ("eve", "ana", "bo"), "eve"), match=f"on_loss is '{on_loss}'")
+        assert here.parties[name].party.roster.names == ("eve", "ana", "bo", "cy")
+        assert told(here.parties[name], ask(epoch=4)) == []
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("eve", "ana", "ana"),
+        ("ana", "ana", "eve"),
+        ("eve", "ana", "eve"),
+        ("eve", "ana", "mallory"),
+        ("ana", "eve", "bo", "cy"),
+        ("eve", "bo", "cy"),
+        (),
+    ],
+)
+def test_a_roster_that_hides_behind_nobody_is_refused(names):
+    here = world(("eve", "ana", "bo", "cy"), on_loss="continue")
+    refused(here.ana, RosterNamed(4, names, "eve"), match="the roster")
+
+
+def test_a_roster_of_two_is_answered_by_nobody():
+    here = world(("eve", "ana", "bo", "cy"), on_loss="continue")
+    effects = here.ana.handle(Received("eve", RosterNamed(4, ("eve", "ana"), "eve")))
+    assert [type(e.body).__name__ for e in effects if isinstance(e, Send)] == ["Alarm"]
+    assert effects[0].to == "eve" and "hide a share" in effects[0].body.reason
+    assert told(here.ana, ask(epoch=4)) == []
+    assert here.ana.party.roster.names == ("eve", "ana", "bo", "cy")
+
+
+def test_surveys_of_another_epoch_have_other_masks():
+    here = world(("eve", "ana", "bo", "cy"), on_loss="continue")
+    here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
+    (before,) = told(here.ana, ask(SURVEY, 1, 0, ROWS))
+    here.ana.handle(Received("eve", RosterNamed(4, ("eve", "ana", "bo", "cy"), "eve")))
+    here.ana.handle(Received("eve", Mark(4, 4 * EPOCH_STRIDE + 1, 0, 0)))
+    (after,) = told(here.ana, ask(SURVEY, 4 * EPOCH_STRIDE + 1, 0, ROWS, epoch=4))
+    assert is_noise(before - after), "the same share twice, under two masks"
+
+
+# -- two trees -------------------------------------------------------------------------------------------------------
+
+
+def partials(party, body):
+    effects = party.handle(Received("eve", body))
+    return [e.body for e in effects if isinstance(e, Send) and isinstance(e.body, PartialGiven)]
+
+
+def test_masked_words_of_a_leaf_say_nothing_about_each_other():
+    """Once two ranges of rows lay over the same mask words: answers differed by what the shares differed by."""
+    here = world(("eve", "ana", "bo", "cy"), scheme="two-tree")
+    for name in ("ana", "bo", "cy"):
+        sent = [partials(here.parties[name], ask(first=number)) for number in (0, 1, 2)]
+        masked = [body.words for bodies in sent for body in bodies if body.tree == 0]
+        for one in range(len(masked)):
+            for other in range(one):
+                length = min(len(masked[one]), len(masked[other])) - 1
+                assert is_noise(masked[one][:length] - masked[other][:length])
+                assert is_noise(masked[one][1 : length + 1] - masked[other][:length])
+        assert len(masked) in (0, 3)
+
+
+def test_two_trees_asked_differently_give_the_asker_nothing():
+    here = world(("eve", "ana", "bo", "cy"), scheme="two-tree")
+    queue = [(name, "eve", ask(first=number)) for name, number in (("ana", 0), ("bo", 1), ("cy", 2))]
+    reached = []
+    while queue:
+        to, sender, body = queue.pop(0)
+        for effect in here.parties[to].handle(Received(sender, body)):
+            if isinstance(effect, Send) and effect.to == "eve":
+                reached.append(effect.body)
+            elif isinstance(effect, Send):
+                queue.append((effect.to, to, effect.body))
+    assert reached == []

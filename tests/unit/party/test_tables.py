@@ -1,0 +1,152 @@
+"""The tables of surveys: whatever the order of chunks, mu is the gradient of the block's own table."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offbeat.learning.blocks import make_block
+from offbeat.learning.penalties import L2
+from offbeat.message.codec import decode_state, encode_state
+from offbeat.party.tables import Refresh, Tables
+from offbeat.party.works import Works
+
+ROWS, WIDTH = 23, 3
+CHUNKS = {0: 7, 7: 14, 14: 20, 20: 23}
+X = np.random.default_rng(0).standard_normal((ROWS, WIDTH))
+POINT = np.zeros((1, WIDTH + 1))
+
+
+class Desk:
+    """A block, its tables and its one lane."""
+
+    def __init__(self):
+        self.block = make_block(X, penalty=L2, strength=0.1, method="svrg")
+        self.works = Works(Refresh)
+        self.tables = Tables(self.block, 1, self.works)
+        self.tables.blank(CHUNKS)
+        self.lane = []
+
+    def expect(self, survey, certify=False):
+        self.tables.expect(survey, POINT, certify)
+
+    def take(self, survey, start):
+        self.lane += self.tables.take(survey, start, derivatives(survey)[start : CHUNKS[start]])
+
+    def work(self):
+        """The lane's oldest work is done."""
+        if self.lane:
+            assert self.tables.done(self.works.end(self.lane.pop(0).ticket))
+            self.lane += self.tables.work()
+
+    def check(self):
+        """mu = X^T table / n, always; the means are not centred, so the constant's part is the mean."""
+        mean, table = self.block.mean_gradient()[0], self.block.table[0]
+        assert np.allclose(mean[:-1], X.T @ table / ROWS, atol=1e-15)
+        assert mean[-1] == pytest.approx(table.mean(), abs=1e-15)
+
+
+def derivatives(survey):
+    return np.random.default_rng(survey).standard_normal(ROWS)
+
+
+@pytest.mark.parametrize("order", [[0, 7, 14, 20], [20, 0, 14, 7]])
+def test_a_whole_table_gives_the_whole_gradient(order):
+    desk = Desk()
+    desk.expect(1, certify=True)
+    assert desk.tables.working
+    for start in order:
+        assert desk.tables.certifiable() is None
+        desk.take(1, start)
+        desk.work()
+        desk.check()
+    assert not desk.tables.working
+    assert np.array_equal(desk.block.table[0], derivatives(1))
+    assert desk.tables.certifiable().survey == 1
+    assert desk.tables.certifiable() is None, "once"
+
+
+def test_one_chunk_at_a_time():
+    desk = Desk()
+    desk.expect(1)
+    for start in CHUNKS:
+        desk.take(1, start)
+    assert len(desk.lane) == 1 and desk.works.count[Refresh] == 1
+
+
+def test_whoever_is_slow_goes_on_with_the_newest_derivatives():
+    desk = Desk()
+    desk.expect(1)
+    for start in CHUNKS:
+        desk.take(1, start)
+    desk.work()
+    desk.expect(2)
+    for start in CHUNKS:
+        desk.take(2, start)
+    while desk.lane:
+        desk.work()
+        desk.check()
+    assert np.array_equal(desk.block.table[0], derivatives(2))
+
+
+def test_a_wanted_table_is_finished_before_the_newest():
+    desk = Desk()
+    desk.expect(1, certify=True)
+    for start in CHUNKS:
+        desk.take(1, start)
+    desk.work()
+    desk.expect(2)
+    for start in CHUNKS:
+        desk.take(2, start)
+    while desk.tables.certifiable() is None:
+        desk.work()
+        desk.check()
+    assert np.array_equal(desk.block.table[0], derivatives(1)), "the gradient is exact at the certified point"
+    desk.lane += desk.tables.work()
+    while desk.lane:
+        desk.work()
+    assert np.array_equal(desk.block.table[0], derivatives(2))
+
+
+def test_work_of_a_table_that_was_given_up_changes_nothing():
+    desk = Desk()
+    desk.expect(1)
+    desk.take(1, 0)
+    desk.tables.blank({0: 12, 12: 23})
+    assert not desk.tables.done(Refresh(1, 0))
+    assert not desk.block.table.any()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.sampled_from(["take", "take", "take", "work", "next", "certify", "crash"]), max_size=60), st.randoms()
+)
+def test_in_any_order_mu_belongs_to_the_table_and_only_a_complete_one_is_certified(moves, random):
+    desk, survey, left = Desk(), 1, list(CHUNKS)
+    desk.expect(survey)
+    for move in moves:
+        if move == "take" and left:
+            desk.take(survey, left.pop(random.randrange(len(left))))
+        elif move == "work":
+            desk.work()
+        elif move in ("next", "certify") and not left:
+            survey, left = survey + 1, list(CHUNKS)
+            desk.expect(survey, certify=move == "certify" and desk.tables.wanted is None)
+        elif move == "crash":
+            state = decode_state(encode_state(desk.tables.snapshot()))
+            desk.tables.blank(CHUNKS)
+            desk.tables.restore(state)
+        desk.check()
+        wanted = desk.tables.certifiable()
+        if wanted is not None:
+            assert np.array_equal(desk.block.table[0], derivatives(wanted.survey))
+
+
+def test_a_snapshot_does_not_change_with_what_arrives_later():
+    desk = Desk()
+    desk.expect(1)
+    desk.take(1, 0)
+    before = desk.tables.snapshot()
+    frame = encode_state(before)
+    desk.take(1, 7)
+    assert encode_state(before) == frame
