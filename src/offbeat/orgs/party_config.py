@@ -4,7 +4,7 @@ Paths are relative to the file. The example that `offbeat party init` writes exp
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from cryptography import x509
@@ -43,6 +43,7 @@ class Store(Settings, frozen=True):
 
     runs: str = "runs"
     private: str = "private"
+    keep_days: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # how long logs of ended runs are kept; 0: for ever
 
 
 class PartyConfig(Settings, frozen=True):
@@ -192,8 +193,9 @@ certificate = "keys/{name}.crt"   # give this to the other parties
 roster = "roster.toml"            # everybody's certificates; compare its hash with the others
 
 [store]
-runs = "runs"         # what may be shown to others: records, logs of messages, checkpoints
-private = "private"   # what may not
+runs = "runs"         # records, reports, logs of messages, checkpoints with this party's weights
+private = "private"   # salts, aligned rows, finished models, ledgers
+keep_days = 0         # how long the logs of ended runs are kept, for replays; 0: for ever
 
 # What the owner allows. A job outside it is refused with the reason, before any data is read.
 # An empty list means nobody, "any" means everyone on the roster.
