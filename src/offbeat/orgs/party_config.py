@@ -130,7 +130,7 @@ def check_members(roster: Roster, where: Path) -> Roster:
         owner = shown.setdefault(member.fingerprint, member.name)
         if owner != member.name:
             raise BadInput(f"{where}: '{owner}' and '{member.name}' have the same certificate; each needs its own.")
-        if is_authority(member.certificate_pem):
+        if is_authority(member.certificate_pem, where):
             raise BadInput(
                 f"{where}: the certificate of '{member.name}' may sign others (CA:TRUE), so '{member.name}' could make "
                 "certificates for any name. Ask it for one that `offbeat keys new` makes."
@@ -138,8 +138,12 @@ def check_members(roster: Roster, where: Path) -> Roster:
     return roster
 
 
-def is_authority(certificate_pem: bytes) -> bool:
-    certificate = x509.load_pem_x509_certificate(certificate_pem)
+def is_authority(certificate_pem: bytes, where: Path) -> bool:
+    """Whether this certificate may sign others."""
+    try:
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+    except ValueError as problem:
+        raise BadInput(f"{where} is not a certificate in PEM, as `offbeat keys new` makes one (NAME.crt).") from problem
     try:
         return bool(certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
     except x509.ExtensionNotFound:
