@@ -178,9 +178,8 @@ def _read_rows(path: Path) -> tuple[Any, Any]:
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [key for key in ("x", "y") if key not in file.files]
-            if missing:
-                raise BadData(f"{path} has no array {missing[0]!r}; an edge's file holds x (rows) and y (labels).")
-            return file["x"], file["y"]
+            if not missing:
+                return file["x"], file["y"]
     except FileNotFoundError:
         raise BadData(f"There is no file {path} with this edge's rows.") from None
     except (OSError, ValueError, EOFError, BadZipFile) as problem:
@@ -188,6 +187,7 @@ def _read_rows(path: Path) -> tuple[Any, Any]:
             f"{path} is not an .npz file of plain numbers. Write one with numpy.savez(path, x=rows, y=labels), where x "
             "is a table of numbers and y has one whole number for each row."
         ) from problem
+    raise BadData(f"{path} has no array {missing[0]!r}; an edge's file holds x (rows) and y (labels).")
 
 
 def _write_model(state: Path, job: "EdgeJob", cloud: Any) -> Path:

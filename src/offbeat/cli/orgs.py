@@ -97,7 +97,7 @@ def keys_trust(
         raise BadInput(f"expected a certificate at {certificate}, found nothing.")
     check_address(address, "--address")
     pem = certificate.read_bytes()
-    if is_authority(pem) != authority:
+    if is_authority(pem, certificate) != authority:
         raise BadInput(
             f"{certificate} is an authority's certificate, which could sign for any name: pin it by --authority, and "
             "the party's own certificate beside it."

@@ -198,8 +198,9 @@ def _is_libsvm_token(token: str, first: bool) -> bool:
 
 
 def _npz(file: Path, id: str | None, label: str | None) -> Arrays:
+    content = io.BytesIO(read_all(file))
     try:
-        with np.load(io.BytesIO(read_all(file)), allow_pickle=False) as archive:
+        with np.load(content, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         raise BadData(f"{file} is not an npz archive of plain arrays: {error}.") from error

@@ -19,6 +19,7 @@ replay.py         this party's own part of a run, again, from its logs
 predict.py        joint prediction under the same secure sum
 control.py        the calls between daemons, and from an owner to its own
 discreet.py       what peers may be told of a failure
+pruning.py        logs of old runs go, by the owner's settings
 run_names.py      the names of all runs, each used once
 durable.py        files that survive a power cut
 daemon.py         `offbeat party serve` (daemon_log.py: its log)

@@ -30,6 +30,7 @@ from offbeat.orgs.party_config import CONTROL_FILE, Home
 from offbeat.orgs.policy import refuse_job
 from offbeat.orgs.post import Post
 from offbeat.orgs.predicting import Predictions
+from offbeat.orgs.pruning import prune
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.run_names import RunNames, check_run_name
 from offbeat.orgs.runs import Run
@@ -107,6 +108,7 @@ class Daemon:
         self._hold_home()
         self._check_certificate()
         self.ledger.fold()
+        prune(self.home)
         left = [run for folder in sorted(self.home.runs.glob("*/")) if (run := self._left(folder)) is not None]
         port = self.server.start()  # now: a peer may ask for one of those runs at once
         host = (self.home.config.listen or "127.0.0.1:0").rpartition(":")[0]
@@ -485,6 +487,7 @@ class Daemon:
     def _reporter(self, run: Run) -> Callable[[control.Report], None]:
         def report(packet: control.Report) -> None:
             log.info("run %s: %s (%s)", run.run, packet.verdict, run.status.reason)
+            prune(self.home)
             if run.initiator == self.home.name:
                 self._on_report(self.home.name, packet)
             else:

@@ -5,7 +5,7 @@ Paths are relative to the file. The example that `offbeat party init` writes exp
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from cryptography import x509
@@ -44,6 +44,7 @@ class Store(Settings, frozen=True):
 
     runs: str = "runs"
     private: str = "private"
+    keep_days: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # how long logs of ended runs are kept; 0: for ever
 
 
 class PartyConfig(Settings, frozen=True):
@@ -131,7 +132,7 @@ def check_members(roster: Roster, where: Path) -> Roster:
         owner = shown.setdefault(member.fingerprint, member.name)
         if owner != member.name:
             raise BadInput(f"{where}: '{owner}' and '{member.name}' have the same certificate; each needs its own.")
-        if is_authority(member.certificate_pem):
+        if is_authority(member.certificate_pem, where):
             raise BadInput(
                 f"{where}: the certificate of '{member.name}' may sign others (CA:TRUE), so '{member.name}' could make "
                 "certificates for any name. Ask it for one that `offbeat keys new` makes."
@@ -139,8 +140,12 @@ def check_members(roster: Roster, where: Path) -> Roster:
     return roster
 
 
-def is_authority(certificate_pem: bytes) -> bool:
-    certificate = x509.load_pem_x509_certificate(certificate_pem)
+def is_authority(certificate_pem: bytes, where: Path) -> bool:
+    """Whether this certificate may sign others."""
+    try:
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+    except ValueError as problem:
+        raise BadInput(f"{where} is not a certificate in PEM, as `offbeat keys new` makes one (NAME.crt).") from problem
     try:
         return bool(certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
     except x509.ExtensionNotFound:
@@ -200,8 +205,9 @@ certificate = "keys/{name}.crt"   # give this to the other parties
 roster = "roster.toml"            # everybody's certificates; compare its hash with the others
 
 [store]
-runs = "runs"         # what may be shown to others: records, logs of messages, checkpoints
-private = "private"   # what may not
+runs = "runs"         # records, reports, logs of messages, checkpoints with this party's weights
+private = "private"   # salts, aligned rows, finished models, ledgers
+keep_days = 0         # how long the logs of ended runs are kept, for replays; 0: for ever
 
 # What the owner allows. A job outside it is refused with the reason, before any data is read.
 # An empty list means nobody, "any" means everyone on the roster.

@@ -82,7 +82,9 @@ def _opened(home: Home, run: str, identity: Identity) -> tuple[OwnSessions, OwnR
     sessions = OwnSessions(home, identity, run, job)
     aligned, accepted = sessions.kept("alignment"), sessions.kept("table")
     if aligned is None or sessions.kept("limits") is None or not log_path(sessions.folder, home.name).is_file():
-        raise BadInput(f"'{home.name}' has no log of a training under {sessions.folder}.")
+        raise BadInput(
+            f"'{home.name}' has no log of a training under {sessions.folder}: it did not begin, or keep_days is over."
+        )
     table = Tables(home).current()
     if accepted is not None and accepted["digest"] != table.digest:
         raise BadData(

@@ -9,7 +9,9 @@ from typing import get_args
 import msgspec
 import pytest
 
+from offbeat.data.preparation import Preparation
 from offbeat.errors import BadJob
+from offbeat.families.vertical_data import preparation_of
 from offbeat.jobs.embedding import EmbeddingEntry
 from offbeat.jobs.horizontal import ConstantsEntry, EdgeDataEntry, EdgeJob, ModelEntry, PrivacyEntry, RateEntry
 from offbeat.jobs.reading import job_from, job_text, plain_of, read_job
@@ -259,3 +261,50 @@ def _shown(value):
     if isinstance(value, tuple):
         return str(list(value))
     return f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# -- how columns are prepared ----------------------------------------------------------------------------------------
+
+PARTIES = "[[party]]\nname = 'bank'\nfile = 'a.csv'\n{}\n[[party]]\nname = 'shop'\nfile = 'b.csv'\n"
+
+
+def test_prepare_is_a_word_or_a_table_and_comes_back_from_the_run_folder(tmp_path):
+    table = 'prepare = { how = "bins", bins = 10, columns = { town = "category" } }'
+    job = read_job(written(tmp_path, "[data]\nprepare = 'scaled'\n" + PARTIES.format(table)))
+    expected = Preparation(how="bins", bins=10, columns={"town": "category"})
+    assert job.data.prepare == "scaled" and job.party[0].prepare == expected and job.party[1].prepare is None
+    assert preparation_of(job.party[0], job) == expected
+    assert preparation_of(job.party[1], job) == Preparation(how="scaled")
+    again = read_job(written(tmp_path, job_text(job)))
+    assert again.party == job.party and again.data == job.data
+
+
+def test_a_key_of_another_table_is_told_where_it_belongs(tmp_path):
+    with pytest.raises(BadJob, match=r"unknown key 'test_fraction' at the top level\. It belongs under \[data\]"):
+        read_job(written(tmp_path, "test_fraction = 0.3"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[data]\nmissing = 'median'\n" + PARTIES.format(""), 'write prepare = "auto" under'),
+        ("[data]\nstandardise = 'none'\n" + PARTIES.format(""), 'write prepare = "none" under'),
+        (
+            PARTIES.format("one_hot = ['town']"),
+            r'for bank: prepare = \{ how = "scaled", columns = \{ "town" = "category"',
+        ),
+        ("[data]\nset = 'credit-like'\nstandardise = 'all'", "`standardise`, `missing` and `one_hot` are gone"),
+        ("[data]\nprepare = 'binned'", 'one of "auto", "bins", "none", "scaled" or a table'),
+        ("[data]\nprepare = { how = 'bins', bin = 3 }", "unknown key 'bin' under .data.prepare.*'bins'"),
+        (PARTIES.format("prepare = { columns = { a = 'log' } }"), "columns must be a table with one of"),
+    ],
+)
+def test_what_prepare_cannot_say_and_what_was_said_before_it_is_refused(tmp_path, text, said):
+    with pytest.raises(BadJob, match=said) as refused:
+        read_job(written(tmp_path, text))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_run_folder_over_a_named_set_still_opens(tmp_path):
+    text = "[data]\nset = 'credit-like'\nstandardise = 'auto'\nmissing = 'refuse'"
+    assert read_job(written(tmp_path, text)).data == DataEntry(set="credit-like")

@@ -102,8 +102,8 @@ def _candidates(base: Setting) -> tuple[list[Setting], list[Setting], list[Setti
         replace(base, algorithm="adaptive", clip=2.0, quantile=quantile, step=step)
         for quantile, step in product((0.8, 0.5), (1.8, 0.6))
     ]
-    stops: tuple[dict[str, Any], ...] = ({"floor": 2.0}, {"count": True, "quantile": 0.8})
-    mapa = [replace(base, caution=caution, **stop) for caution, stop in product((0.1, 0.04), stops)]
+    floored, counted = replace(base, floor=2.0), replace(base, count=True, quantile=0.8)
+    mapa = [replace(stop, caution=caution) for caution, stop in product((0.1, 0.04), (floored, counted))]
     return fixed, adaptive, mapa
 
 

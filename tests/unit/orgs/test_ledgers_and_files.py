@@ -1,0 +1,189 @@
+"""Ledgers against a plain count, files after a power cut, and what leaves when something fails."""
+
+import logging
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, PeerFailed, Refused, UnexpectedEvent
+from offbeat.orgs import row_ledger
+from offbeat.orgs.discreet import Discreet, Withheld, for_peers, printable
+from offbeat.orgs.durable import append_line, locked, read_lines, write_durably
+from offbeat.orgs.party_config import example, read_home
+from offbeat.orgs.row_ledger import RowLedger
+from offbeat.orgs.run_names import RunNames, check_run_name
+from offbeat.orgs.tables import Tables
+from offbeat.party.contract import Compute, Started
+
+USES = st.lists(
+    st.tuples(
+        st.integers(0, 6),  # the use's name: some come twice
+        st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 5), max_size=4),
+        st.sampled_from(["same", "reopened", "folded"]),
+    ),
+    max_size=12,
+)
+
+
+@given(USES)
+@settings(max_examples=40, deadline=None)
+def test_the_ledger_counts_as_a_plain_counter_does(uses: list[tuple[int, dict[str, int], str]]) -> None:
+    """However it is reopened or folded, and whichever of two processes writes."""
+    kept = row_ledger.FOLD_BYTES
+    row_ledger.FOLD_BYTES = 1
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            first, second = RowLedger(Path(place)), RowLedger(Path(place))
+            plain: Counter[str] = Counter()
+            seen: set[int] = set()
+            for number, (name, rows, then) in enumerate(uses):
+                ledger = (first, second)[number % 2]
+                ledger.add(list(rows), np.array(list(rows.values()), np.int64), what=f"use {name}", asker="bank")
+                plain.update(rows if name not in seen else {})
+                seen.add(name)
+                if then == "reopened":
+                    first, second = RowLedger(Path(place)), first
+                elif then == "folded":
+                    first, second = RowLedger(Path(place)), RowLedger(Path(place))
+                    first.fold()
+                for one in (first, second):
+                    assert one.counts(list("abcdef")).tolist() == [plain[row] for row in "abcdef"]
+            assert len(first.history()) == len(seen)
+    finally:
+        row_ledger.FOLD_BYTES = kept
+
+
+@given(st.lists(st.integers(), min_size=1, max_size=5), st.integers(0, 40))
+@settings(deadline=None)
+def test_a_line_that_a_power_cut_tore_costs_no_other(values: list[int], lost: int) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "lines.jsonl"
+        for value in values:
+            append_line(path, {"value": value})
+        last = len(path.read_bytes().splitlines()[-1])
+        cut = min(lost, last)  # of the last line, without its end
+        path.write_bytes(path.read_bytes()[: -cut - 1] if cut else path.read_bytes())
+        append_line(path, {"value": "after"})
+        told = [line["value"] for line in read_lines(path)[0]]
+        assert told == [*(values[:-1] if cut else values), "after"]
+
+
+def test_files_are_the_owners_and_whole(tmp_path: Path) -> None:
+    write_durably(tmp_path / "a" / "file", b"one")
+    write_durably(tmp_path / "a" / "file", b"two")
+    assert (tmp_path / "a" / "file").read_bytes() == b"two" and (tmp_path / "a" / "file").stat().st_mode & 0o77 == 0
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["file"]
+    assert read_lines(tmp_path / "none") == ([], 0)
+    with locked(tmp_path / "lock", "taken"), pytest.raises(BadInput, match="taken"), locked(tmp_path / "lock", "taken"):
+        pass
+
+
+def test_a_name_is_burnt_for_ever(tmp_path: Path) -> None:
+    RunNames(tmp_path).burn("j-1", "bank", "shop")
+    again = RunNames(tmp_path)
+    with pytest.raises(Refused, match="'shop' has had a run 'j-1' before"):
+        again.burn("j-1", "telecom", "shop")
+    again.burn("j-2", "bank", "shop")
+    for name in ("k-1", "j", "j-A", "j-" + "x" * 130, "j-\n"):
+        with pytest.raises(BadJob, match="'bank' named a run"):
+            check_run_name(name, "j", "bank")
+
+
+# -- what leaves when something fails ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (BadData("cell 'seventeen' of t.csv"), "BadData"),
+        (ValueError("could not convert 'seventeen'"), "OffbeatError"),
+        (OffbeatError("failed: ValueError('seventeen')"), "OffbeatError"),
+    ],
+)
+def test_an_error_with_data_leaves_as_a_number(problem: Exception, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        told, told_kind = for_peers(problem, "shop", "aligning")
+    assert told_kind == kind and "seventeen" not in told and told.startswith("'shop' failed while aligning")
+    (record,) = caplog.records
+    assert told[-8:] in record.getMessage() and "seventeen" in record.getMessage()
+    assert bool(record.exc_info) == (kind == "OffbeatError")
+
+
+@pytest.mark.parametrize("problem", [Refused("by policy"), BadJob("your job"), PeerFailed("'x' is gone")])
+def test_what_is_written_for_peers_leaves_as_it_is(problem: OffbeatError) -> None:
+    assert for_peers(problem, "shop", "aligning") == (str(problem), type(problem).__name__)
+
+
+class Failing:
+    name = "shop"
+
+    def __init__(self, problem: Exception, at_once: bool) -> None:
+        self.problem, self.at_once = problem, at_once
+
+    def handle(self, event: object) -> list[object]:
+        if self.at_once:
+            raise self.problem
+        return [Compute(1, job=self.fail)]
+
+    def fail(self) -> None:
+        raise self.problem
+
+    def snapshot(self) -> dict[str, int]:
+        return {"a": 1}
+
+    def restore(self, state: object) -> None:
+        self.restored = state
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_party_behind_discretion_fails_without_data(at_once: bool) -> None:
+    def failed(problem: Exception) -> Exception:
+        party = Discreet(Failing(problem, at_once), "training")  # type: ignore[arg-type]
+        with pytest.raises(OffbeatError) as raised:
+            for effect in party.handle(Started()):
+                assert isinstance(effect, Compute) and effect.job is not None
+                effect.job()
+        return raised.value
+
+    withheld = failed(KeyError("seventeen"))
+    assert isinstance(withheld, Withheld) and "seventeen" not in str(withheld) and "seventeen" in str(withheld.cause)
+    assert str(failed(UnexpectedEvent("'x' out of turn"))) == "'x' out of turn"
+    party = Discreet(Failing(KeyError("x"), at_once), "training")  # type: ignore[arg-type]
+    party.restore(party.snapshot())
+    assert party.inner.restored == {"a": 1}  # type: ignore[attr-defined]
+
+
+def test_a_peers_words_do_not_move_the_cursor() -> None:
+    assert printable("a\x1b[2J\n\u202eb") == "a?[2J??b" and len(printable("x" * 5000)) == 1000
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_read_once_for_each_version_and_known_by_its_digest(tmp_path: Path) -> None:
+    (tmp_path / "party.toml").write_text(example("bank", data="t.csv"))
+    (tmp_path / "t.csv").write_text("id,x\na,1\nb,2\n")
+    tables = Tables(read_home(tmp_path))
+    first = tables.current()
+    assert tables.current() is first and first.rows_of(list(first.column(b"s").tokens), b"s").tolist() in (
+        [0, 1],
+        [1, 0],
+    )
+    assert first.rows_of([b"x" * 16], b"s").tolist() == [-1]
+    assert tables.as_accepted(first.digest, "run") is first
+    (tmp_path / "t.csv").write_text("id,x\nb,2\na,1\n")
+    assert tables.current() is not first
+    with pytest.raises(
+        Refused, match="'bank' has another table, or other settings for it, than when it accepted run 'r'"
+    ):
+        tables.as_accepted(first.digest, "r")
+    (tmp_path / "t.csv").write_text("id,x\na,1\nb,2\n")
+    assert tables.as_accepted(first.digest, "r").digest == first.digest
+    (tmp_path / "t.csv").unlink()
+    with pytest.raises(BadData, match="There is no file"):
+        tables.current()

@@ -1,0 +1,54 @@
+"""Logs of old runs go after the days that the owner set; what the runs came to stays."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from offbeat.orgs.party_config import Home, example, read_home
+from offbeat.orgs.pruning import DAY_S, prune
+
+JOB = 'name = "j"\nparties = ["bank", "shop", "telecom"]\nlabels_at = ["bank"]\n'
+PRIVATE = JOB + '[method]\nalgorithm = "vafl"\n[embedding]\nepsilon = 1.0\nuploads_max = 5\n'
+NOW_S = 1e9
+
+
+def home_with(folder: Path, runs: dict[str, tuple[str, float, str]], days: float = 30) -> Home:
+    """Runs by name: their phase, their age in days, their job."""
+    (folder / "party.toml").write_text(example("bank").replace("keep_days = 0 ", f"keep_days = {days} "))
+    for name, (phase, age, job) in runs.items():
+        for place in ("events", "checkpoints", "align", "test"):
+            (folder / "runs" / name / place).mkdir(parents=True)
+        (folder / "runs" / name / "record.json").write_text("{}")
+        (folder / "runs" / name / "job.toml").write_text(job)
+        state = folder / "runs" / name / "state.json"
+        state.write_text(json.dumps({"phase": phase}) if phase else "")
+        os.utime(state, (NOW_S - age * DAY_S,) * 2)
+        (folder / "private" / name).mkdir(parents=True)
+        (folder / "private" / name / "nonce").write_bytes(b"n" * 32)
+    return read_home(folder)
+
+
+def test_only_old_and_ended_runs_lose_their_logs_and_their_nonce(tmp_path: Path) -> None:
+    runs = {
+        "old": ("done", 31, JOB),
+        "stopped": ("stopped", 300, JOB),
+        "private": ("done", 31, PRIVATE),
+        "young": ("done", 29, JOB),
+        "running": ("training", 99, JOB),
+        "damaged": ("", 99, JOB),
+    }
+    home = home_with(tmp_path, runs)
+    assert prune(home, NOW_S) == ["old", "private", "stopped"]
+    for name in runs:
+        gone = name in ("old", "stopped", "private")
+        assert (tmp_path / "runs" / name / "events").exists() is not gone
+        assert (tmp_path / "runs" / name / "record.json").exists() and (tmp_path / "runs" / name / "job.toml").exists()
+        assert (tmp_path / "private" / name / "nonce").exists() is (not gone or name == "private")
+    assert prune(home, NOW_S) == []
+
+
+@pytest.mark.parametrize("age", [1.0, 1e4])
+def test_without_days_everything_is_kept(tmp_path: Path, age: float) -> None:
+    assert prune(home_with(tmp_path, {"old": ("done", age, JOB)}, days=0), NOW_S) == []
