@@ -121,6 +121,10 @@ class Worker:
         assert self.party.schedule is not None
         return self.party.schedule.block(number)
 
+    def rows_asked(self, asker: PartyName, number: int) -> tuple[int, int]:
+        """Which rows a worker's question is about, as (start, stop)."""
+        return self._rows(number)
+
     def asked(self, asker: PartyName, number: int) -> list[Effect]:
         expect(self.party.schedule is not None and number >= 0, asker, "a question before the beginning")
         self.numbers[asker] = number
@@ -203,6 +207,10 @@ class RoundWorker:
     def _rows(self) -> tuple[int, int]:
         assert self.party.schedule is not None
         return self.party.schedule.block(self.round)
+
+    def rows_asked(self, asker: PartyName, number: int) -> tuple[int, int]:
+        assert self.party.schedule is not None
+        return self.party.schedule.block(number)
 
     # -- the method ----------------------------------------------------------------------------------------------
 

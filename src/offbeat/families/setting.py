@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from offbeat.data.assemble import VerticalData
@@ -118,14 +117,6 @@ def prepare(
         intercept=intercept,
         classifies=data.task == "classification",
     )
-
-
-def with_constant(matrix: Matrix) -> Matrix:
-    """One more column, of ones."""
-    ones = np.ones((matrix.shape[0], 1))
-    if isinstance(matrix, np.ndarray):
-        return np.hstack([matrix, ones])
-    return scipy.sparse.csr_matrix(scipy.sparse.hstack([matrix, scipy.sparse.csr_matrix(ones)], format="csr"))
 
 
 def party_weights(parties: Sequence[Any]) -> dict[str, Floats]:

@@ -1,88 +1,81 @@
 """A training party behind two checks of its owner: the rows are the agreed ones, and none is asked for too often.
 
-The guard is a party around a party. It adds one message: before a range of rows is asked for the first time, the
-asker names it by a digest of the rows' tokens, so that a table that was joined wrongly fails at once and says where.
+The guard is a party around a party. At the beginning it names its rows to the others by a digest of their tokens, so
+that a table that was joined wrongly fails at once. And it counts where shares leave, whatever brought them about: an
+answer that would use a row more often than the owner allows does not leave, and the run ends.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from offbeat.orgs.watched_rows import WatchedRows
-from offbeat.party.contract import Broadcast, Effect, Event, Message, Party, PartyName, Received, Send, State
-from offbeat.party.masked_sum import CURRENT, ShareAsked
+from offbeat.party import smoothness
+from offbeat.party.contract import Broadcast, Effect, Event, Message, Party, PartyName, Received, Send, Started, State
+from offbeat.party.masked_sum import PROBES, PRODUCTS, SURVEY, PartialGiven, ShareGiven
 
 
 class RowsNamed(Message, frozen=True):
-    """Which rows a range stands for at the asker.
+    """Which rows the sender trains on, in their order.
 
     Reveals: a digest of the salted ids of rows that all parties have.
     """
 
-    start: int
-    stop: int
     digest: bytes
 
 
 MESSAGES = (RowsNamed,)
-RANGES_KEPT = 100_000
 
 
 class Guarded:
-    """`inner` with its rows watched: a row is used when it is asked for."""
+    """`inner`, a party of a linear method, with its rows watched: a row is used when a share of it leaves."""
 
     def __init__(self, inner: Party, rows: WatchedRows) -> None:
         self.name: PartyName = inner.name
-        self.inner, self.rows = inner, rows
-        self._named: set[tuple[int, int]] = set()
-        self._answered: dict[PartyName, int] = {}  # the newest request of each asker that was counted
+        self.inner: Any = inner
+        self.rows = rows
 
     def handle(self, event: Event) -> list[Effect]:
-        if isinstance(event, Received):
-            if isinstance(event.body, RowsNamed):
-                return self._compare(event.sender, event.body)
-            if isinstance(event.body, ShareAsked) and event.body.point >= CURRENT:
-                refusal = self._count(event.sender, event.body)
+        if isinstance(event, Received) and isinstance(event.body, RowsNamed):
+            own = self.rows.digest(slice(0, len(self.rows))) == event.body.digest
+            return [] if own else self.rows.misaligned(f"the rows of '{event.sender}'")
+        effects = self.inner.handle(event)
+        if isinstance(event, Started):
+            name = RowsNamed(self.rows.digest(slice(0, len(self.rows))))
+            effects = [Broadcast(self.inner.party.roster.peers, name), *effects]
+        return self._count(effects) or effects
+
+    def _count(self, effects: Sequence[Effect]) -> list[Effect]:
+        """Why the run ends instead of these effects, if a row would be used too often."""
+        for effect in effects:
+            if not isinstance(effect, Send) or not isinstance(effect.body, ShareGiven | PartialGiven):
+                continue
+            body = effect.body
+            asker = body.asker if isinstance(body, PartialGiven) else effect.to
+            if isinstance(body, PartialGiven) and body.tree > 0:
+                continue  # the masks of an answer that is counted with its first tree
+            rows, times = self._rows_of(asker, body)
+            broken = f"enter at most {self.rows.cap} sums (row_cap), and '{asker}' asked for one more"
+            for _ in range(times):
+                refusal = self.rows.count(rows, broken)
                 if refusal:
                     return refusal
-        return [named for effect in self.inner.handle(event) for named in self._with_name(effect)]
+        return []
 
-    def _with_name(self, effect: Effect) -> list[Effect]:
-        """Name a range of rows before it is asked for the first time."""
-        if not isinstance(effect, (Broadcast, Send)) or not isinstance(effect.body, ShareAsked):
-            return [effect]
-        start, stop = effect.body.start, effect.body.stop
-        if effect.body.point < CURRENT or (start, stop) in self._named:
-            return [effect]
-        if len(self._named) >= RANGES_KEPT:
-            self._named.clear()  # naming a range again does no harm; keeping all for ever would
-        self._named.add((start, stop))
-        name = RowsNamed(start, stop, self.rows.digest(slice(start, stop)))
-        receivers = effect.to if isinstance(effect, Broadcast) else (effect.to,)
-        return [Broadcast(receivers, name), effect]
-
-    def _compare(self, sender: PartyName, named: RowsNamed) -> list[Effect]:
-        start, stop = named.start, named.stop
-        if 0 <= start < stop <= len(self.rows) and self.rows.digest(slice(start, stop)) == named.digest:
-            return []
-        return self.rows.misaligned(f"rows {start} to {stop} of '{sender}'")
-
-    def _count(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
-        """A request that is repeated is answered from memory and tells nothing new: it is counted once."""
-        if ask.first <= self._answered.get(asker, -1):
-            return []
-        self._answered[asker] = ask.first
-        broken = f"enter at most {self.rows.cap} sums (row_cap), and '{asker}' asked for one more"
-        return self.rows.count(slice(ask.start, ask.stop), broken)
+    def _rows_of(self, asker: PartyName, body: ShareGiven | PartialGiven) -> tuple[slice, int]:
+        """Which rows a share is of, and how many numbers of each it tells."""
+        if body.kind == PRODUCTS:
+            return slice(*self.inner.rows_asked(asker, body.first)), 1
+        if body.kind == SURVEY:
+            return slice(body.first, body.first + len(body.words) // self.inner.party.problem.outputs), 1
+        if body.kind == PROBES:
+            return slice(0, smoothness.rows_of(self.inner.block)), smoothness.PROBES
+        return slice(0, 0), 0  # numbers about weights, not about rows
 
     def snapshot(self) -> State:
-        return {
-            "inner": self.inner.snapshot(),
-            "asked": self.rows.asked.copy(),
-            "named": [list(pair) for pair in sorted(self._named)],
-            "answered": dict(self._answered),
-        }
+        return {"inner": self.inner.snapshot(), "asked": self.rows.asked.copy()}
 
     def restore(self, state: State) -> None:
         self.inner.restore(state["inner"])
         self.rows.asked = np.array(state["asked"])
-        self._named = {(start, stop) for start, stop in state["named"]}
-        self._answered = dict(state["answered"])

@@ -1,16 +1,20 @@
 """Joint prediction: every party gives its share of the asked rows' scores, under the same secure sum as in training.
 
     asker -> all    Wanted        tokens of the rows; nothing else names them
-    all -> asker    Known         which of them I have; or Declined, with the reason
-    asker -> all    ShareAsked    the masked sum of the scores (party/masked_sum.py)
-    all -> asker    ShareGiven
+    all -> asker    ShareGiven    a masked sum (party/masked_sum.py); or Declined, with the reason
     asker -> all    Enough
+
+The sum has two words for each row. The first is 0 where a party has the row and a secret random word where it has not;
+the second is its part of the score, or another random word. So the asker learns whether all have a row, not who lacks
+it; and where somebody lacks it, the sum of the others' parts is hidden by random words. The masks belong to these
+tokens in this order: parties that were asked for different rows give words that do not cancel.
 
 The asker alone learns the scores. A party that is lost ends the prediction, unless every policy allows to go on
 without it: then its block is left out of the sum, under a new roster epoch, and the answer says so.
 """
 
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,9 +24,11 @@ from offbeat.data.matrix import Floats
 from offbeat.errors import BadJob, OutOfRange, Refused, UnexpectedEvent
 from offbeat.orgs.tokens import TOKEN_BYTES
 from offbeat.party import contract, masked_sum
-from offbeat.party.masked_sum import CURRENT, KeyOffered, MaskedSum, ShareAsked, ShareGiven, SumOptions
+from offbeat.party.masked_sum import PRODUCTS, KeyOffered, MaskedSum, ShareGiven, SumOptions
+from offbeat.party.roster import Roster
+from offbeat.privacy.masks import KeyStream
 
-PATIENCE_S = 2.0
+WORDS_EACH = 2
 
 
 class Wanted(contract.Message, frozen=True):
@@ -32,15 +38,6 @@ class Wanted(contract.Message, frozen=True):
     """
 
     tokens: bytes
-
-
-class Known(contract.Message, frozen=True):
-    """Which of the rows this party has, a bit each.
-
-    Reveals: whether this party knows each of the asked ids, to the asker.
-    """
-
-    bits: bytes
 
 
 class Declined(contract.Message, frozen=True):
@@ -69,7 +66,7 @@ class Enough(contract.Message, frozen=True):
     """
 
 
-MESSAGES = (KeyOffered, ShareAsked, ShareGiven, masked_sum.PartialGiven, Wanted, Known, Declined, Without, Enough)
+MESSAGES = (KeyOffered, ShareGiven, masked_sum.PartialGiven, Wanted, Declined, Without, Enough)
 
 
 class Scorer(Protocol):
@@ -77,32 +74,6 @@ class Scorer(Protocol):
 
     def scores(self, tokens: Sequence[bytes]) -> tuple[Floats, NDArray[np.bool_]]:
         """(this block's share of each row's score, whether the row is known); raises Refused by policy."""
-
-
-class _Scores:
-    """The share source of a prediction: numbers that are there, or not yet."""
-
-    def __init__(self) -> None:
-        self.values: Floats | None = None
-
-    def version(self) -> int:
-        return 0
-
-    def knows(self, point: int) -> bool:
-        return self.values is not None
-
-    def words(
-        self, start: int, stop: int, point: int, mask: NDArray[np.uint64] | None, at: int, scale: float, limit: float
-    ) -> NDArray[np.uint64]:
-        assert self.values is not None
-        values = self.values[start:stop]
-        if int((np.abs(values) < limit).sum()) != len(values):
-            raise OutOfRange(f"a score is outside the fixed-point range of +-{limit:.3g}.")
-        words = np.rint(values * scale).astype(np.int64).view(np.uint64)
-        return words if mask is None else words + mask[at : at + len(words)]
-
-    def nonzeros(self, start: int, stop: int, point: int) -> int:
-        return 0
 
 
 class Predictor:
@@ -123,23 +94,22 @@ class Predictor:
         without: bool = False,
     ) -> None:
         self.name, self.parties, self.asker, self.scorer, self.without = name, parties, asker, scorer, without
+        self.run, self._secret = run, secret
         self.tokens = list(tokens)
         self.rows = len(self.tokens) if rows is None else rows  # what the policy was asked about
         self.result: Floats | None = None
         self.known: NDArray[np.bool_] = np.ones(len(self.tokens), np.bool_)
         self.left_out: list[contract.PartyName] = []
-        self._source = _Scores()
-        self.sums = MaskedSum(me=name, roster=parties, run=run, secret=secret, options=sums, source=self._source)
-        self._waiting: set[contract.PartyName] = set()
+        self.roster = Roster(name, parties, (asker,))
+        self.sums = MaskedSum(roster=self.roster, run=run, secret=secret, options=sums)
+        self.sums.stride = max(1, WORDS_EACH * self.rows)
         self._wanted = False
         self._asked: bytes | None = None  # the tokens that were answered; other ones are another prediction
         self._handlers: dict[type[contract.Message], Callable[[contract.PartyName, Any], list[contract.Effect]]] = {
             KeyOffered: self._on_key,
-            ShareAsked: self._on_asked,
             ShareGiven: self._on_given,
             masked_sum.PartialGiven: self._on_partial,
             Wanted: self._on_wanted,
-            Known: self._on_known,
             Declined: lambda sender, body: self._end("refused", f"'{sender}' declined: {body.reason}"),
             Without: self._on_without,
             Enough: lambda sender, body: [contract.Finish("predicted", f"'{sender}' has its scores")],
@@ -152,15 +122,10 @@ class Predictor:
                 raise UnexpectedEvent(f"'{self.name}' got a {type(event.body).__name__} from '{event.sender}'.")
             return handler(event.sender, event.body)
         if isinstance(event, contract.Started):
-            return [*self.sums.offer_key(), *self._want(), contract.Wake(PATIENCE_S)]
-        if isinstance(event, contract.Woken):
-            effects, given_up = self.sums.patrol()
-            if given_up:
-                return self._end("peer-lost", "the sum of the scores was not complete in time")
-            return [*effects, contract.Wake(PATIENCE_S)]
+            return [*self.sums.offer_key(), *self._want()]
         if isinstance(event, contract.PeerLost):
             return self._on_lost(event.peer)
-        assert isinstance(event, (contract.PeerBack, contract.Computed)), event
+        assert isinstance(event, (contract.PeerBack, contract.Computed, contract.Woken)), event
         return []
 
     # -- the asker ------------------------------------------------------------------------------------------------
@@ -168,35 +133,36 @@ class Predictor:
     def _want(self) -> list[contract.Effect]:
         if self.name != self.asker or self._wanted or not self.sums.ready:
             return []
-        self._wanted = True
-        self._waiting = set(self.sums.peers)
-        return [contract.Broadcast(self.sums.peers, Wanted(b"".join(self.tokens)))]
+        self._wanted, tokens = True, b"".join(self.tokens)
+        self._bind(tokens)
+        self.sums.expect(PRODUCTS, 0, 0, WORDS_EACH * self.rows, 0)
+        return [contract.Broadcast(self.roster.peers, Wanted(tokens))]
 
-    def _on_known(self, sender: contract.PartyName, body: Known) -> list[contract.Effect]:
-        bits = np.unpackbits(np.frombuffer(body.bits, np.uint8), count=len(self.tokens)).astype(np.bool_)
-        self.known &= bits
-        self._waiting.discard(sender)
-        return self._ask() if not self._waiting else []
-
-    def _ask(self) -> list[contract.Effect]:
-        return self.sums.ask(0, len(self.tokens), CURRENT, 0)
+    def _bind(self, tokens: bytes) -> None:
+        """From here on masks belong to these rows in this order."""
+        self.sums.run = f"{self.run}/{sha256(tokens).hexdigest()}"
 
     def _on_given(self, sender: contract.PartyName, body: ShareGiven) -> list[contract.Effect]:
+        if body.epoch != self.roster.epoch:
+            return []
         done = self.sums.collect(sender, body)
         return self._summed(done) if done is not None else []
 
     def _on_partial(self, sender: contract.PartyName, body: masked_sum.PartialGiven) -> list[contract.Effect]:
+        if body.epoch != self.roster.epoch:
+            return []
         effects, done = self.sums.collect_partial(sender, body)
         return [*effects, *self._summed(done)] if done is not None else effects
 
     def _summed(self, done: masked_sum.Sum) -> list[contract.Effect]:
         own, known = self.scorer.scores(self.tokens)
-        self.known &= known
-        self.result = own + done.words.view(np.int64) / self.sums.scale
+        lacking, others = done.words.reshape(WORDS_EACH, self.rows)
+        self.known = known & (lacking == 0)
+        self.result = own + np.where(self.known, others.view(np.int64) / self.sums.scale, 0.0)
         without = f", without {', '.join(self.left_out)}" if self.left_out else ""
         reason = f"{int(self.known.sum())} of {len(self.tokens)} rows scored{without}"
         return [
-            contract.Broadcast(self.sums.peers, Enough()),
+            contract.Broadcast(self.roster.peers, Enough()),
             contract.Observe("scored", int(self.known.sum())),
             contract.Finish("predicted", reason),
         ]
@@ -205,29 +171,38 @@ class Predictor:
         if self.name != self.asker:
             reason = f"'{peer}' was lost during a prediction"
             return [contract.Finish("peer-lost", reason)] if peer == self.asker else []
-        if not self.without or peer not in self.sums.roster:
+        if not self.without or peer not in self.roster.names:
             return self._end("peer-lost", f"'{peer}' was lost, and a prediction without it is not allowed")
         self.left_out.append(peer)
-        roster = tuple(name for name in self.sums.roster if name != peer)
-        epoch = self.sums.epoch + 1
-        try:
-            self.sums.enter_epoch(epoch, roster)
-        except BadJob as problem:  # too few parties are left to hide a share
-            return self._end("peer-lost", str(problem))
+        names = tuple(name for name in self.roster.names if name != peer)
+        problem = self._enter(self.roster.epoch + 1, names)
+        if problem:  # too few parties are left to hide a share
+            return self._end("peer-lost", problem)
         self._wanted = False
-        self.known = np.ones(len(self.tokens), np.bool_)
-        return [contract.Broadcast(self.sums.peers, Without(epoch, roster)), *self._want()]
+        return [contract.Broadcast(self.roster.peers, Without(self.roster.epoch, names)), *self._want()]
+
+    def _enter(self, epoch: int, names: tuple[contract.PartyName, ...]) -> str:
+        """Go on with these parties; why not, if that cannot be."""
+        before = (self.roster.epoch, self.roster.names)
+        self.roster.enter(epoch, names, self.asker)
+        try:
+            self.sums.enter_epoch()
+        except BadJob as problem:
+            self.roster.enter(*before, self.asker)
+            return str(problem)
+        return ""
 
     def _end(self, verdict: str, reason: str) -> list[contract.Effect]:
         others: list[contract.Effect] = (
-            [contract.Broadcast(self.sums.peers, Enough())] if self.name == self.asker else []
+            [contract.Broadcast(self.roster.peers, Enough())] if self.name == self.asker else []
         )
         return [*others, contract.Finish(verdict, reason)]
 
     # -- everybody else -------------------------------------------------------------------------------------------
 
     def _on_key(self, sender: contract.PartyName, body: KeyOffered) -> list[contract.Effect]:
-        return [*self.sums.take_key(sender, body), *self._want()]
+        self.sums.take_key(sender, body)
+        return [*self._want(), *self._answer_when_ready()]
 
     def _on_wanted(self, sender: contract.PartyName, body: Wanted) -> list[contract.Effect]:
         if sender != self.asker:
@@ -237,33 +212,50 @@ class Predictor:
             return self._decline(f"'{sender}' announced {self.rows} rows and asks for {asked:g}")
         if self._asked not in (None, body.tokens):
             return self._decline(f"'{sender}' asks for other rows in the same prediction")
-        self._asked = body.tokens
-        tokens = [body.tokens[i : i + TOKEN_BYTES] for i in range(0, len(body.tokens), TOKEN_BYTES)]
-        try:
-            values, known = self.scorer.scores(tokens)
-        except Refused as problem:
-            return self._decline(str(problem))
-        self._source.values = np.where(known, values, 0.0)
-        return [contract.Send(sender, Known(np.packbits(known).tobytes()))]
+        self._asked, self._wanted = body.tokens, True
+        return self._answer_when_ready()
 
-    def _on_asked(self, sender: contract.PartyName, body: ShareAsked) -> list[contract.Effect]:
-        if sender != self.asker or (body.start, body.stop) != (0, self.rows) or self._asked is None:
-            raise UnexpectedEvent(f"'{sender}' asks '{self.name}' for rows {body.start} to {body.stop} out of turn.")
+    def _answer_when_ready(self) -> list[contract.Effect]:
+        """Everybody else: once the rows are named and all keys are known, give the words of this party."""
+        if self.name == self.asker or not self._wanted or not self.sums.ready or self._asked is None:
+            return []
+        self._wanted, tokens = False, self._asked
         try:
-            return self.sums.answer(sender, body)
-        except OutOfRange as problem:
+            values, known = self.scorer.scores(
+                [tokens[i : i + TOKEN_BYTES] for i in range(0, len(tokens), TOKEN_BYTES)]
+            )
+            words = self._words(np.where(known, values, 0.0), known)
+        except (Refused, OutOfRange) as problem:
             return self._decline(str(problem))
+        self._bind(tokens)
+
+        def encode(mask: NDArray[np.uint64] | None, at: int) -> NDArray[np.uint64]:
+            return words if mask is None else words + mask[at : at + len(words)]
+
+        return self.sums.answer(self.asker, (PRODUCTS, 0, 0), 1, encode, len(words), 0)
+
+    def _words(self, values: Floats, known: NDArray[np.bool_]) -> NDArray[np.uint64]:
+        """Zeros and scores of the rows that this party has; of the others, random words that nobody else knows."""
+        limit = self.sums.limit
+        if not bool((np.abs(values) < limit).all()):
+            raise OutOfRange(f"a score is outside the fixed-point range of +-{limit:.3g}.")
+        key = sha256(b"rows that are lacking\0" + self._secret + f"{self.run}/{self.roster.epoch}".encode()).digest()
+        hidden = KeyStream(key[:16]).words(0, WORDS_EACH * self.rows).reshape(WORDS_EACH, self.rows)
+        told = np.stack(
+            [np.zeros(self.rows, np.uint64), np.rint(values * self.sums.scale).astype(np.int64).view(np.uint64)]
+        )
+        return np.where(known, told, hidden).ravel()
 
     def _on_without(self, sender: contract.PartyName, body: Without) -> list[contract.Effect]:
         if not self.without:
             return self._decline(f"'{self.name}' does not predict without a party")
-        fewer = set(body.names) < set(self.sums.roster) and len(set(body.names)) == len(body.names)
+        fewer = set(body.names) < set(self.roster.names) and len(set(body.names)) == len(body.names)
         if sender != self.asker or not fewer or not {self.name, sender} <= set(body.names):
             raise UnexpectedEvent(f"'{sender}' names {list(body.names)} as those who are left of the prediction.")
-        if body.epoch != self.sums.epoch + 1:
-            raise UnexpectedEvent(f"'{sender}' counts epoch {body.epoch} after {self.sums.epoch}.")
-        self.sums.enter_epoch(body.epoch, body.names)
-        return self.sums.offer_key()
+        if body.epoch != self.roster.epoch + 1:
+            raise UnexpectedEvent(f"'{sender}' counts epoch {body.epoch} after {self.roster.epoch}.")
+        problem = self._enter(body.epoch, body.names)
+        return self._decline(problem) if problem else []
 
     def _decline(self, reason: str) -> list[contract.Effect]:
         return [contract.Send(self.asker, Declined(reason))]
@@ -271,18 +263,19 @@ class Predictor:
     # -- going on later -------------------------------------------------------------------------------------------
 
     def snapshot(self) -> contract.State:
-        values = self._source.values
         return {
+            "roster": self.roster.snapshot(),
             "sums": self.sums.snapshot(),
+            "bound": self.sums.run,
             "wanted": self._wanted,
             "asked": self._asked,
-            "waiting": sorted(self._waiting),
             "known": self.known.copy(),
             "left_out": list(self.left_out),
-            "values": None if values is None else values.copy(),
         }
 
     def restore(self, state: contract.State) -> None:
+        self.roster.restore(state["roster"])
+        self.sums.run = state["bound"]
         self.sums.restore(state["sums"])
-        self._wanted, self._waiting, self._asked = state["wanted"], set(state["waiting"]), state["asked"]
-        self.known, self.left_out, self._source.values = state["known"], list(state["left_out"]), state["values"]
+        self._wanted, self._asked = state["wanted"], state["asked"]
+        self.known, self.left_out = state["known"], list(state["left_out"])

@@ -17,7 +17,6 @@ from offbeat.data.preparation import preparation_from
 from offbeat.data.prepare import Fitted, fitted_from, state_of
 from offbeat.data.table import Table, read_table
 from offbeat.errors import BadData, BadInput
-from offbeat.families.setting import with_constant
 from offbeat.jobs.organisations import Job
 from offbeat.names import did_you_mean
 from offbeat.orgs.budget import PrivacyLedger, private_labels
@@ -91,8 +90,6 @@ def own_rows(home: Home, table: Table, job: Job, rows: NDArray[np.int64], tokens
     preparation = preparation_from(home.config.data.prepare, f"{home.name}, data.prepare")
     fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation, table.levels, table.dates)
     block = fitted.apply(features)
-    if holds_intercept(job, home.name):
-        block = with_constant(block)
     labels, classes = _labels(home, table, job, rows)
     y_train = None if labels is None else _for_training(home, job, labels[~test], table.ids[rows][~test])
     names = np.array(list(tokens), dtype=object)
@@ -107,10 +104,6 @@ def own_rows(home: Home, table: Table, job: Job, rows: NDArray[np.int64], tokens
         fitted=fitted,
         notes=tuple(f"{home.name}: {note}" for note in fitted.notes),
     )
-
-
-def holds_intercept(job: Job, name: str) -> bool:
-    return job.model.intercept and name == job.labels_at[0]
 
 
 def _labels(
@@ -141,22 +134,25 @@ def _for_training(home: Home, job: Job, labels: Floats, ids: NDArray[Any]) -> Fl
 class OwnModel:
     """This party's part of a trained model: its weights and how its columns were prepared. It is the owner's alone."""
 
-    weights: Floats
+    weights: Floats  # of its columns and, last, its part of the intercept
     fitted: Fitted
-    intercept: bool
     classes: tuple[Any, ...] | None
     network: dict[str, Any] | None = None  # a network's arrays; then `weights` is the head's bias alone
 
     def block(self, table: Table, rows: NDArray[np.int64]) -> Matrix:
         """These rows of a table, prepared as the training rows were."""
         chosen = replace(table, ids=table.ids[rows], features=take_rows(table.features, rows), labels=None)
-        block = self.fitted.apply_table(chosen)
-        return with_constant(block) if self.intercept else block
+        return self.fitted.apply_table(chosen)
 
     def shares(self, table: Table, rows: NDArray[np.int64]) -> Floats:
         """This block's part of the products of these rows with a linear model."""
         assert self.network is None, "a network's part is computed by orgs/scoring.py"
-        return np.asarray(self.block(table, rows) @ self.weights, dtype=np.float64)
+        return self.products(self.block(table, rows))
+
+    def products(self, block: Matrix) -> Floats:
+        """The same of rows that are prepared."""
+        parts: Floats = np.asarray(block @ self.weights[:-1], dtype=np.float64) + self.weights[-1]
+        return parts
 
 
 def write_model(folder: Path, name: str, model: OwnModel) -> None:
@@ -167,7 +163,6 @@ def write_model(folder: Path, name: str, model: OwnModel) -> None:
         {
             "weights": model.weights,
             "preparation": state_of(model.fitted),
-            "intercept": model.intercept,
             "classes": None if model.classes is None else list(model.classes),
             "network": model.network,
         },
@@ -185,4 +180,4 @@ def read_model(folder: Path, name: str) -> OwnModel:
         )
     classes = None if state["classes"] is None else tuple(state["classes"])
     fitted = fitted_from(state["preparation"])
-    return OwnModel(state["weights"], fitted, state["intercept"], classes, state.get("network"))
+    return OwnModel(state["weights"], fitted, classes, state.get("network"))

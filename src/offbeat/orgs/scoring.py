@@ -25,10 +25,7 @@ def part_scores(job: Job, home: Home, model: OwnModel, block: Matrix, tokens: Se
     from offbeat.orgs.train_embedding import network_scores, own_private_mode
 
     if model.network is None:
-        scores, bias = (
-            np.asarray(block @ model.weights, dtype=np.float64),
-            model.weights[-1] if model.intercept else 0.0,
-        )
+        scores, bias = model.products(block), float(model.weights[-1])
     else:
         bias = float(model.weights[0])
         scores = network_scores(job, home.name, home.config.data.shape, model.network, bias, block)

@@ -8,16 +8,16 @@ from offbeat.families.linear import build_parties, linear_counters, sum_options
 from offbeat.jobs.methods import linear_named
 from offbeat.jobs.organisations import Job
 from offbeat.jobs.vertical import Job as VerticalJob
-from offbeat.learning.blocks import make_block
+from offbeat.learning.blocks import make_block, with_means
 from offbeat.learning.losses import DEBIASED_LOGISTIC, loss_named
 from offbeat.learning.penalties import penalty_named
 from offbeat.orgs import guard
 from offbeat.orgs.guard import Guarded
-from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept
+from offbeat.orgs.rows import OwnModel, OwnRows
 from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Message, Party
 from offbeat.party.masked_sum import SumOptions
-from offbeat.party.survey import Problem
+from offbeat.party.problem import Problem
 
 
 class OwnTraining(Protocol):
@@ -73,36 +73,36 @@ class OwnLinear:
     def __init__(self, job: Job, rows: OwnRows, watched: WatchedRows, *, run: str, secret: bytes) -> None:
         self.job, self.rows, self.watched, self.name = job, rows, watched, watched.owner
         penalty, strength = penalty_named(job.model.penalty), job.model.strength
-        constant = holds_intercept(job, self.name)  # the block knows the column of ones as its intercept
-        matrix = rows.train[:, :-1] if constant else rows.train
-        block = make_block(matrix, penalty=penalty, strength=strength, intercept=constant)
+        method, intercept = linear_named(job.method.algorithm), job.model.intercept
+        terms: dict[str, Any] = {"penalty": penalty, "strength": strength, "intercept": intercept}
+        block = make_block(rows.train, method=method.direction, **terms)
         loss = loss_named(job.model.loss) if job.method.label_dp_epsilon is None else DEBIASED_LOGISTIC
         self.inner: Any
         (self.inner,) = build_parties(
             vertical_of(job),
             {party: block if party == self.name else None for party in job.parties},
-            Problem(block.rows, loss, penalty, strength, rows.y_train),
+            Problem(block.rows, loss, penalty, strength, rows.y_train, intercept=intercept),
             job.labels_at,
             only=self.name,
             run=run,
             secrets_seed=int.from_bytes(secret, "big"),
         )
         self.party = Guarded(self.inner, watched)
-        self.messages: tuple[type[Message], ...] = (*linear_named(job.method.algorithm).messages, *guard.MESSAGES)
+        self.messages: tuple[type[Message], ...] = (*method.messages, *guard.MESSAGES)
 
     def counters(self) -> Counters:
         return linear_counters(self.inner)
 
     def passes(self) -> float:
-        return float(self.inner.passes())
+        return float(self.inner.party.judge.passes())
 
     def model(self) -> OwnModel:
-        weights, intercept = self.inner.member.block.weights(), holds_intercept(self.job, self.name)
-        return OwnModel(weights, self.rows.fitted, intercept, self.rows.classes)
+        block = self.inner.block
+        return OwnModel(with_means(block.means, block.weights())[0], self.rows.fitted, self.rows.classes)
 
     def certified(self) -> bool:
-        halt = self.inner.member.conduct.halt
-        return halt is not None and halt.best >= 0
+        lifecycle = self.inner.party.lifecycle
+        return bool(lifecycle.halted and lifecycle.kept >= 0)
 
     def privacy(self) -> dict[str, Any] | None:
         return None

@@ -12,7 +12,7 @@ import numpy as np
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Client, Server, Vafl
 from offbeat.algorithms.vafl.options import known_start
-from offbeat.data.matrix import Floats, Matrix
+from offbeat.data.matrix import Floats
 from offbeat.errors import BadJob
 from offbeat.families.contract import Counters
 from offbeat.families.networks import ADAM_STEP, CURVATURE, mean_square, network, private_mode
@@ -23,7 +23,7 @@ from offbeat.orgs import embedding_guard
 from offbeat.orgs.embedding_guard import GuardedEmbedding
 from offbeat.orgs.housemates import Housemates
 from offbeat.orgs.keyed_noise import KeyedNoise
-from offbeat.orgs.rows import OwnModel, OwnRows, holds_intercept
+from offbeat.orgs.rows import OwnModel, OwnRows
 from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.randomness import stream
@@ -40,7 +40,7 @@ class OwnEmbedding:
         self, job: Job, rows: OwnRows, watched: WatchedRows, *, secret: bytes, shape: tuple[int, ...] = ()
     ) -> None:
         self.job, self.rows, self.watched, self.name = job, rows, watched, watched.owner
-        holder, features = job.labels_at[0], columns_of(job, self.name, rows.train)
+        holder, features = job.labels_at[0], rows.train
         embedding = embedding_of(job, features.shape[1], shape, self.name)
         options = known_start(replace(_options(job, rows), optimiser=_optimiser(job, features)), [embedding])
         self.client = Client(
@@ -72,24 +72,17 @@ class OwnEmbedding:
     def model(self) -> OwnModel:
         client, server, rows = self.client, self.server, self.rows
         bias = float(server.weights.trained["bias"][0]) if server is not None and self.job.model.intercept else 0.0
-        intercept = holds_intercept(self.job, self.name)
         trained = client.embedding.to_arrays(client.weights.trained)
         if self.job.embedding.kind == "linear":
-            weights = np.append(trained["weight"][0], bias) if intercept else trained["weight"][0]
-            return OwnModel(weights, rows.fitted, intercept, rows.classes)
+            return OwnModel(np.append(trained["weight"][0], bias), rows.fitted, rows.classes)
         arrays = {"trained": trained, "kept": client.embedding.to_arrays(client.weights.kept)}
-        return OwnModel(np.array([bias]), rows.fitted, intercept, rows.classes, arrays)
+        return OwnModel(np.array([bias]), rows.fitted, rows.classes, arrays)
 
     def certified(self) -> bool:
         return False
 
     def privacy(self) -> dict[str, Any] | None:
         return self.client.privacy() if self.client.ledger is not None else None
-
-
-def columns_of(job: Job, name: str, block: Matrix) -> Any:
-    """A party's columns without the column of ones, which the server's head has instead."""
-    return block[:, :-1] if holds_intercept(job, name) else block
 
 
 def embedding_of(job: Job, columns: int, shape: tuple[int, ...], name: str) -> Embedding:
@@ -163,7 +156,7 @@ def network_scores(
     job: Job, name: str, shape: tuple[int, ...], arrays: dict[str, Any], bias: float, block: Any
 ) -> Floats:
     """What a network makes of a block of this party's columns (the column of ones included, where it has one)."""
-    features = columns_of(job, name, block)
+    features = block
     embedding = embedding_of(job, features.shape[1], shape, name)
     weights = Weights(embedding.from_arrays(arrays["trained"]), embedding.from_arrays(arrays["kept"]))
     values = embedding.infer(weights, embedding.place(features), np.arange(features.shape[0]))

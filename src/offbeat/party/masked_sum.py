@@ -292,8 +292,8 @@ class MaskedSum:
     def answer(
         self, asker: PartyName, key: Key, places: int, encode: Encode, count: int, version: int, nonzeros: int = 0
     ) -> list[Effect]:
-        """This party's share for one question: `encode(mask, at)` gives its `count` words. `nonzeros`: what a cost model
-        may charge the listener for, beside the words."""
+        """This party's share for one question: `encode(mask, at)` gives its `count` words. `nonzeros`: what a cost
+        model may charge the listener for, beside the words."""
         kind, survey, first = key
         if self.trees is not None:
             stride = self._stride_of(kind)
