@@ -10,48 +10,55 @@ import secrets
 
 import numpy as np
 
-from offbeat.learning.blocks import make_block
-from offbeat.learning.penalties import L2
-from offbeat.party.contract import Broadcast, Send
-from offbeat.party.masked_sum import CURRENT, KeyOffered, MaskedSum, ShareGiven, SumOptions
-from offbeat.party.shares import BlockShares, decode
+from offbeat.errors import UnexpectedEvent
+from offbeat.learning.ranges import fixed_point
+from offbeat.party.contract import Effect, Send
+from offbeat.party.masked_sum import PRODUCTS, KeyOffered, MaskedSum, ShareGiven, SumOptions
+from offbeat.party.roster import Roster
+from offbeat.party.scalars import decode
 
-ROSTER = ("ana", "bo", "cy")
-ROWS = np.array([[1.0], [2.0], [3.0]])  # everybody's one column, for simplicity
-WEIGHTS = {"ana": 10.0, "bo": 0.5, "cy": -0.25}
+NAMES = ("ana", "bo", "cy")
+SHARES = {"bo": np.array([0.5, 1.0, 1.5]), "cy": np.array([-0.25, -0.5, -0.75])}
+QUESTION = (PRODUCTS, 0, 0)  # which kind of sum, of which survey (none), which one of that kind
 
 
 def party(name: str) -> MaskedSum:
-    block = make_block(ROWS, penalty=L2, strength=0.0)
-    block.set_weights(np.array([WEIGHTS[name]]))
-    source = BlockShares(block)
-    return MaskedSum(
-        me=name, roster=ROSTER, run="by hand", secret=secrets.token_bytes(32), options=SumOptions(), source=source
+    sums = MaskedSum(
+        roster=Roster(name, NAMES, ("ana",)), run="by hand", secret=secrets.token_bytes(32), options=SumOptions()
     )
+    sums.stride = 3  # the words of one answer
+    return sums
+
+
+def answer(sums: MaskedSum, share: np.ndarray) -> list[Effect]:
+    def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
+        return fixed_point(share, mask, at, sums.scale, sums.limit, "A share")
+
+    return sums.answer("ana", QUESTION, 1, encode, len(share), version=0)
 
 
 def main() -> None:
-    parties = {name: party(name) for name in ROSTER}
+    parties = {name: party(name) for name in NAMES}
     for name, sums in parties.items():  # each pair agrees on a secret; the public keys may be seen by all
-        for peer in sums.peers:
-            parties[peer].take_key(name, KeyOffered(sums.keys.public, False))
+        for peer in sums.roster.peers:
+            parties[peer].take_key(name, KeyOffered(sums.keys.public))
 
     ana = parties["ana"]
-    (question,) = ana.ask(0, 3, CURRENT, version=0)
-    assert isinstance(question, Broadcast)
-    for name in question.to:
-        (answer,) = parties[name].answer("ana", question.body)
-        assert isinstance(answer, Send) and isinstance(answer.body, ShareGiven)
-        print(f"{name}'s share is {WEIGHTS[name] * ROWS[:, 0]}, and Ana sees {decode(answer.body.words, ana.scale)}")
-        done = ana.collect(name, answer.body)
+    ana.expect(*QUESTION, words=3, version=0)
+    for name, share in SHARES.items():
+        (sent,) = answer(parties[name], share)
+        assert isinstance(sent, Send) and isinstance(sent.body, ShareGiven)
+        print(f"{name}'s share is {share}, and Ana sees {decode(sent.body.words, ana.scale)}")
+        done = ana.collect(name, sent.body)
     assert done is not None
     total = decode(done.words, ana.scale)
     print(f"the total is {total}: exact, and all that Ana learns")
-    np.testing.assert_array_equal(total, 0.25 * ROWS[:, 0])
+    np.testing.assert_array_equal(total, SHARES["bo"] + SHARES["cy"])
 
-    (again,) = parties["bo"].answer("ana", question.body)
-    assert isinstance(again, Send) and again.body is not None
-    print("asked again, Bo sends the same bytes from memory: no mask hides two different values")
+    try:
+        answer(parties["bo"], SHARES["bo"])
+    except UnexpectedEvent as refusal:
+        print(f"asked again, Bo refuses: {refusal}")
 
 
 if __name__ == "__main__":

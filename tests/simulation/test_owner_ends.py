@@ -13,7 +13,7 @@ from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Sgd
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.orgs.housemates import Housemates
 from offbeat.party.contract import END, Finish, Woken
-from offbeat.party.member import LinearOptions
+from offbeat.party.linear_options import LinearOptions
 from offbeat.privacy.mechanism import NoNoise
 from offbeat.randomness import stream
 from offbeat.runtime.simulator import CostModel, Gone, Jitter, Simulator, profile
@@ -159,7 +159,7 @@ def test_the_run_ends_when_its_last_edge_is_stopped_and_the_others_are_lost():
 def test_linear_methods_end_on_every_side(method):
     problem = draw_problem(1, parties=4, rows=60)
     for stopped in problem.names:
-        options = LinearOptions(method="svrg" if "svrg" in method else "sgd", batch=16, passes=1e6, patience_s=0.05)
+        options = LinearOptions(method="svrg" if "svrg" in method else "sgd", batch=16, passes=1e6)
         outcome = run(build_parties(method, problem, options, 1), stopped, 200)
         assert verdicts(outcome) == dict.fromkeys(problem.names, "stopped")
         assert outcome.finished[stopped].reason == f"stopped by the owner of '{stopped}'"

@@ -65,7 +65,7 @@ def build(spec: Mapping[str, Any], name: str) -> tuple[Guarded, tuple[type[Messa
 
 def scores(parties: Iterable[Guarded], spec: Mapping[str, Any]) -> np.ndarray:
     blocks, _ = tables(spec)
-    weights = [party.inner.member.block.weights() for party in parties]  # type: ignore[attr-defined]
+    weights = [party.inner.block.weights()[0, :-1] for party in parties]  # type: ignore[attr-defined]
     return np.asarray(sum(block @ w for block, w in zip(blocks, weights, strict=True)))
 
 

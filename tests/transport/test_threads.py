@@ -15,7 +15,7 @@ from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
 from offbeat.message.codec import Codec
 from offbeat.party.contract import Compute, Computed, Finish, Started, Wake, Woken
-from offbeat.party.member import LinearOptions
+from offbeat.party.linear_options import LinearOptions
 from offbeat.party.survey import Problem
 from offbeat.runtime.drive import Written
 from offbeat.runtime.recovery import recover
@@ -76,7 +76,7 @@ def test_learning_reaches_the_optimum_and_replays_bit_for_bit(build, more, messa
     outcome = Threads(messages=messages, costs=costs, folder=tmp_path).run(parties)
     assert {finish.verdict for finish in outcome.finished.values()} == {"target"}, outcome
     _, best = central.optimum(features, labels, LOGISTIC, 1e-2)
-    found = np.concatenate([party.member.block.weights() for party in parties])
+    found = np.concatenate([party.block.weights()[0, :-1] for party in parties])
     assert 0 <= central.objective(features, labels, found, LOGISTIC, L2, 1e-2) - best <= 1e-8
     replayed = {}
     for party in learners(build, **more)[0]:
@@ -90,7 +90,7 @@ def test_a_slow_party_is_charged_what_the_cost_model_says():
     costs = CostModel(overhead_s=1e-5, per_sample_s=0.0, per_nonzero_s=0.0, slow={"bo": 3.0}, link=Link(0.0))
     parties, *_ = learners(afsgd_vp.build, method="saga", target=1e-2)
     outcome = Threads(messages=afsgd_vp.MESSAGES, costs=costs).run(parties)
-    works = sum(parties[1].member.lags)
+    works = parties[1].party.lags.count
     assert outcome.tallies["bo"].compute_s >= 2e-5 * works
 
 
@@ -102,7 +102,7 @@ def test_a_look_sees_parties_at_rest_and_may_end_the_run():
     looks = []
 
     def look(time_s):
-        looks.append([party.member.block.version for party in parties])
+        looks.append([party.block.version for party in parties])
         return 0.0 if len(looks) < 5 else None
 
     runtime = Threads(messages=afsgd_vp.MESSAGES)

@@ -81,7 +81,7 @@ def test_private_labels_are_in_the_ledger_the_record_and_the_first_lines(tmp_pat
 def test_every_holder_of_private_labels_has_a_ledger_with_the_same_answers():
     result = train(400, labels_at=("bank", "telecom"), label_dp_epsilon=1.0, passes=2.0)
     assert result.record.privacy.keys() == {"bank", "telecom"}
-    held = [party.member.problem.labels for party in result.parties]
+    held = [party.party.problem.labels for party in result.parties]
     assert held[1] is None and (held[0] == held[2]).all()
     assert train(400, algorithm="afsvrg-vp", label_dp_epsilon=1.0, passes=2.0).record.privacy.keys() == set(WIDTHS)
 
@@ -93,7 +93,7 @@ def test_the_certificate_is_of_the_private_answers_and_the_metrics_of_the_true_l
     weights = np.concatenate([result.weights[name] for name in WIDTHS])
     test = np.hstack([data.test[name] for name in WIDTHS]) @ weights + result.intercept
     assert result.record.metrics["test_accuracy"] == np.mean((test >= 0) == (data.y_test > 0))
-    trained = result.parties[0].member.problem.labels
+    trained = result.parties[0].party.problem.labels
     assert len(np.unique(trained)) == 2 and not set(np.unique(trained)) <= {-1.0, 1.0}  # the de-biased answers
     train_rows = np.hstack([data.train[name] for name in WIDTHS]) @ weights + result.intercept
     true_loss = float(np.mean(LOGISTIC.value(train_rows, data.y_train)))

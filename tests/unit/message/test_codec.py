@@ -7,10 +7,10 @@ import pytest
 from offbeat.algorithms import afsgd_vp, mapa, vfb2
 from offbeat.errors import BadFrame
 from offbeat.message.codec import Codec, decode_state, encode_state, payload_bytes
-from offbeat.party.conduct import Begun, Halt, Roster
+from offbeat.party.lifecycle import Halt, Ready, RosterNamed
 from offbeat.party.contract import Message
 from offbeat.party.masked_sum import KeyOffered, ShareAsked, ShareGiven
-from offbeat.party.survey import Certified, Table
+from offbeat.party.survey import Certified, TablePart
 
 
 class Unlisted(Message, frozen=True):
@@ -36,16 +36,16 @@ def same(a: object, b: object) -> bool:
 @pytest.mark.parametrize(
     "body",
     [
-        ShareAsked(0, 10, 74, -1, 3, 0, 0),
-        ShareAsked(2**62, 0, 1, -(2**40), 0, 7, 2**62),
-        ShareGiven(64, WORDS, 5, 0),
-        ShareGiven(64, np.empty(0, np.uint64), 5, 0),
-        Table(2, 0, np.array([0.5, -0.0, np.inf, 5e-324]), 1.25),
-        Certified(3, 0.1, 1e-300, float("nan"), 2),
-        Roster(2, ("ana", "bo", "cécile"), "ana"),
+        ShareAsked(0, 1, 10, 74, -1, 3),
+        ShareAsked(2**62, 0, 1, -(2**40), 0, 2**62),
+        ShareGiven(0, 1, 2, 64, WORDS, 5, 0.25),
+        ShareGiven(0, 1, 2, 64, np.empty(0, np.uint64), 5, 0.0),
+        TablePart(0, 2, 0, np.array([0.5, -0.0, np.inf, 5e-324])),
+        Certified(0, 3, 0.1, 1e-300, float("nan"), 2),
+        RosterNamed(2, ("ana", "bo", "cécile"), "ana"),
         Halt("target", "the certificate is small", -1),
-        KeyOffered(bytes(range(32)), True),
-        Begun(),
+        KeyOffered(bytes(range(32))),
+        Ready(),
     ],
     ids=lambda body: type(body).__name__,
 )
@@ -56,7 +56,7 @@ def test_a_body_comes_back_as_it_was(body):
 
 
 def test_arrays_arrive_aligned_and_owned():
-    frame = bytearray(b"\0\0\0") + CODEC.encode(ShareGiven(1, WORDS, 2, 3))
+    frame = bytearray(b"\0\0\0") + CODEC.encode(ShareGiven(0, 0, 0, 1, WORDS, 2, 0.0))
     body = CODEC.decode(memoryview(frame)[3:])
     for i in range(len(frame)):
         frame[i] = 0
@@ -64,14 +64,14 @@ def test_arrays_arrive_aligned_and_owned():
 
 
 def test_a_view_travels_as_what_it_shows():
-    body = ShareGiven(0, np.arange(20, dtype=np.uint64)[::3], 0, 0)
+    body = ShareGiven(0, 0, 0, 0, np.arange(20, dtype=np.uint64)[::3], 0, 0.0)
     assert np.array_equal(CODEC.decode(CODEC.encode(body)).words, body.words)
 
 
 @pytest.mark.parametrize("words", [np.array(["a"]), np.array([1 + 2j]), np.array([1.0], ">f8"), np.array([None])])
 def test_arrays_of_other_kinds_do_not_travel(words):
     with pytest.raises(TypeError, match="does not travel"):
-        CODEC.encode(ShareGiven(0, words, 0, 0))
+        CODEC.encode(ShareGiven(0, 0, 0, 0, words, 0, 0.0))
 
 
 def test_only_listed_messages_travel_in_either_direction():
@@ -110,7 +110,7 @@ def array_extension(head: bytes, raw: bytes = b"") -> bytes:
         array_extension(b"\x00\x01\x02\x00\x00\x00", bytes(8)),
         array_extension(b"\x00\x02\xff\xff\xff\xff\xff\xff\xff\xff", bytes(8)),
         array_extension(b"\x00\x01\x01\x00", bytes(0)),
-        CODEC.encode(Begun()) + b"\x00",
+        CODEC.encode(Ready()) + b"\x00",
     ],
 )
 def test_a_damaged_frame_is_refused_with_a_typed_error(frame):
@@ -142,11 +142,11 @@ def test_what_cannot_be_a_state_is_said():
 
 
 def test_payload_bytes_count_contents():
-    assert payload_bytes(ShareAsked(0, 1, 2, 3, 4, 5, 6)) == 7 * 8
-    assert payload_bytes(ShareGiven(0, WORDS, 0, 0)) == 3 * 8 + 4 * 8
-    assert payload_bytes(Roster(1, ("ana", "bo"), "ana")) == 8 + 5 + 3
-    assert payload_bytes(KeyOffered(bytes(32), True)) == 32 + 8
-    assert payload_bytes(Begun()) == 0
+    assert payload_bytes(ShareAsked(0, 1, 2, 3, 4, 5)) == 6 * 8
+    assert payload_bytes(ShareGiven(0, 0, 0, 0, WORDS, 0, 0.0)) == 6 * 8 + 4 * 8
+    assert payload_bytes(RosterNamed(1, ("ana", "bo"), "ana")) == 8 + 5 + 3
+    assert payload_bytes(KeyOffered(bytes(32))) == 32
+    assert payload_bytes(Ready()) == 0
 
 
 @pytest.mark.parametrize("family", [afsgd_vp, vfb2, mapa], ids=lambda f: f.__name__)

@@ -8,7 +8,7 @@ import pytest
 
 from offbeat.message.codec import encode_state, payload_bytes
 from offbeat.party.contract import Broadcast, Finish, Message, Received, Send, Started, Wake, Woken
-from offbeat.party.member import LinearOptions
+from offbeat.party.linear_options import LinearOptions
 from offbeat.runtime.simulator import CostModel, CrashAndRestore, Jitter, Link, Simulator
 from offbeat.runtime.simulator import loop as simulator_loop
 from offbeat.runtime.simulator.accounts import shape_of
