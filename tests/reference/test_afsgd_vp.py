@@ -22,7 +22,6 @@ from offbeat.party.survey import Mark
 from offbeat.runtime.simulator import CostModel, Simulator
 from offbeat.testing.small_problem import SmallProblem, build_parties, draw_problem, method_named, weights_of
 
-
 ROUNDS = ("fsgd-vp", "fsvrg-vp", "fsaga-vp")
 
 

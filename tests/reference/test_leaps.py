@@ -4,6 +4,7 @@ The pooled loop has no parties, no messages and no masks. It takes the order of 
 mean gradient, freeze, the products of all rows, the leap, the tables, the certificate; then steps.
 """
 
+import itertools
 from dataclasses import replace
 from math import isnan
 
@@ -153,8 +154,8 @@ def landings_of(method, problem, *, costs=None, scheme="pairwise", **options):
 
 
 def check_leaps(method, problem, *, by_curvature=None, least=5, **options):
-    """Every leap of the rounds ends where the pooled loop's does, with the same certificate. Sums are rounded, and a leap
-    multiplies the rounding of its moves by its coefficients."""
+    """Every leap of the rounds ends where the pooled loop's does, with the same certificate. Sums are rounded, and a
+    leap multiplies the rounding of its moves by its coefficients."""
     slow = CostModel(slow={problem.names[1]: 7.0, problem.names[0]: 2.0})
     found, certificates, parties, outcome = landings_of(
         method, problem, costs=slow, by_curvature=by_curvature, **options
@@ -197,7 +198,7 @@ def test_leaps_of_rounds_are_those_of_a_pooled_loop(method, loss, sparse, interc
     objectives = check_leaps(
         method, problem_with(parties, holders, sparse=sparse, loss=loss, intercept=intercept, strength=1e-3)
     )
-    assert all(after <= before + 1e-10 for before, after in zip(objectives, objectives[1:], strict=False))
+    assert all(after <= before + 1e-10 for before, after in itertools.pairwise(objectives))
 
 
 @pytest.mark.parametrize("method", ["fsaga-vp", "vfb-svrg"])

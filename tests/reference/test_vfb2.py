@@ -271,7 +271,7 @@ def played(method, problem, *, updates, step, seconds=None, seed=3, **options):
 def test_with_delays_it_is_the_papers_loop(method, penalty, parties, holders):
     """The last party is slow, so nobody waits for it; and two questions of each dominator are under way."""
     problem = problem_with(parties, holders, penalty=penalty, rows=60)
-    slow = {name: 1e-3 for name in problem.names} | {problem.names[-1]: 0.1}
+    slow = dict.fromkeys(problem.names, 1e-3) | {problem.names[-1]: 0.1}
     play, found = played(method, problem, updates=90, step=0.3, in_flight=2, seconds=slow)
     lags = [party.party.lags.most for party in play.parties.values()]
     assert min(lags) >= 1 and max(lags) > 2  # products were really old, at every party
@@ -294,14 +294,20 @@ def test_with_one_dominator_and_nobody_slow_it_is_the_centralised_method_in_any_
     play, found = played(method, problem, updates=80, step=step)
     assert max(party.party.lags.most for party in play.parties.values()) == 0
     schedule, chair = Schedule(60, BATCH_PLAYED, SEED_PLAYED), problem.names[0]
-    plan = [None if what == "freeze" else schedule.block(which[1]) for what, which, *_ in play.moves[chair] if what != "refresh"]
+    plan = [
+        None if what == "freeze" else schedule.block(which[1])
+        for what, which, *_ in play.moves[chair]
+        if what != "refresh"
+    ]
     assert plan.count(None) >= 3
     sizes = (lambda t: decayed(step, problem.strength, t)) if direction == "sgd" else step
     terms = (problem.X, problem.y, loss, problem.penalty, problem.strength, direction, sizes)
     for name, columns in problem.columns.items():  # some have not taken the last step yet
         steps = sum(what == "step" for what, *_ in play.moves[name])
         surveys = sum(what == "freeze" for what, *_ in play.moves[name])
-        cut = next(c for c in range(len(plan) + 1) if c - plan[:c].count(None) == steps and plan[:c].count(None) == surveys)
+        cut = next(
+            c for c in range(len(plan) + 1) if c - plan[:c].count(None) == steps and plan[:c].count(None) == surveys
+        )
         expected = central.run(*terms, plan[:cut])
         assert np.abs(found[columns] - expected[columns]).max() < 1e-9
 
@@ -456,7 +462,7 @@ def half_labelled(problem, holders, *, synchronous, **options):
 def test_half_labelled_rounds_without_leaps_train_on_the_labelled_parties_columns_alone(sparse):
     problem = problem_with(8, 4, sparse=sparse)
     holders = problem.names[:4]
-    parties, outcome, seen = half_labelled(
+    _, outcome, seen = half_labelled(
         problem, holders, synchronous=True, passes=6.0, step=0.8, leap=False, by_curvature=False
     )
     plan = order_of_play(problem, outcome)

@@ -261,7 +261,8 @@ class RoundWorker:
         return [Broadcast(party.roster.peers, body), *self._on_product(self.name, body)]
 
     def _on_product(self, sender: PartyName, body: Product) -> list[Effect]:
-        right = sender == self.party.roster.chair and body.round == self.round and not self.works.count[RoundStep]
+        begun, awaited = self.party.schedule is not None, body.round == self.round and not self.works.count[RoundStep]
+        right = begun and awaited and sender == self.party.roster.chair
         expect(right, sender, f"the products of round {body.round}, while round {self.round} is on")
         start, stop = self._rows()
         expect_array(sender, "the products of round", body.products, self.party.problem.outputs * (stop - start))

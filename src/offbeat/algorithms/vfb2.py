@@ -497,8 +497,9 @@ class VfbParty:
         return [Broadcast(self.party.roster.peers, body), *self._on_backward(self.name, body)]
 
     def _on_backward(self, sender: PartyName, body: Backward) -> list[Effect]:
-        own = body.number == self.round and sender == self._dominator(body.number) and not self.works.count[Steps]
-        expect(own, sender, f"derivatives of round {body.number}, while round {self.round} is on")
+        begun, awaited = self.party.schedule is not None, body.number == self.round and not self.works.count[Steps]
+        right = begun and awaited and sender == self._dominator(body.number)
+        expect(right, sender, f"derivatives of round {body.number}, while round {self.round} is on")
         start, stop = self._rows(body.number)
         expect_array(sender, "derivatives", body.derivatives, self.party.problem.outputs * (stop - start))
         steps = Steps([Batch(start, stop, body.derivatives, self.block.version, sender, -1)])

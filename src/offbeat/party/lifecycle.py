@@ -129,6 +129,8 @@ class Lifecycle:
 
     def on_lost(self, peer: PartyName) -> tuple[bool, str]:
         """The runtime gave a peer up. (This party names a new roster, why this party ends the run if it does.)"""
+        if peer not in self.roster.everybody or peer == self.roster.me:
+            return False, ""
         self.lost.add(peer)
         if self.on_loss == "wait" or peer not in self.roster.names or self.halted:
             return False, ""
@@ -153,7 +155,8 @@ class Lifecycle:
     def on_back(self, peer: PartyName) -> bool:
         """A lost peer answers again; whether this party names a new roster."""
         self.lost.discard(peer)
-        return self.roster.is_chair and peer not in self.roster.names and not self.halted
+        left_out = peer in self.roster.everybody and peer not in self.roster.names
+        return self.roster.is_chair and left_out and not self.halted
 
     def name_roster(self) -> list[Effect]:
         """A new epoch. Its number is the chair's own: if two parties take the chair at once, one of them yields."""

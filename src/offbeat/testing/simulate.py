@@ -49,6 +49,8 @@ DETECT_S = 0.04
 CHECKPOINT_EVENTS = (0, 1, 40, 300)  # a crashed party comes back from its whole log, from just before, from earlier
 WORKERS = 2
 CHUNK = 8
+KEPT_WITHIN = 1e-8
+"""Sums are rounded, and a leap multiplies the rounding of its moves by its coefficients."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def _judge(problem: SmallProblem, parties: Sequence[Party], outcome: Outcome) ->
     best = min(value["objective"] for value in looks if value["snapshot"] // EPOCH_STRIDE == epoch)
     nothing = {name: np.zeros(len(columns) + 1) for name, columns in problem.columns.items()}
     kept = problem.objective(problem.pooled(nothing | weights_of(ended)))
-    if not abs(kept - best) <= 1e-9 * max(1.0, abs(kept)):
+    if not abs(kept - best) <= KEPT_WITHIN * max(1.0, abs(kept)):
         return f"the model that was kept has objective {kept!r}, the best certified one {best!r}"
     return ""
 

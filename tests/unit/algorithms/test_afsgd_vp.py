@@ -1,0 +1,156 @@
+"""AFSGD-VP's workers, event by event; `test_vfb2.py` has what both papers share."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import vertical_room
+from vertical_room import ANA, BATCH, BO, CY, ROWS, ask, bodies, is_question, of, question, tell, work
+
+from offbeat.algorithms import afsgd_vp
+from offbeat.algorithms.afsgd_vp import Product
+from offbeat.errors import UnexpectedEvent
+from offbeat.learning.sampling import Schedule
+from offbeat.message.codec import encode_state
+from offbeat.party.contract import Compute, Computed
+from offbeat.party.lifecycle import Halt
+from offbeat.party.masked_sum import ShareAsked, ShareGiven
+from offbeat.party.survey import Mark
+
+Room = partial(vertical_room.Room, afsgd_vp.build, holders=3)
+SCHEDULE = Schedule(ROWS, BATCH, 1)
+
+
+def products_for(room, worker, number):
+    """Everything that the others' answers to a worker's question make it do."""
+    effects = []
+    for peer in (name for name in room.parties if name != worker):
+        (given,) = bodies(ask(room.parties[peer], number, worker), ShareGiven)
+        effects += tell(room.parties[worker], given, peer)
+    return effects
+
+
+# -- asynchronous workers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_a_worker_keeps_so_many_questions_under_way(in_flight):
+    room = Room(in_flight=in_flight)
+    ana = room.parties[ANA]
+    assert [event.body.first for to, event in room.asked if to == CY and event.sender == ANA] == list(range(in_flight))
+    after = work(ana, products_for(room, ANA, 0))
+    assert [body.first for body in bodies(after, ShareAsked)] == [in_flight]
+    assert (ana.taken, ana.block.version, ana.under_way) == (1, 1, in_flight)
+
+
+def test_a_step_moves_the_own_block_alone_by_the_products_of_the_schedules_rows():
+    room = Room("sgd", step=0.5)
+    ana, problem = room.parties[ANA], room.problem
+    work(ana, products_for(room, ANA, 0))
+    rows = slice(*SCHEDULE.block(0))
+    theta = problem.loss.derivative(np.zeros(rows.stop - rows.start), problem.y[rows])
+    expected = -0.5 * problem.X[rows][:, problem.columns[ANA]].T @ theta / len(theta)
+    assert np.abs(ana.block.weights()[0, :-1] - expected).max() < 1e-12
+    assert not room.parties[BO].block.weights().any() and not room.parties[CY].block.weights().any()
+
+
+def test_a_worker_without_labels_answers_and_asks_nothing():
+    room = Room(holders=2)
+    assert {event.sender for _, event in room.asked} == {ANA, BO}
+    assert not of(ask(room.parties[CY], 0), Compute) and room.parties[CY].block.version == 0
+    with pytest.raises(UnexpectedEvent, match="not its to ask"):
+        ask(room.parties[BO], 0, CY)
+
+
+def test_a_product_that_is_too_old_is_not_used():
+    room = Room(lag_max=1, in_flight=3)
+    ana = room.parties[ANA]
+    (late,) = of(products_for(room, ANA, 2), Compute)
+    for number in range(2):
+        work(ana, products_for(room, ANA, number))
+    after = ana.handle(Computed(late.ticket))
+    assert (ana.late, ana.taken) == (1, 2)
+    assert len(bodies(after, ShareAsked)) == 1  # another product is asked for instead
+
+
+def test_passes_are_the_mean_over_the_workers_as_far_as_heard():
+    room = Room()
+    ana = room.parties[ANA]
+    work(ana, products_for(room, ANA, 0))
+    ask(ana, 5, BO)
+    ask(ana, 3, CY)
+    assert ana.passes() == (1 + 5 + 3) / 3 / SCHEDULE.blocks_a_pass
+
+
+def test_a_product_that_is_no_number_ends_the_run():
+    room = Room()
+    ana = room.parties[ANA]
+    ana.block.set_weights(np.full_like(ana.block.weights(), np.inf))
+    (halt,) = bodies(work(ana, products_for(room, ANA, 0)), Halt)
+    assert halt.verdict == "diverged" and ana.taken == 0
+
+
+def test_a_mark_waits_for_the_step_under_way():
+    room = Room("svrg")
+    cy = room.parties[CY]
+    (update,) = of(products_for(room, CY, 0), Compute)
+    assert tell(cy, Mark(0, 2, 1, 0)) == [] and cy.party.survey.current == 1
+    cy.handle(Computed(update.ticket))
+    assert cy.party.survey.current == 2
+    assert np.array_equal(cy.party.survey.frozen, cy.block.weights())
+
+
+# -- rounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_rounds_come_unasked_and_the_products_go_to_everybody():
+    room = Room(synchronous=True)
+    assert not any(is_question(body) for _, body in room.sent)
+    room.update(6)
+    assert [(name, body.round) for name, body in room.told()] == [(ANA, number) for number in range(len(room.told()))]
+    assert len({party.block.version for party in room.parties.values()}) <= 2
+
+
+def test_a_round_waits_for_every_share():
+    room = Room(synchronous=True)
+    shares = {event.sender: event.body for to, event in room.asked if to == ANA}
+    ana = room.parties[ANA]
+    assert set(shares) == {BO, CY} and tell(ana, shares[BO], BO) == []
+    effects = tell(ana, shares[CY], CY)
+    (products,) = bodies(effects, Product)
+    assert products.round == 0 and not products.products.any()  # at the zero start
+    work(ana, effects)
+    assert ana.round == 1 and not ana.works.count[afsgd_vp.RoundStep]  # the next round's shares have not come
+
+
+def test_words_of_another_round_are_refused():
+    room = Room(synchronous=True, survey_passes=0.5)
+    cy = room.parties[CY]
+    values = np.zeros(np.ptp(SCHEDULE.block(cy.round)))
+    for sender, body in ((ANA, Product(0, cy.round + 1, values, False)), (BO, Product(0, cy.round, values, False))):
+        with pytest.raises(UnexpectedEvent, match="round"):
+            tell(cy, body, sender)
+    with pytest.raises(UnexpectedEvent, match="shares of rounds come unasked"):
+        tell(cy, question(0))
+
+
+def test_products_before_the_beginning_are_refused():
+    (cy,) = Room(synchronous=True).build(only=CY)
+    with pytest.raises(UnexpectedEvent, match="the products of round 0"):
+        tell(cy, Product(0, 0, np.zeros(BATCH), False))
+
+
+# -- going on later --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [ANA, CY])
+@pytest.mark.parametrize("method", ["sgd", "svrg", "saga"])
+def test_a_restored_worker_goes_on_as_if_nothing_had_happened(name, method):
+    rooms = [Room(method, survey_passes=0.5) for _ in range(2)]
+    for room in rooms:
+        room.events(400)
+    rooms[1].crash(name)
+    for room in rooms:
+        room.events(400)
+    one, other = (room.parties[name] for room in rooms)
+    assert one.taken > 3 and encode_state(one.snapshot()) == encode_state(other.snapshot())
