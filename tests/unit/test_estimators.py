@@ -74,19 +74,17 @@ def test_the_model_is_the_pooled_one():
 
 
 @pytest.mark.parametrize("algorithm", ["vfb2-svrg", "vfb2-saga", "afsvrg-vp"])
-def test_by_curvature_columns_of_very_different_scales_are_no_trouble(algorithm):
+def test_columns_of_very_different_scales_are_no_trouble(algorithm):
     blocks, score, rng = problem()
     label = np.where(score + rng.logistic(size=len(score)) > 0, 1.0, -1.0)
     scaled = {name: table * np.geomspace(1.0, 30.0, table.shape[1]) for name, table in blocks.items()}
     options = {"penalty": 1e-3, "passes": 100, "prepare": "none"}
-    plain = VerticalClassifier(algorithm, target=None, **options).fit(scaled, label)
-    model = VerticalClassifier(algorithm, by_curvature=True, **options).fit(scaled, label)
+    model = VerticalClassifier(algorithm, **options).fit(scaled, label)
     assert model.record_.verdict == "target"
-    assert plain.certificate_.duality_gap > 1e-3
     pooled = np.hstack([*scaled.values(), np.ones((len(label), 1))])
-    _, value = central.optimum(pooled, label, LOGISTIC, 1e-3)
+    _, value = central.optimum(pooled, label, LOGISTIC, 1e-3, free=1)
     found = np.concatenate([*(model.coef_[name] for name in WIDTHS), [model.intercept_]])
-    assert central.objective(pooled, label, found, LOGISTIC, L2, 1e-3) - value <= 1e-6
+    assert central.objective(pooled, label, found, LOGISTIC, L2, 1e-3, free=1) - value <= 1e-6
 
 
 def test_it_agrees_with_scikit_learn():
@@ -127,10 +125,10 @@ def test_arrays_sparse_matrices_and_data_frames_mix():
         "shop": scipy.sparse.csr_matrix(blocks["shop"]),
         "telecom": pd.DataFrame(blocks["telecom"], columns=list("abcd")),
     }
-    options = {"passes": 5, "target": None, "prepare": "none"}
+    options = {"passes": 300, "target": 1e-13, "penalty": 1e-2, "prepare": "none"}
     plain = VerticalClassifier("fsvrg-vp", **options).fit(blocks, score > 0)
     model = VerticalClassifier("fsvrg-vp", **options).fit(mixed, score > 0)
-    assert np.allclose(plain.decision_function(blocks), model.decision_function(mixed), atol=1e-8)
+    assert np.allclose(plain.decision_function(blocks), model.decision_function(mixed), atol=1e-4)
     reordered = {**mixed, "telecom": mixed["telecom"][list("badc")].assign(more=1)}
     np.testing.assert_array_equal(model.predict(reordered), model.predict(mixed))
     with pytest.raises(BadData, match="lacks the column 'b'"):
@@ -202,8 +200,8 @@ def test_prices_are_learned_as_they_are(algorithm):
     price = 2e5 + 5e4 * score / score.std() + 1e4 * rng.normal(size=len(score))
     model = VerticalRegressor(algorithm, passes=100, prepare="none").fit(blocks, price)
     assert model.record_.verdict == "target"
-    pooled = np.hstack([*blocks.values(), np.ones((len(price), 1))])
-    ridge = Ridge(alpha=len(price) * 1e-4 / 2, fit_intercept=False).fit(pooled, price)
+    pooled = np.hstack(list(blocks.values()))
+    ridge = Ridge(alpha=len(price) * 1e-4 / 2).fit(pooled, price)
     assert np.abs(ridge.predict(pooled) - model.predict(blocks)).max() < 0.1
     assert model.score(blocks, price) > 0.9
 
@@ -354,7 +352,7 @@ def _cut(frame):
 
 def test_it_goes_through_scikit_learns_tools():
     frame, label = mixed_frame()
-    model = VerticalClassifier(parties=PARTIES, passes=5, target=None, prepare={"bank": "bins"})
+    model = VerticalClassifier(parties=PARTIES, passes=20, target=None, prepare={"bank": "bins"})
     search = GridSearchCV(model, {"penalty": [1e-3, 1.0]}, cv=2).fit(frame, label)
     assert search.best_params_ == {"penalty": 1e-3}
     worth = permutation_importance(model.fit(frame, label), frame, label, n_repeats=2, random_state=0)

@@ -142,15 +142,16 @@ class Worker:
         lag = party.sums.lag(self.block.version - done.version, done.versions)
         if 0 < party.options.lag_max < lag:
             self.late += 1
-            return self._ask()
+            return [*self._after_work(), *self._ask()]
         theta = party.finish_product(done, start, stop)
         if not np.isfinite(theta).all():
             return party.alarm("diverged", NOT_FINITE)
         self.stepper.step(start, stop, theta, lag)
         self.taken += 1
-        survey = party.judge.survey_if_due()
-        after = party.after_work() if not party.survey.is_working() else []
-        return [*survey, *after, *self._ask()]
+        return [*party.judge.survey_if_due(), *self._after_work(), *self._ask()]
+
+    def _after_work(self) -> list[Effect]:
+        return self.party.after_work() if not self.party.survey.is_working() else []
 
     # -- the rest of the role ------------------------------------------------------------------------------------
 

@@ -96,23 +96,30 @@ def audit_run(folder: Path) -> dict[str, Any]:
     with computing_as_on(record.machine):
         training = training_of(job)
         witness = Witness(WATCHES[family_named(job.algorithm)](training))
-        _do_again(folder, record, training, witness)
-        return _told(folder, record, training, witness)
+        same = _do_again(folder, record, training, witness)
+        return _told(folder, record, training, witness, same)
 
 
-def _do_again(folder: Path, record: RunRecord, training: Training, witness: Witness) -> None:
+def _do_again(folder: Path, record: RunRecord, training: Training, witness: Witness) -> bool:
+    """Whether a simulated run came out as it did then."""
     if training.job.runtime.kind == "simulator":
         simulator = simulator_for(training)
         simulator.checkers = (witness,)
         simulator.until_s = min(simulator.until_s, record.seconds)
-        simulator.run(training.parties)
-        return
+        return simulator.run(training.parties).digest == record.digest
     codec = Codec(training.messages)
     for party in training.parties:
         recover(_Watched(party, witness), codec, folder, from_start=True)
+    return True
 
 
-def _told(folder: Path, record: RunRecord, training: Training, witness: Witness) -> dict[str, Any]:
+OTHERWISE = (
+    "This version of offbeat does the run otherwise than the version that made the folder. What is told here is of the "
+    "run as it would be now; the record and the report are of the run as it was."
+)
+
+
+def _told(folder: Path, record: RunRecord, training: Training, witness: Witness, same: bool) -> dict[str, Any]:
     kinds = {kind.__name__: kind for kind in training.messages}
     came = sorted({kind for counts in witness.received.values() for kind in counts})
     private = training.private_labels
@@ -123,7 +130,7 @@ def _told(folder: Path, record: RunRecord, training: Training, witness: Witness)
         "reveals": {kind: reveals_of(kinds[kind], private_labels=private) for kind in came if kind in kinds},
         **witness.watch.findings(record),
         "privacy": record.privacy,
-        "warnings": list(record.warnings),
+        "warnings": [*record.warnings, *([] if same else [OTHERWISE])],
     }
 
 

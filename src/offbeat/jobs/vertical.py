@@ -160,7 +160,9 @@ def without_retired(tree: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     for key, (usual, instead) in RETIRED.items():
         if key in tree and tree[key] != usual:
             raise BadJob(f"{where}: {key} is no longer known. {instead}")
-    return {key: value for key, value in tree.items() if key not in RETIRED}
+    plain = tree.get("by_curvature") is False and family_named(str(tree.get("algorithm", ""))) == "embedding"
+    unused = {*RETIRED, *(["by_curvature"] if plain else [])}  # VAFL's run folders used to have it
+    return {key: value for key, value in tree.items() if key not in unused}
 
 
 def _with_absolute_files(job: Job, folder: Path) -> Job:

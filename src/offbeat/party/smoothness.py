@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from offbeat.learning.blocks import Block
 from offbeat.learning.metric import WHOLE, WHOLE_WIDTH_MOST
 from offbeat.learning.steps import Constants
-from offbeat.party.scalars import narrow, widen
+from offbeat.party.scalars import WORDS_EACH, narrow, widen
 
 Floats = NDArray[np.float64]
 ROWS_MOST = 1024
@@ -34,7 +34,7 @@ def rows_of(block: Block) -> int:
 
 
 def length_of(block: Block) -> int:
-    return PROBES * rows_of(block) + 3 * SCALARS
+    return PROBES * rows_of(block) + WORDS_EACH * SCALARS
 
 
 def signs(coin: bytes, rows: int) -> Floats:

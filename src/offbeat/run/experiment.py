@@ -48,8 +48,7 @@ class Result:
     @property
     def intercept(self) -> float:
         """That of a linear model; 0 without one."""
-        found = [float(part.arrays["intercept"][0]) for part in self.models.values() if "intercept" in part.arrays]
-        return found[0] if found else 0.0
+        return sum(float(part.arrays["intercept"][0]) for part in self.models.values() if "intercept" in part.arrays)
 
     @property
     def optimum(self) -> float | None:

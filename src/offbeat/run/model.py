@@ -90,7 +90,7 @@ class TrainedModel:
     @property
     def intercept(self) -> float:
         found = [float(p.arrays["intercept"][0]) for p in self.parts.values() if "intercept" in p.arrays]
-        return found[0] if found else 0.0
+        return sum(found)
 
     # -- rows as each party prepares them
 

@@ -7,8 +7,8 @@ import pytest
 from offbeat.algorithms import afsgd_vp, mapa, vfb2
 from offbeat.errors import BadFrame
 from offbeat.message.codec import Codec, decode_state, encode_state, payload_bytes
-from offbeat.party.lifecycle import Halt, Ready, RosterNamed
 from offbeat.party.contract import Message
+from offbeat.party.lifecycle import Halt, Ready, RosterNamed
 from offbeat.party.masked_sum import KeyOffered, ShareAsked, ShareGiven
 from offbeat.party.survey import Certified, TablePart
 
@@ -158,8 +158,8 @@ def test_every_family_lists_messages_that_a_codec_accepts(family):
 def test_a_number_out_of_an_array_travels_as_a_number(number):
     back = decode_state(encode_state({"x": number}))["x"]
     assert type(back) in (int, float, bool) and back == number
-    told = CODEC.decode(CODEC.encode(Table(np.int64(1), 0, np.zeros(1), np.float64(2.5))))
-    assert (told.snapshot, told.loss_sum) == (1, 2.5)
+    told = CODEC.decode(CODEC.encode(ShareGiven(0, 0, np.int64(1), 0, WORDS, 0, np.float64(2.5))))
+    assert (told.survey, told.seconds) == (1, 2.5)
 
 
 def test_a_number_of_another_kind_does_not_travel():

@@ -1,6 +1,7 @@
 """A party's own rows, its kept block, its ledger of rows, and the guard around a training party."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
 from offbeat.orgs.rows import OwnModel, load_table, own_rows, read_model, write_model
 from offbeat.orgs.tokens import id_column
 from offbeat.orgs.watched_rows import WatchedRows
-from offbeat.party.contract import Broadcast, Effect, Event, Finish, Received, Started
-from offbeat.party.masked_sum import ShareAsked
+from offbeat.party.contract import Broadcast, Effect, Event, Finish, Received, Send, Started
+from offbeat.party.masked_sum import CERTIFICATE, PRODUCTS, SURVEY, ShareAsked, ShareGiven
 from offbeat.runtime.checkpoint import write_checkpoint
 
 JOB = Job(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",), rows=Rows(test_fraction=0.25))
@@ -36,7 +37,7 @@ def test_rows_come_in_the_agreed_order_with_labels_and_intercept(tmp_path: Path)
     tokens = [bytes([i]) * 16 for i in range(4)]
     own = own_rows(bank, table, JOB, np.array([2, 0, 3, 1]), tokens)
     assert len(own.tokens_train) == 3 and len(own.tokens_test) == 1
-    assert own.train.shape[1] == len(own.fitted.columns) + 1 and np.all(own.train[:, -1] == 1.0)
+    assert own.train.shape[1] == len(own.fitted.columns)
     order = {bytes([i]) * 16: y for i, y in enumerate([-1.0, 1.0, 1.0, -1.0])}
     assert own.y_train is not None and own.y_train.tolist() == [order[token] for token in own.tokens_train]
     assert own.classes == ("no", "yes")
@@ -46,8 +47,8 @@ def test_a_kept_block_scores_rows_of_a_later_file(tmp_path: Path) -> None:
     bank = home(tmp_path)
     table = load_table(bank)
     own = own_rows(bank, table, JOB, np.arange(4), [bytes([i]) * 16 for i in range(4)])
-    weights = np.arange(1.0, own.train.shape[1] + 1)
-    write_model(tmp_path / "private", "model", OwnModel(weights, own.fitted, True, own.classes))
+    weights = np.arange(1.0, own.train.shape[1] + 2)  # the intercept last
+    write_model(tmp_path / "private", "model", OwnModel(weights, own.fitted, own.classes))
     model = read_model(tmp_path / "private", "model")
     assert model.classes == ("no", "yes")
     later = load_table(home(tmp_path, CSV.replace("d,4,green,yes", "e,9,violet,no\nd,4,green,yes")))
@@ -101,14 +102,22 @@ def test_the_ledger_counts_rows_over_runs_and_holds_the_cap(tmp_path: Path) -> N
         refuse_rows_over_cap(3, ledger.counts(["a", "b"]), 1, "bank")
 
 
-class Asking:
-    """Asks for rows [0, 2) whenever it starts, and answers nothing."""
+class Answering:
+    """Answers whatever it gets with a share of the rows from `first` on, as a survey's."""
 
     name = "bank"
+    party = SimpleNamespace(roster=SimpleNamespace(peers=("shop",)), problem=SimpleNamespace(outputs=1))
+
+    def rows_asked(self, asker: str, number: int) -> tuple[int, int]:
+        return number, number + 2
 
     def handle(self, event: Event) -> list[Effect]:
-        asked = ShareAsked(0, 0, 2, -1, 0, 0, 0)
-        return [Broadcast(("shop",), asked)] if isinstance(event, Started) else []
+        if not isinstance(event, Received):
+            return []
+        asked = event.body
+        assert isinstance(asked, ShareAsked)
+        words = np.zeros(asked.count, np.uint64)
+        return [Send(event.sender, ShareGiven(0, asked.kind, asked.survey, asked.first, words, 0, 0.0))]
 
     def snapshot(self) -> dict[str, object]:
         return {}
@@ -118,35 +127,41 @@ class Asking:
 
 def guarded(tokens: list[bytes], cap: int = 0) -> Guarded:
     rows = WatchedRows("bank", tokens, cap=cap, before=np.zeros(len(tokens), np.int64))
-    return Guarded(Asking(), rows)  # type: ignore[arg-type]
+    return Guarded(Answering(), rows)  # type: ignore[arg-type]
 
 
-def test_a_range_is_named_once_before_it_is_asked_for() -> None:
-    bank = guarded([b"a", b"b", b"c"])
-    first, second = bank.handle(Started()), bank.handle(Started())
-    assert [type(effect.body) for effect in first] == [RowsNamed, ShareAsked]  # type: ignore[union-attr]
-    assert [type(effect.body) for effect in second] == [ShareAsked]  # type: ignore[union-attr]
+def test_rows_are_named_at_the_beginning_and_rows_that_differ_end_the_run() -> None:
+    (named,) = guarded([b"a", b"b", b"c"]).handle(Started())
+    assert isinstance(named, Broadcast) and isinstance(named.body, RowsNamed) and named.to == ("shop",)
+    assert guarded([b"a", b"b", b"c"]).handle(Received("bank", named.body)) == []
+    for other in ([b"a", b"b", b"x"], [b"b", b"a", b"c"], [b"a", b"b"]):
+        *_, finish = guarded(other).handle(Received("bank", named.body))
+        assert isinstance(finish, Finish) and finish.verdict == "misaligned"
+        assert "the rows of 'bank'" in finish.reason
 
 
-def test_rows_that_differ_end_the_run_at_once() -> None:
-    (named, _) = guarded([b"a", b"b", b"c"]).handle(Started())
-    assert isinstance(named, Broadcast)
-    assert guarded([b"a", b"b", b"x"]).handle(Received("bank", named.body)) == []
-    *_, finish = guarded([b"b", b"a", b"c"]).handle(Received("bank", named.body))
-    assert isinstance(finish, Finish) and finish.verdict == "misaligned"
-    assert "rows 0 to 2 of 'bank'" in finish.reason
-
-
-def test_a_row_that_is_asked_for_too_often_ends_the_run() -> None:
+@pytest.mark.parametrize("kind", [SURVEY, PRODUCTS])
+def test_a_row_of_which_too_many_shares_would_leave_ends_the_run(kind: int) -> None:
     shop = guarded([b"a", b"b", b"c"], cap=2)
-    asks = [ShareAsked(first, 0, 2, -1, 0, 0, 0) for first in (0, 2, 4)]
-    assert shop.handle(Received("bank", asks[0])) == []
-    assert shop.handle(Received("bank", asks[0])) == [], "a repeated request is answered from memory"
-    assert shop.handle(Received("bank", asks[1])) == []
-    again = guarded([b"a", b"b", b"c"], cap=2)
-    again.restore(shop.snapshot())
-    *_, finish = again.handle(Received("bank", asks[2]))
-    assert isinstance(finish, Finish) and finish.verdict == "row-cap" and "row_cap" in finish.reason
+    asks = [ShareAsked(0, kind, survey, first, 2, 0) for survey, first in ((1, 0), (2, 1), (3, 1))]
+    for ask in asks[:2]:
+        (effect,) = shop.handle(Received("bank", ask))
+        assert isinstance(effect, Send)
+    assert shop.rows.asked.tolist() == [1, 2, 1]
+    copy = guarded([b"a", b"b", b"c"], cap=2)
+    copy.restore(shop.snapshot())
+    for party in (shop, copy):
+        *_, finish = party.handle(Received("bank", asks[2]))
+        assert isinstance(finish, Finish) and finish.verdict == "row-cap"
+        assert not any(isinstance(effect, Send) for effect in party.handle(Received("bank", asks[2])))
+
+
+def test_numbers_about_weights_use_no_row() -> None:
+    shop = guarded([b"a", b"b", b"c"], cap=1)
+    for survey in (1, 2, 3):
+        (effect,) = shop.handle(Received("bank", ShareAsked(0, CERTIFICATE, survey, 0, 9, 0)))
+        assert isinstance(effect, Send)
+    assert shop.rows.asked.tolist() == [0, 0, 0]
 
 
 def test_missing_ids_do_not_hide_others() -> None:

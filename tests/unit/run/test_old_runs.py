@@ -40,7 +40,8 @@ def test_an_old_simulated_run_is_audited(tmp_path, kind):
     record, found = RunRecord.read(OLD / kind), told(tmp_path, "audit", kind)
     sent = sum(count for party in record.parties.values() for count in party.messages_by_kind.values())
     received = sum(count for counts in found["received"].values() for count in counts.values())
-    assert 0.9 * sent <= received <= sent  # the last ones found nobody who listened any more
+    assert received > 0.5 * sent
+    assert any("does the run otherwise" in warning for warning in found["warnings"])
     assert not (found["masks"] if "masks" in found else found["releases"])["violations"]
 
 

@@ -94,7 +94,7 @@ def test_with_private_labels_it_is_the_answer_that_shows():
         "derivatives whose sign is the answer that was drawn for the label, not the label."
     )
     said = {row.message: row.reveals for row in record.reveals}
-    for message in ("Backward", "Table"):
+    for message in ("Backward", "TablePart"):
         assert "answer that was drawn at random for the label" in said[message], message
         assert "its sign is the label" not in said[message]
     text = " ".join(summary_text(record, width=2000).split())
@@ -106,5 +106,5 @@ def test_with_private_labels_it_is_the_answer_that_shows():
 def test_what_a_message_reveals_depends_on_private_labels_only_where_it_says_so():
     plain = reveals_of(vfb2.Backward)
     assert "its sign is the label" in plain and "label_dp_epsilon" not in plain
-    assert reveals_of(vfb2.BackwardWanted, private_labels=True) == reveals_of(vfb2.BackwardWanted)
+    assert reveals_of(vfb2.Stepped, private_labels=True) == reveals_of(vfb2.Stepped)
     assert "not the label" in reveals_of(vafl_messages.Gradient, private_labels=True)

@@ -89,7 +89,7 @@ def test_tallies_timeline_and_digest_are_those_of_the_obvious_way(case, method, 
     monkeypatch.setattr(simulator_loop, "ENTRIES", 500)  # rows are brought into the sums many times
     costs, faults = CASES[case]
     problem = draw_problem(2, parties=4, rows=100)
-    options = LinearOptions(method=method_named(method).direction, passes=3.0, batch=16)
+    options = LinearOptions(method=method_named(method).direction, passes=8.0, batch=16)
     parties = build_parties(method, problem, options, 1)
     watch = Obvious(costs)
     watch.index = {party.name: i for i, party in enumerate(parties)}

@@ -22,8 +22,8 @@ from offbeat.party.contract import (
     Wake,
     Woken,
 )
-from offbeat.party.masked_sum import SURVEY, ShareGiven
 from offbeat.party.linear_options import LinearOptions
+from offbeat.party.masked_sum import SURVEY, ShareGiven
 from offbeat.party.survey import TablePart
 from offbeat.runtime.simulator import PROFILES, CostModel, CrashAndRestore, Gone, Jitter, Link, Simulator, profile
 from offbeat.runtime.simulator.checkers import (
@@ -129,7 +129,7 @@ def test_jobs_run_when_their_time_has_come():
     ana = Script("ana", {Started: [Compute(0, 10, 0, job=lambda: value[0]), Wake(0.5)], Computed: DONE})
     ana.does[Woken] = lambda event: value.__setitem__(0, 2) or []
     Simulator(costs=PLAIN).run([ana])
-    assert ana.heard[-1] == Computed(0, 2)
+    assert ana.heard[-1] == Computed(0, 2, 2.0)  # and how long it took
 
 
 @pytest.mark.parametrize(("serving", "arrives"), [("free", 0.5), ("full", 2.5), ("slow", 6.5)])
@@ -536,8 +536,12 @@ def test_an_update_applied_twice_is_seen(method):
         broken_run(method, spoil)
 
 
+def _numbers(event):
+    return [event.body.number] if isinstance(event, Received) else []
+
+
 def test_a_party_that_forgets_its_steps_is_seen():
-    watch = AppliedOnce(lambda party: party.version, lambda party, event, effects: [getattr(event, "body", None)])
+    watch = AppliedOnce(lambda party: party.version, lambda party, event, effects: _numbers(event))
     ana = Script("ana")
     for number, version in [(1, 1), (2, 2)]:
         ana.version = version
@@ -579,7 +583,7 @@ def test_a_buffer_without_bound_is_seen():
 
 def test_a_message_outside_the_list_is_seen():
     with pytest.raises(TypeError, match="not one of the listed"):
-        CodecFaithful([Table]).handled(0.0, Script("ana"), Started(), [Send("bo", Note(1))])
+        CodecFaithful([TablePart]).handled(0.0, Script("ana"), Started(), [Send("bo", Note(1))])
 
 
 def test_a_message_that_does_not_come_back_is_seen():
