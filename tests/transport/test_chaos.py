@@ -98,9 +98,9 @@ def kill_round(folder: Path, seed: int, kills: int) -> int:
 
 
 def test_killed_parties_come_back_and_the_run_ends_with_its_certificate(tmp_path: Path) -> None:
-    """Twenty-one kills over three runs; the seeds are printed."""
-    killed = sum(kill_round(tmp_path / str(seed), seed, kills=7) for seed in range(3))
-    assert killed >= 15, f"only {killed} kills hit a running party"
+    """Fourteen kills over two runs."""
+    killed = sum(kill_round(tmp_path / str(seed), seed, kills=7) for seed in range(2))
+    assert killed >= 10, f"only {killed} kills hit a running party"
 
 
 @pytest.mark.slow
@@ -272,7 +272,7 @@ def test_a_peer_that_stalls_for_good_ends_the_run_with_a_verdict(tmp_path: Path)
 FOUR = SPEC | {"names": (*NAMES, "utility"), "widths": [6, 7, 5, 4], "on_loss": "continue"}
 
 
-@pytest.mark.parametrize("returns", [False, True])
+@pytest.mark.parametrize("returns", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_others_go_on_without_a_lost_party_and_take_it_back(tmp_path: Path, returns: bool) -> None:
     """Four parties, `continue`: the utility is killed; three go on under a new roster epoch, and end certified."""
     watcher = Watcher(tmp_path)
