@@ -124,7 +124,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
     passes, target      end after so many passes over the rows, or when the certificate is at or below the target
     step, batch         numbers, or "auto"
     in_flight           how many products a party asks for at a time
-    by_curvature        divide each coordinate's steps by its curvature: for columns of very different scales
+    by_curvature        multiply steps by the inverse curvature: "auto" where that can be known, True, False
     secure_sum          "pairwise", "two-tree", "tree"
     two_party_insecure  accept that two parties hide nothing from each other
     fraction_bits       binary digits after the point of a share; fewer leave room for larger numbers
@@ -150,7 +150,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         step: float | str = "auto",
         batch: int | str = "auto",
         in_flight: int = 1,
-        by_curvature: bool = False,
+        by_curvature: bool | str = "auto",
         secure_sum: str = "pairwise",
         two_party_insecure: bool = False,
         fraction_bits: int | None = None,
@@ -310,8 +310,8 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         if record.verdict == "target" or (record.verdict == "passes" and self.target is None):
             return
         warnings.warn(
-            f"{record.reason}. Raise passes ({self.passes:g} now), or set a larger target or penalty; by_curvature=True"
-            " helps where columns are of very different scales or nearly alike. record_ has the curve.",
+            f"{record.reason}. Raise passes ({self.passes:g} now), or set a larger target or penalty. record_ has the "
+            "curve.",
             ConvergenceWarning,
             stacklevel=4,
         )

@@ -32,11 +32,11 @@ from offbeat.orgs.control import Caller, Propose
 from offbeat.orgs.daemon import Daemon
 from offbeat.orgs.party_config import check_members, example, read_home
 from offbeat.orgs.post import Post
-from offbeat.orgs.predict import Declined, Known, Predictor, Wanted, Without
+from offbeat.orgs.predict import Declined, Predictor, Wanted, Without
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.tokens import id_column, tokens_of
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send, Started
-from offbeat.party.masked_sum import CURRENT, ShareAsked, ShareGiven, SumOptions
+from offbeat.party.masked_sum import SURVEY, ShareAsked, ShareGiven, SumOptions
 from offbeat.runtime.certificates import named, new_key, private_pem, public_pem, unsigned
 from offbeat.runtime.grpc.identity import (
     Identity,
@@ -444,7 +444,7 @@ def test_a_prediction_asks_for_what_its_policy_was_asked_about() -> None:
     many = b"".join(tokens_of(map(str, range(200_000)), SALT))
     told = reply(a.handle(Received("e", Wanted(many))))
     assert isinstance(told, Declined) and told.reason == "'e' announced 1 rows and asks for 200000"
-    assert isinstance(reply(a.handle(Received("e", Wanted(tokens_of(["1"], SALT)[0])))), Known)
+    assert isinstance(reply(a.handle(Received("e", Wanted(tokens_of(["1"], SALT)[0])))), ShareGiven)
     told = reply(a.handle(Received("e", Wanted(tokens_of(["2"], SALT)[0]))))
     assert isinstance(told, Declined) and "'e' asks for other rows in the same prediction" in told.reason
     with pytest.raises(PeerFailed, match="'b' wants scores in a prediction of 'e'"):
@@ -452,15 +452,43 @@ def test_a_prediction_asks_for_what_its_policy_was_asked_about() -> None:
 
 
 def test_a_small_question_takes_little_memory() -> None:
-    """Before, in training: 512 MiB for one message of 40 bytes. A prediction looks at the range first."""
+    """Before, in training: 512 MiB for one message of 40 bytes. A prediction has no question that names a range."""
     a, _, _ = predictors(rows=1)
     a.handle(Received("e", Wanted(tokens_of(["1"], SALT)[0])))
     tracemalloc.start()
-    for start, stop in ((0, 2**25), (-1, 1), (0, 0), (1, 2)):
-        with pytest.raises(PeerFailed, match=f"'e' asks 'a' for rows {start} to {stop} out of turn"):
-            a.handle(Received("e", ShareAsked(0, start, stop, CURRENT, 0, 0, 0)))
+    for first, count in ((0, 2**25), (-1, 1), (0, 0), (1, 2)):
+        with pytest.raises(PeerFailed, match="'a' got a ShareAsked from 'e'"):
+            a.handle(Received("e", ShareAsked(0, SURVEY, 1, first, count, 0)))
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
+
+
+def test_an_id_that_somebody_lacks_tells_nothing_of_the_others() -> None:
+    """Before: for an id that only one other party has, the sum was that party's own score, and bits told who has it."""
+    seen = []
+    for lacking in ("a", "b", "both", "none"):
+        parties = dict(zip("abe", predictors(rows=1), strict=True))
+        for name in ("a", "b"):
+            parties[name].scorer = Scores([] if lacking in (name, "both") else ["1"])
+        token = tokens_of(["1"], SALT)[0]
+        given = [reply(parties[name].handle(Received("e", Wanted(token)))) for name in ("a", "b")]
+        seen.append(np.sum([body.words for body in given], axis=0, dtype=np.uint64))  # type: ignore[attr-defined]
+    scale = 2.0**40
+    assert (seen[3][0], seen[3][1] / scale) == (0, 0.5)
+    for words in seen[:3]:  # uniform words: one in a million is as small as a score
+        assert words[0] != 0 and np.all(np.abs(words.view(np.int64) / scale) > 1.0)
+    assert len({tuple(words) for words in seen}) == 4
+
+
+def test_parties_that_are_asked_for_different_rows_give_words_that_do_not_cancel() -> None:
+    """Before: masks belonged to a number, so differing lists of rows under one number gave differences of scores away."""
+    parties = dict(zip("abe", predictors(rows=1), strict=True))
+    given = [
+        reply(parties[name].handle(Received("e", Wanted(tokens_of([which], SALT)[0]))))
+        for name, which in (("a", "1"), ("b", "2"))
+    ]
+    words = np.sum([body.words for body in given], axis=0, dtype=np.uint64)  # type: ignore[attr-defined]
+    assert words[0] != 0 and np.all(np.abs(words.view(np.int64) / 2.0**40) > 1.0)
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,8 @@ def compare_pair(
 
 
 def automatic_step(course: Course, algorithm: str, seed: int, runtime: Mapping[str, Any]) -> float:
-    """What the parties would choose for themselves; the run is ended as soon as they have."""
-    chosen = course.time(algorithm, math.inf, seed=seed, passes=0.5, **runtime).record.options["chosen"]
+    """What the parties would choose for themselves, in a short run."""
+    chosen = course.time(algorithm, 1e-300, seed=seed, passes=3.0, **runtime).record.options["chosen"]
     return float(chosen["step"])
 
 

@@ -72,7 +72,7 @@ def test_vfb2_needs_as_many_bytes_as_predicted(monkeypatch):
     monkeypatch.setattr(vfb2, "load", lambda *_: vertical_from_dataset("known-logistic", _[3]))
     rows = vfb2.bytes_per_pass(LabOptions()).rows
     for row in rows:
-        assert row["published"] < row["ours"] < 2.5 * row["published"]  # requests and versions on top
+        assert row["published"] < row["ours"] < 4 * row["published"]  # surveys, questions and versions on top
 
 
 def test_every_reproduction_of_the_linear_papers_is_listed():
