@@ -36,6 +36,7 @@ from offbeat.party.masked_sum import (
     SumOptions,
 )
 from offbeat.party.problem import Problem
+from offbeat.party.scalars import WORDS_EACH
 from offbeat.party.smoothness import PROBES as PROBE_COUNT
 from offbeat.party.smoothness import length_of
 from offbeat.party.survey import EPOCH_STRIDE, Leap, Mark
@@ -126,7 +127,7 @@ def test_another_kind_for_each():
     number = next(n for n in range(99) if here.schedule.block(n)[0] == 0)
     (ana,), (bo,) = told(here.ana, ask(SURVEY, 1, 0, ROWS)), told(here.bo, ask(first=number))
     assert is_noise(ana[: len(bo)] + bo)
-    (points,), (rows,) = told(here.ana, ask(POINTS, 1, 0, 3)), told(here.bo, ask(SURVEY, 1, 0, ROWS))
+    (points,), (rows,) = told(here.ana, ask(POINTS, 1, 0, WORDS_EACH)), told(here.bo, ask(SURVEY, 1, 0, ROWS))
     assert is_noise(points + rows[:3])
 
 
@@ -191,7 +192,7 @@ def test_a_question_asked_again_is_refused(scheme):
     here.ana.block.set_weights(np.ones((1, WIDTH + 1)))
     refused(here.ana, ask(), match="again")
     here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
-    for question in (ask(SURVEY, 1, 0, ROWS), ask(POINTS, 1, 0, 3)):
+    for question in (ask(SURVEY, 1, 0, ROWS), ask(POINTS, 1, 0, WORDS_EACH)):
         here.ana.handle(Received("eve", question))
         refused(here.ana, question, match="again")
 
@@ -202,9 +203,9 @@ def test_a_question_about_a_survey_that_is_over_is_refused():
     assert told(here.ana, ask(SURVEY, 1, 0, ROWS))
     here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0, False)))
     refused(here.ana, ask(SURVEY, 1, 0, ROWS))
-    refused(here.ana, ask(POINTS, 1, 0, 3))
+    refused(here.ana, ask(POINTS, 1, 0, WORDS_EACH))
     here.ana.handle(Received("eve", Mark(0, 2, 0, 0b010)))
-    for question in (ask(SURVEY, 1, 0, ROWS), ask(POINTS, 1, 0, 3), ask(CERTIFICATE, 1, 0, 9)):
+    for question in (ask(SURVEY, 1, 0, ROWS), ask(POINTS, 1, 0, WORDS_EACH), ask(CERTIFICATE, 1, 0, 3 * WORDS_EACH)):
         refused(here.ana, question)
     assert not any(survey == 1 for _, _, survey in here.ana.party.sums.nets), "its masks are forgotten, and not missed"
 
@@ -212,10 +213,10 @@ def test_a_question_about_a_survey_that_is_over_is_refused():
 def test_a_certificate_is_asked_for_once_and_only_of_the_survey_to_be_certified():
     here = world()
     here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
-    refused(here.ana, ask(CERTIFICATE, 1, 0, 9), match="certificate")
+    refused(here.ana, ask(CERTIFICATE, 1, 0, 3 * WORDS_EACH), match="certificate")
     here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0, True)))
-    assert told(here.ana, ask(CERTIFICATE, 1, 0, 9)) == [], "it waits for the table"
-    refused(here.ana, ask(CERTIFICATE, 1, 0, 9), match="second")
+    assert told(here.ana, ask(CERTIFICATE, 1, 0, 3 * WORDS_EACH)) == [], "it waits for the table"
+    refused(here.ana, ask(CERTIFICATE, 1, 0, 3 * WORDS_EACH), match="second")
 
 
 def test_a_row_is_answered_as_often_as_the_schedule_has_it():
@@ -255,11 +256,11 @@ def test_probes_are_answered_once_before_the_beginning_and_are_nobodys_choice():
     here = world(begin=None)
     (ana,), (bo,) = told(here.ana, probe(here.ana)), told(here.bo, probe(here.bo))
     assert is_noise(ana) and is_noise(bo)
-    assert len(ana) == PROBE_COUNT * ROWS + 9
+    assert len(ana) == PROBE_COUNT * ROWS + 3 * WORDS_EACH
     assert here.ana.party.sums.joint_coin() == here.bo.party.sums.joint_coin()
     refused(here.ana, probe(here.ana), match="again")
     refused(here.ana, ask(PROBES, 0, 1, 5), match="probe")
-    refused(here.ana, ask(PROBES, 0, PROBE_COUNT * ROWS + 9, 5), match="probe")
+    refused(here.ana, ask(PROBES, 0, PROBE_COUNT * ROWS + 3 * WORDS_EACH, 5), match="probe")
 
 
 def test_probes_after_the_beginning_are_refused():
@@ -280,7 +281,13 @@ def test_every_kind_is_asked_by_its_roles_alone(kind, sender):
     if kind == CERTIFICATE:
         here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0, True)))
     first = ROWS // 2 if (kind, sender) == (SURVEY, "flo") else 0
-    count = {PRODUCTS: 0, SURVEY: ROWS // 2, POINTS: 3, CERTIFICATE: 9, PROBES: length_of(here.ana.block)}[kind]
+    count = {
+        PRODUCTS: 0,
+        SURVEY: ROWS // 2,
+        POINTS: WORDS_EACH,
+        CERTIFICATE: 3 * WORDS_EACH,
+        PROBES: length_of(here.ana.block),
+    }[kind]
     survey = 0 if kind in (PRODUCTS, PROBES) else 1
     question = ask(kind, survey, first, count)
     if sender == "eve" or (sender == "flo" and kind in (PRODUCTS, SURVEY)):

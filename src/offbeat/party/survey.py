@@ -279,6 +279,9 @@ class Survey:
 
     def shares_of(self, start: int, stop: int) -> np.ndarray:
         """This party's shares of these rows at the frozen point, output by output."""
+        assert self.frozen is not None
+        if not len(self.shares):
+            self.shares = self.block.share(0, self.problem.rows, self.frozen)
         return self.shares.reshape(self.problem.outputs, -1)[:, start:stop].ravel()
 
     def last_point(self) -> np.ndarray | None:
