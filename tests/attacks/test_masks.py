@@ -128,7 +128,7 @@ def test_another_kind_for_each():
     (ana,), (bo,) = told(here.ana, ask(SURVEY, 1, 0, ROWS)), told(here.bo, ask(first=number))
     assert is_noise(ana[: len(bo)] + bo)
     (points,), (rows,) = told(here.ana, ask(POINTS, 1, 0, WORDS_EACH)), told(here.bo, ask(SURVEY, 1, 0, ROWS))
-    assert is_noise(points + rows[:3])
+    assert is_noise(points + rows[:WORDS_EACH])
 
 
 def test_another_survey_for_each():
