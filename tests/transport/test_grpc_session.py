@@ -180,9 +180,9 @@ class Hearer(Speaker):
 def test_a_party_may_finish_right_after_its_last_word() -> None:
     """Bo comes when Ana has long finished; nothing that she said is lost."""
     world = Loopback(("ana", "bo"))
-    options = dataclasses.replace(QUICK, linger_s=0.0)
     hearer = Hearer()
-    ana, bo = (world.session(party, MESSAGES, options=options) for party in (Speaker(), hearer))
+    ana = world.session(Speaker(), MESSAGES, options=dataclasses.replace(QUICK, linger_s=0.0))
+    bo = world.session(hearer, MESSAGES, options=QUICK)
     linger = ana.host.linger
     finished = threading.Event()
     ana.host.linger = lambda *bounds: (finished.set(), linger(*bounds))  # type: ignore[assignment]
