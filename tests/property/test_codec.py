@@ -11,7 +11,7 @@ from offbeat.algorithms import afsgd_vp
 from offbeat.errors import BadFrame
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.masked_sum import PartialGiven, ShareGiven
-from offbeat.party.survey import Table
+from offbeat.party.survey import TablePart
 
 CODEC = Codec(afsgd_vp.MESSAGES)
 INTS = st.integers(-(2**63), 2**63 - 1)
@@ -20,8 +20,8 @@ DTYPES = st.sampled_from(["<f8", "<f4", "<u8", "<i8", "<u4", "<i4", "|u1", "|i1"
 ARRAYS = arrays.arrays(DTYPES, SHAPES)
 
 BODIES = st.one_of(
-    st.builds(ShareGiven, INTS, ARRAYS, INTS, INTS),
-    st.builds(Table, INTS, INTS, ARRAYS, st.floats()),
+    st.builds(ShareGiven, INTS, INTS, INTS, INTS, ARRAYS, INTS, st.floats()),
+    st.builds(TablePart, INTS, INTS, INTS, ARRAYS),
     st.builds(PartialGiven, st.text(max_size=8), INTS, INTS, ARRAYS, ARRAYS, INTS),
 )
 STATES = st.recursive(
