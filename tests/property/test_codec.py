@@ -22,7 +22,7 @@ ARRAYS = arrays.arrays(DTYPES, SHAPES)
 BODIES = st.one_of(
     st.builds(ShareGiven, INTS, INTS, INTS, INTS, ARRAYS, INTS, st.floats()),
     st.builds(TablePart, INTS, INTS, INTS, ARRAYS),
-    st.builds(PartialGiven, st.text(max_size=8), INTS, INTS, ARRAYS, ARRAYS, INTS),
+    st.builds(PartialGiven, INTS, st.text(max_size=8), INTS, INTS, INTS, INTS, ARRAYS, ARRAYS),
 )
 STATES = st.recursive(
     st.none() | st.booleans() | INTS | st.text(max_size=5) | st.binary(max_size=5) | ARRAYS,
