@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from offbeat.message.codec import Codec
 from offbeat.party.contract import Finish, Party
@@ -96,7 +97,7 @@ def checkpoint_state(
         "timers": drive.timers,
         "sent": {kind: list(row) for kind, row in drive.sent.items()},
         "observed": [
-            [at_s, name, msgspec.to_builtins(value, enc_hook=_as_it_is)] for at_s, name, value in drive.observed
+            [at_s, name, msgspec.to_builtins(value, enc_hook=_from_numpy)] for at_s, name, value in drive.observed
         ],
         "clock_s": drive.clock_s,
         "lost": sorted(drive.lost),
@@ -126,8 +127,11 @@ def resume(into: Replayed, state: Mapping[str, Any]) -> int:
     return int(state["log_size"])
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def _from_numpy(value: Any) -> Any:
+    """numpy's numbers and arrays as Python's; what is neither cannot be kept."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"an observation of type {type(value).__name__} cannot be kept in a checkpoint")
 
 
 def _already(result: Any) -> Any:

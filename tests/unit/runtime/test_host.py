@@ -2,10 +2,11 @@
 
 from math import inf
 
+import numpy as np
 import pytest
 
 from offbeat.message.codec import Codec
-from offbeat.party.contract import Compute, Computed, Finish, Message, Started, Wake, Woken
+from offbeat.party.contract import Compute, Computed, Finish, Message, Observe, Started, Wake, Woken
 from offbeat.runtime.host import HostOptions, PartyHost
 from offbeat.runtime.recovery import carry_over, header_of, log_path, recover
 
@@ -49,6 +50,20 @@ def carried(party, folder, **options):
     host.run()
     host.close()
     return host
+
+
+class Teller(Worker):
+    """Also tells the record numbers out of arrays."""
+
+    def handle(self, event):
+        return [Observe("losses", {"mean": np.float64(0.5), "each": np.arange(2.0)}), *super().handle(event)]
+
+
+def test_a_number_out_of_an_array_that_was_observed_is_kept_in_a_checkpoint(tmp_path):
+    carried(Teller(3), tmp_path, keep_results=True, checkpoint_s=0.0)
+    again = recover(Teller(3), CODEC, tmp_path)
+    told = [(name, float(value["mean"]), list(value["each"])) for _, name, value in again.drive.observed]
+    assert told == [("losses", 0.5, [0.0, 1.0])] * 4
 
 
 @pytest.mark.parametrize("checkpoint_s", [0.0, inf])
