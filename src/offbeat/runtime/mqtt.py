@@ -208,14 +208,16 @@ class MqttRun:
             carry_over(self.host.party, self.host.codec, self.setting.folder, self.setting.run_name)
         self.host.begin()
         self.lost = set(self.host.drive.lost)
+        finished = False
         try:
             self._connect()
             if self.gate is not None:
                 self.gate.wait(self.setting.bounds.connect_s)
             self.host.run()
+            finished = self.host.drive.finished is not None
             self.host.linger(lambda: self.carrier.settled, self.setting.bounds.linger_s)
         finally:
-            self._leave()
+            self._leave(finished)
         return self._outcome()
 
     def _connect(self) -> None:
@@ -264,10 +266,11 @@ class MqttRun:
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def _leave(self) -> None:
-        """Who has finished wants nothing more; who has not may come back, and is lost until then."""
+    def _leave(self, finished: bool) -> None:
+        """Who has finished, and has that in its log, wants nothing more; who has not may come back, and is lost until
+        then."""
         self.host.close()
-        status = LEFT if self.host.drive.finished is not None else LOST
+        status = LEFT if finished else LOST
         farewell = self.client.publish(self._topic("status", self.name), status, qos=1, retain=True)
         try:
             farewell.wait_for_publish(FAREWELL_S)
