@@ -92,14 +92,14 @@ def test_a_run_is_watched_from_its_first_rows_to_its_verdict(browser, run, addre
     assert browser.evaluate("[...document.querySelectorAll('#parties tbody th')].map((cell) => cell.textContent)") == [
         "bank", "shop", "telecom",
     ]  # fmt: skip
-    run.look(12)
-    wait_for(browser, f"{LOOKS}.includes(' of 20 looks')")
+    run.look(24)
+    wait_for(browser, f"{LOOKS}.includes(' of 32 looks')")
     assert browser.evaluate("document.querySelectorAll('#parties meter').length") == 3
     browser.evaluate("document.querySelector('#charts svg.lines').focus()")
     browser.press("ArrowRight")
     assert browser.evaluate("document.getElementById('hint').textContent").startswith("sub-optimality ")
     run.look(1)
-    wait_for(browser, f"{LOOKS}.includes(' of 21 looks')")
+    wait_for(browser, f"{LOOKS}.includes(' of 33 looks')")
     assert browser.evaluate("document.activeElement.matches('svg.lines')"), "the focus stays where it was"
     run.finish()
     wait_for(browser, f"{STANDING}.startsWith('Used all its passes')")

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 DIVERGED_FACTOR = 10.0
 WAITING_WORTH = 1.5
-"""A survey, and a dominator's next question, do not wait for a party that makes them take longer by this factor."""
+"""A dominator's next question does not wait for a party that makes it take longer by this factor."""
+SURVEY_WORTH = 2.5
+"""Nor does every second survey, by this one: a block whose table is a survey older goes forward less."""
 
 
 class Judge:
@@ -28,6 +30,7 @@ class Judge:
         self.party, self.options = party, party.options
         self.closing = self.time_up = False
         self.final = False  # the current survey was begun to end the run
+        self.waited = False  # whether the last survey waited for everybody
         self.due = self.marked_passes = 0.0  # in passes of steps; in all passes
         self.start_objective = self._objective_at_zero()
 
@@ -55,19 +58,22 @@ class Judge:
         self.final = self.closing
         self.marked_passes = self.passes()
         self.due = self.party.role.passes() + self.party.lifecycle.spacing
-        return self.party.survey.begin(0 if self.final else self._not_waited_for())  # the last one is certified
+        slow = 0 if self.final or not self.waited else self._slow()  # the last one is certified
+        self.waited = slow == 0
+        return self.party.survey.begin(slow)
 
-    def _not_waited_for(self) -> int:
-        """Whose work a survey does not wait for, as bits by place: whoever makes it take longer by half."""
+    def _slow(self) -> int:
+        """Who makes a survey take much longer, as bits by place."""
         if not self.options.asynchronous:
             return 0
         seconds = {**self.party.sums.seconds, self.party.name: self.party.sums.own_seconds}
         half = self.party.problem.rows / 2
-        times = sorted(seconds.get(name, 0.0) * half for name in self.party.roster.names)
+        own = self.party.sums.own_seconds * half  # the chair is waited for in any case
+        times = sorted(max(seconds.get(name, 0.0) * half, own) for name in self.party.roster.names)
         trips = 2.0 * self.party.round_trip_s
         waited = times[-1]
         for time in reversed(times[:-1]):
-            if waited + trips > WAITING_WORTH * (time + trips):
+            if waited + trips > SURVEY_WORTH * (time + trips):
                 waited = time
         slow = [seconds.get(name, 0.0) * half > waited and name != self.party.name for name in self.party.roster.names]
         return sum(1 << place for place, is_slow in enumerate(slow) if is_slow)
@@ -112,7 +118,7 @@ class Judge:
         losses = problem.loss.value(np.zeros((problem.outputs, problem.rows)), problem.labels)
         return float((losses * problem.weights if len(problem.weights) else losses).sum()) / problem.rows
 
-    _PLAIN = ("closing", "time_up", "final", "due", "marked_passes")
+    _PLAIN = ("closing", "time_up", "final", "waited", "due", "marked_passes")
 
     def snapshot(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._PLAIN}

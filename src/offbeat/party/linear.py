@@ -419,7 +419,7 @@ class LinearParty:
         renames, ends = self.lifecycle.on_lost(event.peer)
         effects: list[Effect] = [Observe("lost", event.peer)]
         if ends:
-            return [*effects, *self.end("peer-lost", ends)]
+            return [*effects, *(self.end("peer-lost", ends) if self.roster.is_chair else self._end_alone(ends))]
         if self.lifecycle.without_labels:
             return [*effects, Wake(LABELS_LOST_S, LABELS_LOST)]
         return [*effects, *self.lifecycle.name_roster(), *self._enter_roster()] if renames else effects
@@ -474,9 +474,14 @@ class LinearParty:
             self.judge.time_up = True  # synchronous rounds look after each round
             return self.judge.survey_if_due() if self.lifecycle.begun and self.options.asynchronous else []
         if event.token == LABELS_LOST and self.lifecycle.without_labels:
-            self._keep(self.survey.best)
-            return [Finish("peer-lost", "every party with labels was lost")]
+            return self._end_alone("every party with labels was lost")
         return []
+
+    def _end_alone(self, reason: str) -> list[Effect]:
+        """Nobody is left who could end the run for all; everybody knows which model is the best so far."""
+        self._keep(self.survey.best)
+        self.lifecycle.halted, self.lifecycle.kept = True, self.survey.best
+        return [Finish("peer-lost", reason)]
 
     def _on_alarm(self, sender: PartyName, body: lifecycle.Alarm) -> list[Effect]:
         return self.end(body.verdict, body.reason) if self.roster.is_chair else []

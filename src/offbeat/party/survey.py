@@ -9,15 +9,14 @@ and the only way to know how good a model is without pooling anything.
     labelled -> chair   Products(s, ...)   those products
     chair    -> all     a masked sum of inner products, then Leap(s, ...)     see `leap.py`
     chair    -> all     TablePart(s, ...)  the derivatives where the leap ended, chunk by chunk
-    all      -> chair   Taken(s)           my gradient is complete, and I have stepped along it (where somebody is slow)
     chair    -> all     a masked sum of what the certificate needs; a party answers when its gradient is complete
     chair    -> all     Certified(s)
+    all      -> chair   Taken(s)           my gradient is complete (instead of the last two, where not all are waited for)
 
-Where nobody is slow, steps pause during a survey, everybody freezes after its last step, and the next survey waits for
-the certificate: all parties do exactly what synchronous rounds do. Where somebody is slow, the others do not wait for
-it: it freezes its block as it is, and the next survey begins when those who are waited for have taken the table.
-Whoever is slow takes the tables it has time for. Then one survey at a time is *certified*: everybody must take its
-table, sooner or later. Leaps need products alone, so they go on meanwhile.
+A survey that waits for everybody is like one of synchronous rounds: steps pause, everybody freezes after its last step,
+takes the table, and the certificate ends the pause. Where somebody is slow, every second survey does not wait for it:
+it freezes its block as it is, gets no table, and has no certificate to answer for; steps go on meanwhile, and the next
+survey may begin when the others have taken the table. Leaps need products alone, so they are as good there.
 
 The blocks need not be frozen at the same instant: variance reduction is unbiased for any fixed point, as long as the
 table and the gradient use the same one.
@@ -49,8 +48,6 @@ CHUNK_ROWS = 1024
 CHUNKS_IN_FLIGHT = 32
 EPOCH_STRIDE = 2**32
 """Surveys of roster epoch e are numbered from e * EPOCH_STRIDE + 1 on."""
-CERTIFIED_APART = 4
-"""Where somebody is slow, so many surveys lie between two that are certified: its time is for the newest tables."""
 SCALARS = 3
 """What a certificate needs of each party: its slack, its squared gradient, its penalty."""
 
@@ -90,7 +87,6 @@ class Leap(Message, frozen=True):
     survey: int
     coefficients: np.ndarray
     pace: float
-    certify: bool
 
 
 class TablePart(Message, frozen=True):
@@ -176,7 +172,6 @@ class Survey:
         self.marked = 0  # a mark that waits for work to be finished
         self.at_once = 0
         self.certifying = 0  # the survey whose certificate is on its way
-        self.last_certified = self.current  # or begun to be
         self.scalars: dict[int, np.ndarray] = {}  # own numbers for certificates to come
         self.losses: dict[int, float] = {}  # the chair: the mean loss where leaps ended
         self.others: np.ndarray | None = None  # the chair: the others' total of what the certificate needs
@@ -360,16 +355,17 @@ class Survey:
             return []
         self.finding = False
         best = self.pilot.find(self.products.ravel(), self.inner)
-        certify = self.certifying == 0 and (self.at_once == 0 or self.current >= self.last_certified + CERTIFIED_APART)
-        leap = Leap(self.roster.epoch, self.current, best.coefficients, self.pilot.pace, certify)
+        certify = self.at_once == 0
+        leap = Leap(self.roster.epoch, self.current, best.coefficients, self.pilot.pace)
         self.losses = {survey: loss for survey, loss in self.losses.items() if survey == self.certifying}
         self.losses[self.current] = best.loss
         effects: list[Effect] = [Broadcast(self.roster.peers, leap), Observe("leap", [self.current, best.objective])]
-        self._land(best.coefficients, best.constant, self.pilot.pace, certify)
+        self._land(best.coefficients, best.constant, self.pilot.pace)
+        takers = tuple(name for name in self.roster.peers if self.takes_table(name))
         derivatives = best.derivatives.reshape(self.problem.outputs, -1)
         for start, stop in self.chunks.items():
             part = derivatives[:, start:stop].ravel()
-            effects.append(Broadcast(self.roster.peers, TablePart(self.roster.epoch, self.current, start, part)))
+            effects.append(Broadcast(takers, TablePart(self.roster.epoch, self.current, start, part)))
             effects += self.tables.take(self.current, start, part)
         if certify:
             words = WORDS_EACH * SCALARS
@@ -379,29 +375,34 @@ class Survey:
     def on_leap(self, sender: PartyName, body: Leap) -> list[Effect]:
         expect(sender == self.roster.chair and body.survey == self.current, sender, f"a leap of survey {body.survey}")
         expect(self.frozen is not None and body.pace > 0, sender, "a second leap")
-        expect(not (body.certify and self.certifying), sender, "a second survey to be certified")
         count = len(self.moves.moves) + 1 if self.moves.point is not None else 0
         expect_array(sender, "the coefficients of a leap", body.coefficients, count)
         expect(bool(np.isfinite(body.coefficients).all()), sender, "coefficients that are not finite")
-        self._land(body.coefficients, 0.0, body.pace, body.certify)
+        self._land(body.coefficients, 0.0, body.pace)
         return []
 
-    def _land(self, coefficients: np.ndarray, constant: float, pace: float, certify: bool) -> None:
+    def _land(self, coefficients: np.ndarray, constant: float, pace: float) -> None:
         assert self.frozen is not None
         leap = self.moves.land(self.frozen, coefficients, np.full(self.problem.outputs, constant))
         self.block.add_to_weights(leap)
         point = self.frozen + leap
         self.frozen, self.pace = None, pace
-        if certify:
-            self.certifying = self.last_certified = self.current
+        if self.at_once == 0:
+            self.certifying = self.current
         kept = (self.best, self.certifying)
         self.points = {survey: w for survey, w in self.points.items() if survey in kept} | {self.current: point}
-        self.tables.expect(self.current, point, certify)
+        if self.takes_table(self.roster.me):
+            self.tables.expect(self.current, point)
+
+    def takes_table(self, name: PartyName) -> bool:
+        """Whoever the newest survey does not wait for goes on with steps instead."""
+        return not self.at_once >> self.roster.names.index(name) & 1
 
     # -- the table and the gradient -------------------------------------------------------------------------------
 
     def on_table(self, sender: PartyName, body: TablePart) -> list[Effect]:
         known = body.survey == self.current and self.frozen is None and body.start in self.chunks
+        known = known and self.takes_table(self.roster.me)
         expect(sender == self.roster.chair and known, sender, f"a table from row {body.start}")
         count = self.problem.outputs * (self.chunks[body.start] - body.start)
         expect_array(sender, "the table from row", body.derivatives, count, number=body.start)
@@ -409,20 +410,17 @@ class Survey:
 
     def on_refreshed(self) -> list[Effect]:
         """Some rows were refreshed: what this party owes the chair now."""
-        effects: list[Effect] = []
-        table = self.tables.certifiable()
-        if table is not None:
+        table = self.tables.newest
+        if self.tables.working or table is None:
+            return []
+        if self.certifying == table.survey:
             self.scalars[table.survey] = self._scalars_at(table.point, self._gradient_at(table))
             held, self.held = self.held, None
-            if held is not None:
-                effects += self.answer_scalars(self.roster.chair, held)
-        if self.tables.working or self.tables.newest is None:
-            return effects
+            return self.answer_scalars(self.roster.chair, held) if held is not None else []
         if self.roster.is_chair:
-            self._note_taken(self.roster.me, self.tables.newest.survey)
-        elif self.at_once:
-            effects.append(Send(self.roster.chair, Taken(self.roster.epoch, self.tables.newest.survey)))
-        return effects
+            self._note_taken(self.roster.me, table.survey)
+            return []
+        return [Send(self.roster.chair, Taken(self.roster.epoch, table.survey))]
 
     def _gradient_at(self, table: Table) -> np.ndarray:
         """Steps of SAGA may have exchanged derivatives of the block meanwhile: then the gradient is taken anew."""
@@ -516,7 +514,6 @@ class Survey:
         "marked",
         "at_once",
         "certifying",
-        "last_certified",
         "finding",
         "starts_at_zero",
     )
