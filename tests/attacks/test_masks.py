@@ -39,7 +39,7 @@ from offbeat.party.problem import Problem
 from offbeat.party.scalars import WORDS_EACH
 from offbeat.party.smoothness import PROBES as PROBE_COUNT
 from offbeat.party.smoothness import length_of
-from offbeat.party.survey import EPOCH_STRIDE, Leap, Mark
+from offbeat.party.survey import EPOCH_STRIDE, GoOn, Leap, Mark
 from offbeat.privacy.masks import scale_of
 
 ROWS, WIDTH, SCALE = 256, 5, scale_of(40)
@@ -134,8 +134,9 @@ def test_another_kind_for_each():
 def test_another_survey_for_each():
     here = world()
     here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
-    here.bo.handle(Received("eve", Mark(0, 1, 0, 0)))
-    here.bo.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0, False)))
+    here.bo.handle(Received("eve", Mark(0, 1, 0, 0b010)))
+    here.bo.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0)))
+    here.bo.handle(Received("eve", GoOn(0, 1)))
     here.bo.handle(Received("eve", Mark(0, 2, 0, 0b100)))
     (ana,), (bo,) = told(here.ana, ask(SURVEY, 1, 0, ROWS)), told(here.bo, ask(SURVEY, 2, 0, ROWS))
     assert is_noise(ana + bo)
@@ -199,11 +200,14 @@ def test_a_question_asked_again_is_refused(scheme):
 
 def test_a_question_about_a_survey_that_is_over_is_refused():
     here = world()
-    here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
+    here.ana.handle(Received("eve", Mark(0, 1, 0, 0b010)))
     assert told(here.ana, ask(SURVEY, 1, 0, ROWS))
-    here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0, False)))
+    refused(here.ana, Mark(0, 2, 0, 0b010))
+    here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0)))
     refused(here.ana, ask(SURVEY, 1, 0, ROWS))
     refused(here.ana, ask(POINTS, 1, 0, WORDS_EACH))
+    refused(here.ana, Mark(0, 2, 0, 0b010))
+    here.ana.handle(Received("eve", GoOn(0, 1)))
     here.ana.handle(Received("eve", Mark(0, 2, 0, 0b010)))
     for question in (ask(SURVEY, 1, 0, ROWS), ask(POINTS, 1, 0, WORDS_EACH), ask(CERTIFICATE, 1, 0, 3 * WORDS_EACH)):
         refused(here.ana, question)
@@ -214,7 +218,7 @@ def test_a_certificate_is_asked_for_once_and_only_of_the_survey_to_be_certified(
     here = world()
     here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
     refused(here.ana, ask(CERTIFICATE, 1, 0, 3 * WORDS_EACH), match="certificate")
-    here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0, True)))
+    here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0)))
     assert told(here.ana, ask(CERTIFICATE, 1, 0, 3 * WORDS_EACH)) == [], "it waits for the table"
     refused(here.ana, ask(CERTIFICATE, 1, 0, 3 * WORDS_EACH), match="second")
 
@@ -279,7 +283,7 @@ def test_every_kind_is_asked_by_its_roles_alone(kind, sender):
         here.ana.handle(Received("eve", BEGIN))
         here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
     if kind == CERTIFICATE:
-        here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0, True)))
+        here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0)))
     first = ROWS // 2 if (kind, sender) == (SURVEY, "flo") else 0
     count = {
         PRODUCTS: 0,

@@ -245,7 +245,7 @@ def test_with_one_label_holder_and_nobody_slow_asynchronous_surveys_are_those_of
 def test_where_somebody_is_slow_asynchronous_surveys_are_not_those_of_rounds(direction):
     """The test above would find a difference."""
     problem = problem_with(3, 1)
-    slow = CostModel(slow={problem.names[-1]: 4.0})
+    slow = CostModel(slow={problem.names[-1]: 16.0})
     rounds, _, _, _ = landings_of(f"vfb-{direction}", problem, costs=slow)
     found, _, _, _ = landings_of(f"vfb2-{direction}", problem, costs=slow)
     assert max(np.abs(w - v).max() for w, v in zip(found, rounds, strict=False)) > 1e-4

@@ -16,10 +16,11 @@
 | delay tau                     | lag, in versions of a block                                       |
 
 The order of play, for Ana, Bo and Cy:
-1. Ana asks for the product of the schedule's next block of rows with the whole model; Bo and Cy answer at once from
-   their blocks as they are, masked; Ana alone learns the others' total.
+1. Ana asks for the product of the schedule's next block of rows with the whole model; Bo and Cy answer, masked; Ana
+   alone learns the others' total. Where Ana is a step ahead, Bo answers after his step, so his share is new. Cy, who
+   is slow, answers at once.
 2. Ana adds her own share, takes the loss's derivatives (she has the labels) and steps her own block.
-3. Bo and Cy do the same, each on their own clock. Nobody waits for anybody.
+3. Bo and Cy do the same, each on their own clock. Nobody waits for Cy.
 4. Now and then a survey freezes a copy of each block, leaps, and gives everybody the derivatives and its gradient
    there.
 
@@ -90,7 +91,8 @@ class Worker:
         self.under_way = 0  # own questions whose step has not been taken
         self.taken = 0  # own steps, in this epoch
         self.passes_before = 0.0  # in earlier epochs
-        self.numbers: dict[PartyName, int] = {}  # the newest question of every other worker
+        self.numbers: dict[PartyName, int] = {}  # how many questions every other worker has put
+        self.waiting: list[tuple[PartyName, int]] = []  # questions that are answered after the own step
         self.late = 0
         party.attach(self, {}, (Update,))
 
@@ -107,7 +109,7 @@ class Worker:
         if not party.roster.holds_labels or rests:
             return []
         effects: list[Effect] = []
-        for _ in range((party.options.in_flight or 1) - self.under_way):
+        for _ in range(self._in_flight() - self.under_way):
             start, stop = self._rows(self.number)
             effects += party.sums.ask(
                 PRODUCTS, 0, self.number, 0, party.problem.outputs * (stop - start), self.block.version
@@ -115,6 +117,9 @@ class Worker:
             self.number += 1
             self.under_way += 1
         return effects
+
+    def _in_flight(self) -> int:
+        return self.party.options.in_flight or 1
 
     def _rows(self, number: int) -> tuple[int, int]:
         """Every worker goes through the same schedule, at its own pace."""
@@ -127,8 +132,22 @@ class Worker:
 
     def asked(self, asker: PartyName, number: int) -> list[Effect]:
         expect(self.party.schedule is not None and number >= 0, asker, "a question before the beginning")
-        self.numbers[asker] = number
+        self.numbers[asker] = number + 1
+        behind = number >= self.taken + self._in_flight() and self.under_way and not self.party.judge.is_slow(self.name)
+        if behind or self._rests_with(asker):  # after the own step, or the survey, the share is as new as in rounds
+            self.waiting.append((asker, number))
+            return []
         return self.party.answers.products(asker, number, *self._rows(number))
+
+    def _rests_with(self, asker: PartyName) -> bool:
+        """Whether a survey is under way that waits for both."""
+        return self.party.survey.pauses and self.party.survey.takes_table(asker)
+
+    def _answer_waiting(self) -> list[Effect]:
+        if self.party.survey.pauses:
+            return []
+        waiting, self.waiting = self.waiting, []
+        return [effect for ask in waiting for effect in self.party.answers.products(*ask, *self._rows(ask[1]))]
 
     def product(self, done: Sum) -> list[Effect]:
         """The others' total is known: time for the own share, the derivatives and the step."""
@@ -142,13 +161,13 @@ class Worker:
         lag = party.sums.lag(self.block.version - done.version, done.versions)
         if 0 < party.options.lag_max < lag:
             self.late += 1
-            return [*self._after_work(), *self._ask()]
+            return [*self._answer_waiting(), *self._after_work(), *self._ask()]
         theta = party.finish_product(done, start, stop)
         if not np.isfinite(theta).all():
             return party.alarm("diverged", NOT_FINITE)
         self.stepper.step(start, stop, theta, lag)
         self.taken += 1
-        return [*party.judge.survey_if_due(), *self._after_work(), *self._ask()]
+        return [*party.judge.survey_if_due(), *self._answer_waiting(), *self._after_work(), *self._ask()]
 
     def _after_work(self) -> list[Effect]:
         return self.party.after_work() if not self.party.survey.is_working() else []
@@ -156,7 +175,7 @@ class Worker:
     # -- the rest of the role ------------------------------------------------------------------------------------
 
     def resume(self) -> list[Effect]:
-        return self._ask() if self.started else []
+        return [*self._answer_waiting(), *self._ask()] if self.started else []
 
     def is_stepping(self) -> bool:
         return self.works.count[Update] > 0
@@ -164,17 +183,19 @@ class Worker:
     def rostered(self) -> list[Effect]:
         """Every open question is void; all workers go through the schedule from its beginning."""
         self.passes_before = self.passes()
-        self.number, self.under_way, self.taken, self.numbers = 0, 0, 0, {}
+        self.number, self.under_way, self.taken, self.numbers, self.waiting = 0, 0, 0, {}, []
         self.works.drop(Update)
         return self._ask() if self.started else []
 
     def passes(self) -> float:
-        """The mean over the workers, as far as this one has heard of their questions."""
-        if self.party.schedule is None:
+        """How far the slowest worker is that is waited for: own steps, and the others' questions, whose steps a survey
+        waits for."""
+        party = self.party
+        if party.schedule is None:
             return 0.0
-        others = [self.numbers.get(name, 0) for name in self.party.roster.labelled if name != self.name]
-        mean = (self.taken + sum(others)) / len(self.party.roster.labelled)
-        return self.passes_before + mean / self.party.schedule.blocks_a_pass
+        numbers = {**self.numbers, self.name: self.taken}
+        waited = [numbers.get(name, 0) for name in party.roster.labelled if not party.judge.is_slow(name)]
+        return self.passes_before + min(waited) / party.schedule.blocks_a_pass
 
     def losses(self) -> dict[str, int]:
         """Derivatives that were never applied, and products that were too old."""
@@ -184,12 +205,14 @@ class Worker:
 
     def snapshot(self) -> State:
         plain = {name: getattr(self, name) for name in self._PLAIN}
-        return {**plain, "numbers": dict(self.numbers), "party": self.party.snapshot()}
+        waiting = [list(ask) for ask in self.waiting]
+        return {**plain, "numbers": dict(self.numbers), "waiting": waiting, "party": self.party.snapshot()}
 
     def restore(self, state: State) -> None:
         for name in self._PLAIN:
             setattr(self, name, state[name])
         self.numbers = dict(state["numbers"])
+        self.waiting = [(asker, number) for asker, number in state["waiting"]]
         self.party.restore(state["party"])
 
 

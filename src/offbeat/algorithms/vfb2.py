@@ -27,8 +27,8 @@ The order of play, for Ana (labels), Bo and Cy:
 5. Now and then a survey freezes a copy of each block, leaps, and gives everybody a table of derivatives and its
    gradient. A derivative carries its value, not a difference, so each party corrects it against its own newest table.
 
-Whom to wait for: Ana knows how long the others take for a row, since their shares say so. She waits for all whose step
-delays her by less than half of her own time for an update.
+Whom to wait for: Ana knows how long the others take for a row, since their shares say so. She does not wait for a step
+that would make her updates take much longer (`WAITING_WORTH`).
 
 Synchronous counterpart (VFB): the same block rules, one dominator at a time in turn, and the next question only when
 every party has stepped. With the same sample order this is exactly the centralised method.

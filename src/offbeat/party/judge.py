@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offbeat.party.contract import Effect
+from offbeat.party.contract import Effect, PartyName
 from offbeat.party.linear_options import remedy
 from offbeat.party.survey import Certified
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from offbeat.party.linear import LinearParty
 
 DIVERGED_FACTOR = 10.0
-WAITING_WORTH = 1.5
+WAITING_WORTH = 2.5
 """A dominator's next question does not wait for a party that makes it take longer by this factor."""
-SURVEY_WORTH = 2.5
-"""Nor does every second survey, by this one: a block whose table is a survey older goes forward less."""
+SURVEY_WORTH = 3.5
+"""Nor does every second survey, by this one: a table that is a survey older costs more than one old product."""
 
 
 class Judge:
@@ -30,7 +30,8 @@ class Judge:
         self.party, self.options = party, party.options
         self.closing = self.time_up = False
         self.final = False  # the current survey was begun to end the run
-        self.waited = False  # whether the last survey waited for everybody
+        self.slow = 0  # who was slow at the last survey, as bits by place
+        self.waited = False  # whether that survey waited for everybody
         self.due = self.marked_passes = 0.0  # in passes of steps; in all passes
         self.start_objective = self._objective_at_zero()
 
@@ -58,25 +59,27 @@ class Judge:
         self.final = self.closing
         self.marked_passes = self.passes()
         self.due = self.party.role.passes() + self.party.lifecycle.spacing
-        slow = 0 if self.final or not self.waited else self._slow()  # the last one is certified
-        self.waited = slow == 0
-        return self.party.survey.begin(slow)
+        self.look_who_is_slow()
+        self.waited = not (self.slow and self.waited) or self.final  # the last one is certified
+        return self.party.survey.begin(0 if self.waited else self.slow)
 
-    def _slow(self) -> int:
-        """Who makes a survey take much longer, as bits by place."""
+    def look_who_is_slow(self) -> None:
+        """Who makes a survey take much longer, as bits by place. The chair is waited for in any case."""
         if not self.options.asynchronous:
-            return 0
-        seconds = {**self.party.sums.seconds, self.party.name: self.party.sums.own_seconds}
-        half = self.party.problem.rows / 2
-        own = self.party.sums.own_seconds * half  # the chair is waited for in any case
-        times = sorted(max(seconds.get(name, 0.0) * half, own) for name in self.party.roster.names)
-        trips = 2.0 * self.party.round_trip_s
-        waited = times[-1]
-        for time in reversed(times[:-1]):
+            return
+        party, half = self.party, self.party.problem.rows / 2
+        seconds = {**party.sums.seconds, party.name: party.sums.own_seconds}
+        least = seconds.get(party.roster.chair, 0.0) * half
+        times = {name: max(seconds.get(name, 0.0) * half, least) for name in party.roster.names}
+        trips = 2.0 * party.round_trip_s
+        waited, *others = sorted(times.values(), reverse=True)
+        for time in others:
             if waited + trips > SURVEY_WORTH * (time + trips):
                 waited = time
-        slow = [seconds.get(name, 0.0) * half > waited and name != self.party.name for name in self.party.roster.names]
-        return sum(1 << place for place, is_slow in enumerate(slow) if is_slow)
+        self.slow = sum(1 << place for place, time in enumerate(times.values()) if time > waited)
+
+    def is_slow(self, name: PartyName) -> bool:
+        return bool(self.slow >> self.party.roster.names.index(name) & 1)
 
     def judge(self, news: Certified) -> list[Effect]:
         """The chair: a survey is over. End, or go on."""
@@ -118,7 +121,7 @@ class Judge:
         losses = problem.loss.value(np.zeros((problem.outputs, problem.rows)), problem.labels)
         return float((losses * problem.weights if len(problem.weights) else losses).sum()) / problem.rows
 
-    _PLAIN = ("closing", "time_up", "final", "waited", "due", "marked_passes")
+    _PLAIN = ("closing", "time_up", "final", "slow", "waited", "due", "marked_passes")
 
     def snapshot(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._PLAIN}

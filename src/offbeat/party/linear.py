@@ -133,6 +133,7 @@ class LinearParty:
             survey.Leap: self.survey.on_leap,
             survey.TablePart: self.survey.on_table,
             survey.Taken: self._on_taken,
+            survey.GoOn: self._on_go_on,
             survey.Certified: self._on_certified,
         }
         self.without_epoch: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
@@ -310,6 +311,7 @@ class LinearParty:
         return effects
 
     def _on_mark(self, sender: PartyName, body: survey.Mark) -> list[Effect]:
+        self.judge.look_who_is_slow()
         return [*self.survey.on_mark(sender, body), *self._answer_waiting()]
 
     def after_work(self) -> list[Effect]:
@@ -386,11 +388,13 @@ class LinearParty:
             return []
         if not tables.working:
             self._take_all()
+        waited = self.survey.under_way
         effects = [*self.survey.on_refreshed(), *tables.work()]
         if not self.survey.is_working():
             effects += self.after_work()
-        effects += self._certify()
-        return [*effects, *self.judge.survey_if_due()] if self.roster.is_chair and self.lifecycle.begun else effects
+        if waited and not self.survey.under_way and self.roster.is_chair:
+            return self._going_on(effects)
+        return [*effects, *self._certify()]
 
     def _take_all(self) -> None:
         """All rows are refreshed from the newest table: step along the mean gradient, by the curvature there."""
@@ -406,8 +410,17 @@ class LinearParty:
             self._move_constant(float(second.mean()))
 
     def _on_taken(self, sender: PartyName, body: survey.Taken) -> list[Effect]:
-        self.survey.on_taken(sender, body)
-        return self.judge.survey_if_due()
+        return self._going_on(self.survey.note_taken(sender, body.survey))
+
+    def _going_on(self, effects: list[Effect]) -> list[Effect]:
+        """The chair: where a survey that is not certified is over, begin the next one or go on."""
+        if not self.survey.under_way and self.lifecycle.begun:
+            return [*effects, *(self.judge.survey_if_due() or self.role.resume())]
+        return effects
+
+    def _on_go_on(self, sender: PartyName, body: survey.GoOn) -> list[Effect]:
+        self.survey.on_go_on(sender, body)
+        return self.role.resume()
 
     def _on_certified(self, sender: PartyName, body: Certified) -> list[Effect]:
         self.survey.on_certified(sender, body)

@@ -240,10 +240,11 @@ class MaskedSum:
 
     def lag(self, own_versions: int, versions: Mapping[PartyName, int]) -> int:
         """How many versions behind the oldest part of a product is, as far as this party has heard: the steps of its
-        own block since it asked, or the steps of a peer's block since its share."""
+        own block since it asked, or the steps of a peer's block since its share, but for one: in rounds, too, all take
+        one step from the same products."""
         behind = own_versions
         for name, version in versions.items():
-            newest = self.seen.get(name, version)
+            newest = self.seen.get(name, version) - 1
             if newest - version > behind:
                 behind = newest - version
         return behind

@@ -11,12 +11,14 @@ and the only way to know how good a model is without pooling anything.
     chair    -> all     TablePart(s, ...)  the derivatives where the leap ended, chunk by chunk
     chair    -> all     a masked sum of what the certificate needs; a party answers when its gradient is complete
     chair    -> all     Certified(s)
-    all      -> chair   Taken(s)           my gradient is complete (instead of the last two, where not all are waited for)
+or, where not everybody is waited for:
+    all      -> chair   Taken(s)           my gradient is complete
+    chair    -> all     GoOn(s)
 
 A survey that waits for everybody is like one of synchronous rounds: steps pause, everybody freezes after its last step,
 takes the table, and the certificate ends the pause. Where somebody is slow, every second survey does not wait for it:
-it freezes its block as it is, gets no table, and has no certificate to answer for; steps go on meanwhile, and the next
-survey may begin when the others have taken the table. Leaps need products alone, so they are as good there.
+it freezes its block as it is, gets no table, and has no certificate to answer for; the others go on when they have
+taken the table. Leaps need products alone, so they are as good there.
 
 The blocks need not be frozen at the same instant: variance reduction is unbiased for any fixed point, as long as the
 table and the gradient use the same one.
@@ -117,6 +119,16 @@ class Taken(Message, frozen=True):
     survey: int
 
 
+class GoOn(Message, frozen=True):
+    """All who are waited for have taken the table of a survey that is not certified.
+
+    Reveals: progress, to every party.
+    """
+
+    epoch: int
+    survey: int
+
+
 class Certified(Message, frozen=True):
     """How good the survey's model is.
 
@@ -136,7 +148,7 @@ class Certified(Message, frozen=True):
         return self.gradient_norm if isnan(self.gap) else self.gap
 
 
-MESSAGES = (Mark, Products, Leap, TablePart, Taken, Certified)
+MESSAGES = (Mark, Products, Leap, TablePart, Taken, GoOn, Certified)
 
 
 class FindLeap(msgspec.Struct, frozen=True, gc=False):
@@ -171,6 +183,7 @@ class Survey:
     def _begin_epoch(self) -> None:
         self.marked = 0  # a mark that waits for work to be finished
         self.at_once = 0
+        self.open = False  # whether the newest survey is under way
         self.certifying = 0  # the survey whose certificate is on its way
         self.scalars: dict[int, np.ndarray] = {}  # own numbers for certificates to come
         self.losses: dict[int, float] = {}  # the chair: the mean loss where leaps ended
@@ -205,20 +218,13 @@ class Survey:
 
     @property
     def pauses(self) -> bool:
-        """Whether steps rest: a survey is under way, and nobody is slow."""
-        return self.under_way and self.at_once == 0
+        """Whether steps rest: a survey is under way that waits for this party."""
+        return self.under_way and self.takes_table(self.roster.me)
 
     @property
     def under_way(self) -> bool:
-        """Whether the newest survey is still needed by those who are waited for."""
-        if self.current in (0, self.roster.epoch * EPOCH_STRIDE) and not self.marked:
-            return False
-        if self.frozen is not None or self.marked > self.current:
-            return True
-        if self.at_once == 0 or not self.roster.is_chair:
-            return self.certifying == self.current
-        waited = {name for place, name in enumerate(self.roster.names) if not self.at_once >> place & 1}
-        return not waited <= self.taken
+        """Whether those who are waited for are not done with the newest survey."""
+        return self.open or self.marked > self.current
 
     # -- freezing -------------------------------------------------------------------------------------------------
 
@@ -235,7 +241,8 @@ class Survey:
 
     def on_mark(self, sender: PartyName, body: Mark) -> list[Effect]:
         expect(sender == self.roster.chair, sender, "a mark, which is the chair's")
-        expect(body.survey == self.current + 1, sender, f"the mark of survey {body.survey} after {self.current}")
+        right = body.survey == self.current + 1 and not self.under_way
+        expect(right, sender, f"the mark of survey {body.survey} after {self.current}")
         self.best, self.at_once = body.keep, body.at_once
         if body.at_once == 0 and self.is_working():  # otherwise steps do not pause, and work may never end
             self.marked = body.survey
@@ -256,10 +263,10 @@ class Survey:
         if self.tables.refreshed:  # whoever is slow has refreshed some rows only
             self.step_along_mean()
             self.tables.refreshed = False
-        self.current, self.marked = number, 0
+        self.current, self.marked, self.open = number, 0, True
         self._blank()
         self._take_point()
-        self.sums.forget_surveys_below(min(number, self.certifying or number))
+        self.sums.forget_surveys_below(number)
 
     def _take_point(self) -> None:
         """Freeze the block and take its shares of all rows. Where steps were so long that these do not fit into fixed
@@ -418,8 +425,7 @@ class Survey:
             held, self.held = self.held, None
             return self.answer_scalars(self.roster.chair, held) if held is not None else []
         if self.roster.is_chair:
-            self._note_taken(self.roster.me, table.survey)
-            return []
+            return self.note_taken(self.roster.me, table.survey)
         return [Send(self.roster.chair, Taken(self.roster.epoch, table.survey))]
 
     def _gradient_at(self, table: Table) -> np.ndarray:
@@ -431,13 +437,20 @@ class Survey:
             self.block.add_gradient(start, stop, table.derivatives[:, start:stop].ravel(), gradient)
         return gradient
 
-    def on_taken(self, sender: PartyName, body: Taken) -> None:
-        expect(self.roster.is_chair and body.survey <= self.current, sender, f"the word on survey {body.survey}")
-        self._note_taken(sender, body.survey)
+    def note_taken(self, name: PartyName, survey: int) -> list[Effect]:
+        """The chair: somebody has taken the table. When all have who are waited for, steps go on."""
+        expected = self.roster.is_chair and self.at_once != 0 and self.open and self.takes_table(name)
+        expect(expected and survey == self.current, name, f"the word on survey {survey}")
+        self.taken.add(name)
+        if any(self.takes_table(peer) and peer not in self.taken for peer in self.roster.names):
+            return []
+        self.open = False
+        return [Broadcast(self.roster.peers, GoOn(self.roster.epoch, survey))]
 
-    def _note_taken(self, name: PartyName, survey: int) -> None:
-        if survey == self.current:
-            self.taken.add(name)
+    def on_go_on(self, sender: PartyName, body: GoOn) -> None:
+        right = sender == self.roster.chair and body.survey == self.current and self.at_once != 0
+        expect(right and self.frozen is None, sender, f"the word to go on after survey {body.survey}")
+        self.open = False
 
     # -- sums of scalars ------------------------------------------------------------------------------------------
 
@@ -492,7 +505,7 @@ class Survey:
 
     def _take_certified(self, news: Certified) -> None:
         self.history.append(news)
-        self.best, self.certifying = news.best, 0
+        self.best, self.certifying, self.open = news.best, 0, False
         self.points = {survey: w for survey, w in self.points.items() if survey in (self.best, self.current)}
 
     def enter_epoch(self) -> None:
@@ -513,6 +526,7 @@ class Survey:
         "pace",
         "marked",
         "at_once",
+        "open",
         "certifying",
         "finding",
         "starts_at_zero",

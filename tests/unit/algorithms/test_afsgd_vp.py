@@ -73,13 +73,28 @@ def test_a_product_that_is_too_old_is_not_used():
     assert len(bodies(after, ShareAsked)) == 1  # another product is asked for instead
 
 
-def test_passes_are_the_mean_over_the_workers_as_far_as_heard():
+def test_whoever_is_a_step_ahead_is_answered_after_the_own_step_unless_one_is_slow():
+    room = Room()
+    bo = room.parties[BO]
+    assert bodies(ask(bo, 0, ANA), ShareGiven) and not bodies(ask(bo, 1, ANA), ShareGiven)
+    assert bodies(ask(bo, 0, CY), ShareGiven)
+    (given,) = bodies(work(bo, products_for(room, BO, 0)), ShareGiven)
+    assert given.first == 1 and given.version == bo.block.version == 1
+    bo.party.judge.slow = 0b010
+    assert bodies(ask(bo, 2, ANA), ShareGiven)
+
+
+def test_passes_are_those_of_the_slowest_worker_that_is_waited_for():
     room = Room()
     ana = room.parties[ANA]
     work(ana, products_for(room, ANA, 0))
     ask(ana, 5, BO)
     ask(ana, 3, CY)
-    assert ana.passes() == (1 + 5 + 3) / 3 / SCHEDULE.blocks_a_pass
+    assert ana.passes() == 1 / SCHEDULE.blocks_a_pass
+    ana.taken = 9
+    assert ana.passes() == 4 / SCHEDULE.blocks_a_pass
+    ana.party.judge.slow = 0b100
+    assert ana.passes() == 6 / SCHEDULE.blocks_a_pass
 
 
 def test_a_product_that_is_no_number_ends_the_run():

@@ -27,8 +27,8 @@ class Desk:
         self.tables.blank(CHUNKS)
         self.lane = []
 
-    def expect(self, survey, certify=False):
-        self.tables.expect(survey, POINT, certify)
+    def expect(self, survey):
+        self.tables.expect(survey, POINT)
 
     def take(self, survey, start):
         self.lane += self.tables.take(survey, start, derivatives(survey)[start : CHUNKS[start]])
@@ -53,17 +53,14 @@ def derivatives(survey):
 @pytest.mark.parametrize("order", [[0, 7, 14, 20], [20, 0, 14, 7]])
 def test_a_whole_table_gives_the_whole_gradient(order):
     desk = Desk()
-    desk.expect(1, certify=True)
-    assert desk.tables.working
+    desk.expect(1)
     for start in order:
-        assert desk.tables.certifiable() is None
+        assert desk.tables.working
         desk.take(1, start)
         desk.work()
         desk.check()
     assert not desk.tables.working
     assert np.array_equal(desk.block.table[0], derivatives(1))
-    assert desk.tables.certifiable().survey == 1
-    assert desk.tables.certifiable() is None, "once"
 
 
 def test_one_chunk_at_a_time():
@@ -72,40 +69,6 @@ def test_one_chunk_at_a_time():
     for start in CHUNKS:
         desk.take(1, start)
     assert len(desk.lane) == 1 and desk.works.count[Refresh] == 1
-
-
-def test_whoever_is_slow_goes_on_with_the_newest_derivatives():
-    desk = Desk()
-    desk.expect(1)
-    for start in CHUNKS:
-        desk.take(1, start)
-    desk.work()
-    desk.expect(2)
-    for start in CHUNKS:
-        desk.take(2, start)
-    while desk.lane:
-        desk.work()
-        desk.check()
-    assert np.array_equal(desk.block.table[0], derivatives(2))
-
-
-def test_a_wanted_table_is_finished_before_the_newest():
-    desk = Desk()
-    desk.expect(1, certify=True)
-    for start in CHUNKS:
-        desk.take(1, start)
-    desk.work()
-    desk.expect(2)
-    for start in CHUNKS:
-        desk.take(2, start)
-    while desk.tables.certifiable() is None:
-        desk.work()
-        desk.check()
-    assert np.array_equal(desk.block.table[0], derivatives(1)), "the gradient is exact at the certified point"
-    desk.lane += desk.tables.work()
-    while desk.lane:
-        desk.work()
-    assert np.array_equal(desk.block.table[0], derivatives(2))
 
 
 def test_work_of_a_table_that_was_given_up_changes_nothing():
@@ -118,10 +81,8 @@ def test_work_of_a_table_that_was_given_up_changes_nothing():
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    st.lists(st.sampled_from(["take", "take", "take", "work", "next", "certify", "crash"]), max_size=60), st.randoms()
-)
-def test_in_any_order_mu_belongs_to_the_table_and_only_a_complete_one_is_certified(moves, random):
+@given(st.lists(st.sampled_from(["take", "take", "take", "work", "next", "crash"]), max_size=60), st.randoms())
+def test_in_any_order_mu_belongs_to_the_table(moves, random):
     desk, survey, left = Desk(), 1, list(CHUNKS)
     desk.expect(survey)
     for move in moves:
@@ -129,17 +90,15 @@ def test_in_any_order_mu_belongs_to_the_table_and_only_a_complete_one_is_certifi
             desk.take(survey, left.pop(random.randrange(len(left))))
         elif move == "work":
             desk.work()
-        elif move in ("next", "certify") and not left:
+        elif move == "next" and not desk.tables.working:
+            assert np.array_equal(desk.block.table[0], derivatives(survey))
             survey, left = survey + 1, list(CHUNKS)
-            desk.expect(survey, certify=move == "certify" and desk.tables.wanted is None)
+            desk.expect(survey)
         elif move == "crash":
             state = decode_state(encode_state(desk.tables.snapshot()))
             desk.tables.blank(CHUNKS)
             desk.tables.restore(state)
         desk.check()
-        wanted = desk.tables.certifiable()
-        if wanted is not None:
-            assert np.array_equal(desk.block.table[0], derivatives(wanted.survey))
 
 
 def test_a_snapshot_does_not_change_with_what_arrives_later():

@@ -137,7 +137,14 @@ def _times(
 ) -> list[float | None]:
     """When each target was met, in virtual seconds from the first step on."""
     runtime = RuntimeEntry(**world)
-    changes = {"algorithm": name, "runtime": runtime, "passes": PASSES, "target": min(TARGETS), "optimum": False, **keys}
+    changes = {
+        "algorithm": name,
+        "runtime": runtime,
+        "passes": PASSES,
+        "target": min(TARGETS),
+        "optimum": False,
+        **keys,
+    }
     wanted = resolved(msgspec.structs.replace(job, **changes))
     training = LinearTraining(wanted, data, optimum=optimum)
     simulator = Simulator(seed=job.seed, costs=costs_of(wanted.runtime), timeline_max=0, digest=False)
