@@ -222,7 +222,7 @@ def agree(town: Town, *, at_bank: bool = True) -> Run:
     bank._agree(["shop", "telecom"], control.Propose(AGREED, wanted.text, salt))
     if at_bank:
         run = bank._accept(AGREED, wanted, "bank", salt)
-        run.begin_with({name: bank._counted(run, name) for name in NAMES})
+        run.begin_with({name: bank._counted(run, name).ids for name in NAMES})
         return run
     return bank._new_run(AGREED, wanted, "bank")
 

@@ -208,22 +208,47 @@ def party_serve(
     home: HomeOption = Path("."),
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also what is only of use to find a fault.")] = False,
     json_lines: Annotated[bool, typer.Option("--log-json", help="Each line of the log as one JSON object.")] = False,
+    log_file: Annotated[
+        Path | None, typer.Option("--log-file", help="Log into this file; ten full ones of 10 MB are kept.")
+    ] = None,
+    drain: Annotated[
+        float, typer.Option(min=0.0, help="When asked to end, give runs so many seconds; others go on later.")
+    ] = 0.0,
 ) -> None:
     """Run the party's daemon until it is interrupted."""
     from offbeat.orgs.daemon import Daemon
-    from offbeat.orgs.daemon_log import write_log
+    from offbeat.orgs.daemon_log import write_log, write_log_file
     from offbeat.orgs.party_config import read_home
     from offbeat.runtime.grpc.identity import short
 
-    write_log(sys.stderr, verbose=verbose, as_json=json_lines)
-    daemon = Daemon(read_home(home))
+    settings = read_home(home)
+    if log_file is None:
+        write_log(sys.stderr, verbose=verbose, as_json=json_lines, party=settings.name)
+    else:
+        write_log_file(log_file, verbose=verbose, as_json=json_lines, party=settings.name)
+    daemon = Daemon(settings)
     address = daemon.start()
     say(f"'{daemon.home.name}' listens at {address}; roster {short(daemon.roster.hash)}. Ctrl-C ends.")
-    done = threading.Event()
+    done, hurry = threading.Event(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: done.set())
+        signal.signal(number, lambda *_: hurry.set() if done.is_set() else done.set())
     done.wait()
+    for run in daemon.drain(drain, hurry):
+        say(f"run {run} has not ended; it goes on when the daemon is started again.")
     daemon.stop()
+
+
+@party.command("console")
+def party_console(
+    home: HomeOption = Path("."),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on this machine; 0: any that is free.")] = 0,
+    open_: Annotated[bool, typer.Option("--open", help="Also open the page in the browser.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """A page for the owner: proposals to decide, runs, ledgers, policy, peers; on this machine, until Ctrl-C."""
+    from offbeat.cli.serving import console
+
+    console(home, port, open_, json_)
 
 
 @party.command("replay")
@@ -277,7 +302,10 @@ def job_submit(
     if dry_run:
         return
     submitted = ask(home, party, Submit(wanted.text), SUBMIT_WITHIN_S)
-    say(f"accepted by all parties: run {submitted.run}")
+    if submitted.awaited:
+        say(f"run {submitted.run} waits for the owners of {' and '.join(submitted.awaited)}, who decide by hand.")
+    else:
+        say(f"accepted by all parties: run {submitted.run}")
     if wait:
         job_watch(submitted.run, party, home, json_)
     else:
@@ -315,6 +343,32 @@ def job_watch(run: str, party: PartyOption = "", home: HomeOption = Path("."), j
         raise OffbeatError(status.reason) if status.phase == "stopped" else PeerFailed(status.reason)
 
 
+ByOption = Annotated[str, typer.Option("--by", help="Who decides; it is written down.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is written down, and told in a refusal.")]
+
+
+@job.command("accept")
+def job_accept(
+    run: str, by: ByOption, reason: ReasonOption = "", party: PartyOption = "", home: HomeOption = Path(".")
+) -> None:
+    """Accept a proposal that waits for this party's owner (approve = "by hand")."""
+    from offbeat.orgs.control import Decide
+
+    ask(home, party, Decide(run, True, by, reason))
+    say(f"{run} is accepted; it begins when every party has accepted it.")
+
+
+@job.command("refuse")
+def job_refuse(
+    run: str, by: ByOption, reason: ReasonOption = "", party: PartyOption = "", home: HomeOption = Path(".")
+) -> None:
+    """Refuse a proposal that waits for this party's owner."""
+    from offbeat.orgs.control import Decide
+
+    ask(home, party, Decide(run, False, by, reason))
+    say(f"{run} is refused; its initiator is told within seconds.")
+
+
 @job.command("stop")
 def job_stop(run: str, party: PartyOption = "", home: HomeOption = Path(".")) -> None:
     """End a run; the initiator's stop ends it everywhere."""
@@ -338,6 +392,8 @@ def job_list(party: PartyOption = "", home: HomeOption = Path("."), json_: JsonO
 def status_line(status: Any) -> str:
     progress = status.progress
     parts = [f"{status.run}: {status.phase}"]
+    if progress.get("awaiting") and status.phase == "accepted":
+        parts.append(f"waiting for the owners of {' and '.join(progress['awaiting'])}")
     if "passes" in progress and not status.ended:
         parts.append(f"{progress['passes']:.1f} passes")
         known = {key: value for key, value in progress.items() if isinstance(value, float) and isfinite(value)}
@@ -423,8 +479,4 @@ def _ids_in(path: Path | None) -> list[str]:
 
 
 def predicted_rows(ids: list[str], answer: Any) -> list[dict[str, Any]]:
-    chances = answer.probabilities or [None] * len(ids)
-    return [
-        {"id": i, "score": score if known else None, "probability": chance if known else None}
-        for i, score, known, chance in zip(ids, answer.scores, answer.known, chances, strict=True)
-    ]
+    return [{"id": i, "score": score, "probability": chance} for i, score, chance in answer.rows(ids)]

@@ -5,7 +5,7 @@ certificate. An error at the other side arrives as the same type, in words that 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -54,10 +54,12 @@ class Count(Packet, frozen=True):
 
 
 class Begin(Packet, frozen=True):
-    """Begin; `ids` is what every party said it brings. Nobody may bring more."""
+    """Begin; `ids` is what every party said it brings. Nobody may bring more. `aligned`: the run whose alignment all
+    parties have kept, if there is one."""
 
     run: RunName
     ids: Sizes
+    aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
 class UnderWay(Packet, frozen=True):
@@ -100,6 +102,33 @@ class OpenPrediction(Packet, frozen=True):
     rows: Whole
 
 
+class OpenScoring(Packet, frozen=True):
+    """Open a standing scoring session (orgs/standing.py); the answer is a key."""
+
+    run: RunName
+    service: Word
+
+
+SignedKey = tuple[Annotated[bytes, msgspec.Meta(max_length=64)], Annotated[bytes, msgspec.Meta(max_length=256)]]
+
+
+class ScoringKeys(Packet, frozen=True):
+    """Everybody's keys for the session, each with its owner's signature."""
+
+    run: RunName
+    service: Word
+    keys: Annotated[dict[Word, SignedKey], msgspec.Meta(max_length=1000)]
+
+
+class ScoreAsked(Packet, frozen=True):
+    """A question of the session: its number, and the tokens of the rows one after the other."""
+
+    run: RunName
+    service: Word
+    number: Whole
+    tokens: bytes
+
+
 class Poll(Packet, frozen=True):
     """Are there letters for me? Asked by a party that has no address of its own."""
 
@@ -128,7 +157,23 @@ class Stop(Packet, frozen=True):
     run: str
 
 
+class Decide(Packet, frozen=True):
+    """The owner accepts or refuses a proposal that waits for it (orgs/approvals.py)."""
+
+    run: str
+    accept: bool
+    by: Annotated[str, msgspec.Meta(max_length=200)]
+    reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+
+
 class Predict(Packet, frozen=True):
+    run: str
+    ids: list[str]
+
+
+class ScoreRows(Packet, frozen=True):
+    """Score these rows over the standing session of a run."""
+
     run: str
     ids: list[str]
 
@@ -141,15 +186,18 @@ class Done(Packet, frozen=True):
 
 
 class Counted(Packet, frozen=True):
-    """What a party has committed itself to: so many distinct ids, of the table as it is now."""
+    """What a party has committed itself to: so many distinct ids, of the table as it is now. `aligned`: the run from
+    which it has kept an alignment of the same parties by the same table; that the table is the same is told by it."""
 
     ids: Whole
+    aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
 class Begun(Packet, frozen=True):
-    """The run is under way, with these numbers of ids."""
+    """The run is under way, with these numbers of ids and this alignment."""
 
     ids: Sizes
+    aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
 class Pong(Packet, frozen=True):
@@ -160,8 +208,13 @@ class Pong(Packet, frozen=True):
     time_s: float
 
 
+class Awaited(Packet, frozen=True):
+    """The policy allows it; the owner has yet to decide."""
+
+
 class Submitted(Packet, frozen=True):
     run: str
+    awaited: list[str] = []  # parties whose owners decide by hand
 
 
 class RunStatus(Packet, frozen=True):
@@ -195,6 +248,27 @@ class Predicted(Packet, frozen=True):
     classes: list[Any] | None
     without: list[str]
 
+    def rows(self, ids: Sequence[str]) -> Iterator[tuple[str, float | None, float | None]]:
+        """(id, score, probability); a row that not all parties know has neither."""
+        chances: Sequence[float | None] = self.probabilities or [None] * len(ids)
+        for id_, score, known, chance in zip(ids, self.scores, self.known, chances, strict=True):
+            yield (id_, score, chance) if known else (id_, None, None)
+
+
+class ScoringKey(Packet, frozen=True):
+    public: bytes
+    signature: bytes
+
+
+class ScoreWords(Packet, frozen=True):
+    """Two words for each row, masked, least byte first."""
+
+    words: bytes
+
+
+class NotOpen(Packet, frozen=True):
+    """This party knows no such scoring session; it may have been restarted."""
+
 
 class Letters(Packet, frozen=True):
     letters: list[tuple[int, bytes]]
@@ -214,15 +288,35 @@ Request = (
     | Report
     | Halt
     | OpenPrediction
+    | OpenScoring
+    | ScoringKeys
+    | ScoreAsked
     | Poll
     | Reply
     | Submit
     | Status
     | ListRuns
     | Stop
+    | Decide
     | Predict
+    | ScoreRows
 )
-Answer = Done | Counted | Begun | Pong | Submitted | RunStatus | Runs | Predicted | Letters | Failure
+Answer = (
+    Done
+    | Counted
+    | Awaited
+    | Begun
+    | Pong
+    | Submitted
+    | RunStatus
+    | Runs
+    | Predicted
+    | ScoringKey
+    | ScoreWords
+    | NotOpen
+    | Letters
+    | Failure
+)
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

@@ -5,15 +5,14 @@ ids it brings, and all begin. Each works through the run by itself, and reports 
 killed finds its runs again when it starts, and goes on with them; a run whose folder is damaged is set aside.
 """
 
-import json
 import logging
 import secrets
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,26 @@ import msgspec
 
 from offbeat.errors import BadInput, OffbeatError, PeerFailed, Refused
 from offbeat.jobs.organisations import Job, job_from_text
+from offbeat.metrics.prometheus import metrics_text
 from offbeat.orgs import control
+from offbeat.orgs.approvals import WAITING, WAITING_KEPT_S, Approvals, StillWaiting, refuse_ended
 from offbeat.orgs.budget import PrivacyLedger
+from offbeat.orgs.call_limits import CallLimits
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
 from offbeat.orgs.discreet import for_peers, printable
 from offbeat.orgs.durable import locked
+from offbeat.orgs.gauges import Gauges
+from offbeat.orgs.health import Health
+from offbeat.orgs.joint_scores import Answering, Asking
+from offbeat.orgs.left_runs import DAMAGED, read_left, set_aside
+from offbeat.orgs.letters import POLL_WITHIN_S, LetterFetching
+from offbeat.orgs.lines import Lines
 from offbeat.orgs.party_config import CONTROL_FILE, Home
 from offbeat.orgs.policy import refuse_job
 from offbeat.orgs.post import Post
 from offbeat.orgs.predicting import Predictions
 from offbeat.orgs.pruning import prune
+from offbeat.orgs.room import refuse_without_room
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.run_names import RunNames, check_run_name
 from offbeat.orgs.runs import Run
@@ -44,15 +53,12 @@ log = logging.getLogger("offbeat.party")
 RUNS_AT_ONCE = 8
 PROPOSALS_OF_ONE = 3
 PROPOSAL_KEPT_S = 600.0
-CALLS_OF_A_KIND = 4
-CALLS_AT_ONCE: dict[type, int] = {control.Poll: 1}
+CALLS_AT_ONCE: dict[type, int] = {control.Poll: 1, control.ScoreAsked: 16}
 COUNT_WITHIN_S = 300.0  # the party reads its table meanwhile
-DAMAGED = "damaged"
+DRAIN_LOOK_S = 0.2
 PEER_REQUEST_BYTES = 2**20
-POLL_WITHIN_S = 10.0
-REFUSALS_LOGGED = 50
-POLL_PAUSE_S = 1.0
 WORD_PAUSE_S = 5.0
+AWAITED_TRIES = int(WAITING_KEPT_S / WORD_PAUSE_S)
 WORD_TRIES = 720  # an hour and more: a call to a party that is away takes its time too
 
 
@@ -68,17 +74,23 @@ class Daemon:
         self.ledger = RowLedger(home.ledger)
         self.privacy = PrivacyLedger(home.ledger)
         self.names = RunNames(home.ledger)
+        self.approvals = Approvals(home.ledger)
         self.runs: dict[str, Run] = {}
         self.damaged: dict[str, str] = {}  # runs that were set aside, and why
         self.address = ""
+        self._ready = self._draining = False
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
-        self._post = Post()
-        self._refused: Counter[str] = Counter()
-        self._callers: Counter[tuple[str, type]] = Counter()
+        self.post = Post()
+        self.limits = CallLimits(home.name, CALLS_AT_ONCE)
         self._settings_seen = _changed_at(home.file)
         self._held = ExitStack()
+        self.gauges = Gauges(self)
+        self.health = Health(home.config.metrics, self._unready, lambda: metrics_text(self.gauges.families()))
+        self.lines = Lines(self.identity)
         self._predictions = Predictions(home, self.tables, self.ledger, self._call)
+        self.answering = Answering(home, self.identity, self.roster, self._predictions)
+        self.asking = Asking(home, self._predictions, self._call_standing)
         self._ended = threading.Event()
         self.server = Server(
             self.identity, self.roster, home.config.listen or "127.0.0.1:0", control={control.METHOD: self._answer}
@@ -92,7 +104,10 @@ class Daemon:
             control.Report: self._on_report,
             control.Halt: self._on_halt,
             control.OpenPrediction: self._on_open_prediction,
-            control.Poll: lambda peer, request: control.Letters(self._post.collect(peer, POLL_WITHIN_S)),
+            control.OpenScoring: self._in_run(self.answering.open),
+            control.ScoringKeys: self._in_run(self.answering.take_keys),
+            control.ScoreAsked: self._in_run(self.answering.answer),
+            control.Poll: lambda peer, request: control.Letters(self.post.collect(peer, POLL_WITHIN_S)),
             control.Reply: self._on_reply,
         }
         self._owner_requests: dict[type, Callable[[Any], Answer]] = {
@@ -100,7 +115,9 @@ class Daemon:
             control.Status: lambda request: self._run(request.run, home.name).status,
             control.ListRuns: lambda request: control.Runs(self._statuses()),
             control.Stop: self._on_stop,
+            control.Decide: self._on_decide,
             control.Predict: self._on_predict,
+            control.ScoreRows: lambda request: self.asking.ask(self._run(request.run, home.name), request.ids),
         }
 
     def start(self) -> str:
@@ -118,14 +135,41 @@ class Daemon:
         (self.home.private / CONTROL_FILE).write_text(f"{local}:{port}\n", encoding="utf-8")
         for run in left:
             self._take_up(run)
+        if self.home.config.metrics:
+            log.info("/healthz, /readyz and /metrics are at http://%s", self.health.start())
+        self._ready = True
         if not self.roster.member(self.home.name).address:
-            self._fetch_letters()
+            LetterFetching(self.caller, self._answer, self._ended).start()
         return self.address
+
+    def drain(self, within_s: float, hurry: threading.Event) -> list[str]:
+        """Begin nothing new, and give what is under way some time to end; what has not ended is returned. It goes on
+        when the daemon is started again."""
+        self._draining, end_s = True, time.monotonic() + within_s
+        for thread in list(self._threads.values()):
+            while thread.is_alive() and time.monotonic() < end_s and not hurry.is_set():
+                thread.join(DRAIN_LOOK_S)
+        return [run for run, thread in self._threads.items() if thread.is_alive()]
 
     def stop(self) -> None:
         self._ended.set()
+        self.health.stop()
         self.server.stop()
+        self.asking.close()
+        self.lines.close()
         self._held.close()
+
+    def _unready(self) -> str:
+        """Why this daemon cannot work yet or any more; nothing if it can."""
+        if self._draining or self._ended.is_set():
+            return "the daemon is being stopped"
+        if not self._ready:
+            return "the daemon is being started"
+        try:
+            self._check_certificate()
+        except BadInput as problem:
+            return str(problem)
+        return ""
 
     def _hold_home(self) -> None:
         """Two daemons over one home would take up each other's runs."""
@@ -142,66 +186,35 @@ class Daemon:
 
     # -- a party that cannot be called ----------------------------------------------------------------------------
 
-    def _fetch_letters(self) -> None:
-        """Nobody can call us: ask everybody who can be called for letters, again and again."""
-        for member in self.roster.members:
-            if member.address:
-                threading.Thread(
-                    target=self._poll, args=(member,), name=f"letters of {member.name}", daemon=True
-                ).start()
-
-    def _poll(self, member: Member) -> None:
-        while not self._ended.is_set():
-            try:
-                letters = self.caller.call(member.name, control.Poll(), POLL_WITHIN_S + control.CALL_WITHIN_S)
-                assert isinstance(letters, control.Letters)
-                for number, request in letters.letters:
-                    self.caller.call(member.name, control.Reply(number, self._answer(member, request)))
-            except OffbeatError:
-                self._ended.wait(POLL_PAUSE_S)
-            except Exception:  # without this thread nobody could reach us any more
-                log.exception("fetching letters of %s failed", member.name)
-                self._ended.wait(POLL_PAUSE_S)
-
     def _on_reply(self, peer: str, request: control.Reply) -> Answer:
-        self._post.answer(peer, request.number, request.answer)
+        self.post.answer(peer, request.number, request.answer)
         return control.Done()
 
     def _call(self, peer: str, request: Request, within_s: float = control.CALL_WITHIN_S) -> Answer:
         """Call a peer, or leave a letter for one that cannot be called."""
         if self.roster.member(peer).address:
             return self.caller.call(peer, request, within_s)
-        return control.decode_answer(self._post.send(peer, control.encode(request), within_s))
+        return control.decode_answer(self.post.send(peer, control.encode(request), within_s))
+
+    def _call_standing(self, peer: str, request: Request) -> Answer:
+        """The same over a connection that stays open."""
+        member = self.roster.member(peer)
+        return self.lines.call(member, request) if member.address else self._call(peer, request)
 
     def _left(self, folder: Path) -> Run | None:
         """A run that an earlier process of this party knew; a damaged one is set aside and named."""
         if folder.name == DAMAGED:
             return None
         try:
-            state = json.loads((folder / "state.json").read_bytes())
-            reports = state.pop("reports")
-            job = job_from_text((folder / "job.toml").read_text(encoding="utf-8"), folder / "job.toml")
-            status = msgspec.convert(state, RunStatus)
-            if status.run != folder.name:
-                raise BadInput(f"its state.json is of run '{status.run}'")
-            if not status.ended and not (self.home.private / folder.name / "nonce").is_file():
-                raise BadInput("its secrets under private/ are gone")
+            status, reports, job = read_left(folder, self.home.private)
         except Exception as problem:
-            self._set_aside(folder, problem)
+            self.damaged[folder.name] = set_aside(folder, problem)
+            log.error("run %s was set aside: %s", folder.name, self.damaged[folder.name])
             return None
         run = self._new_run(status.run, job, status.initiator)
         run.status, run.reports = status, reports
         self.runs[run.run] = run
         return run
-
-    def _set_aside(self, folder: Path, problem: Exception) -> None:
-        aside = folder.parent / DAMAGED / f"{folder.name}-{secrets.token_hex(3)}"
-        aside.parent.mkdir(exist_ok=True, mode=0o700)
-        folder.rename(aside)
-        self.damaged[folder.name] = (
-            f"its folder is damaged ({type(problem).__name__}: {problem}) and was moved to {aside}"
-        )
-        log.error("run %s was set aside: %s", folder.name, self.damaged[folder.name])
 
     def _statuses(self) -> list[RunStatus]:
         lost = [RunStatus(run, "", "", "failed", "damaged", reason) for run, reason in self.damaged.items()]
@@ -221,6 +234,8 @@ class Daemon:
             for _ in self._tries(run):
                 try:
                     self._lead(run) if lead else word(run)
+                except StillWaiting as waiting:
+                    run.update(progress={**run.status.progress, "awaiting": waiting.names})
                 except PeerFailed as problem:
                     log.warning("run %s cannot begin yet: %s", run.run, problem)
                 else:
@@ -228,7 +243,7 @@ class Daemon:
             if not self._ended.is_set() and not run.status.ended:
                 run.stop("failed", f"it did not begin: '{run.initiator}' could not bring everybody together.")
         except OffbeatError as problem:
-            self._halt(run, "failed", f"it did not begin: {problem}")
+            self._halt(run, "refused" if isinstance(problem, Refused) else "failed", f"it did not begin: {problem}")
         except Exception as problem:
             log.exception("run %s does not begin", run.run)
             run.stop("failed", f"it could not be taken up again: {problem!r}")
@@ -237,7 +252,7 @@ class Daemon:
         """The initiator may be away too: ask it until it answers. What it does not know will never begin."""
         answer = self._call(run.initiator, control.UnderWay(run.run))
         assert isinstance(answer, control.Begun)
-        run.begin_with(answer.ids)
+        run.begin_with(answer.ids, answer.aligned)
         self._begin(run)
 
     def _on_under_way(self, peer: str, request: control.UnderWay) -> Answer:
@@ -247,7 +262,7 @@ class Daemon:
         begun = run.own.kept("begun")
         if begun is None:
             raise PeerFailed(f"run '{run.run}' has not begun yet.")
-        return control.Begun(begun["ids"])
+        return control.Begun(begun["ids"], begun.get("aligned", ""))
 
     def _new_run(self, name: str, job: Job, initiator: str) -> Run:
         party = (self.home, self.identity, self.roster, self.server)
@@ -271,10 +286,10 @@ class Daemon:
             if len(raw) > PEER_REQUEST_BYTES and not own:
                 raise Refused(f"a request of {len(raw)} bytes from '{member.name}' is larger than a peer's may be.")
             request = control.decode_request(raw)
-            with nullcontext() if own else self._one_more(member.name, type(request)):
+            with nullcontext() if own else self.limits.one_more(member.name, type(request)):
                 return control.encode(self._dispatch(member.name, request))
         except OffbeatError as problem:
-            self._note_refusal(member.name, problem)
+            self.limits.note_refusal(member.name, problem)
             told, kind = (str(problem), type(problem).__name__) if own else self._told(problem)
             return control.encode(Failure(kind, told))
         except Exception as problem:
@@ -282,29 +297,6 @@ class Daemon:
 
     def _told(self, problem: Exception) -> tuple[str, str]:
         return for_peers(problem, self.home.name, "answering")
-
-    @contextmanager
-    def _one_more(self, peer: str, kind: type) -> Iterator[None]:
-        """A member holds few of this daemon's threads at once, so that no member keeps another out."""
-        most = CALLS_AT_ONCE.get(kind, CALLS_OF_A_KIND)
-        with self._lock:
-            if self._callers[peer, kind] >= most:
-                raise Refused(
-                    f"'{peer}' has {most} calls ({kind.__name__}) open at '{self.home.name}', the most at once."
-                )
-            self._callers[peer, kind] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._callers[peer, kind] -= 1
-
-    def _note_refusal(self, peer: str, problem: OffbeatError) -> None:
-        """The first ones in full, then one each time their number doubles: a log must not be a way to fill a disk."""
-        self._refused[peer] += 1
-        count = self._refused[peer]
-        if count <= REFUSALS_LOGGED or count & (count - 1) == 0:
-            log.warning("%s was refused: %s (%d so far)", peer, problem, count)
 
     def _dispatch(self, peer: str, request: Request) -> Answer:
         self._read_settings()
@@ -340,13 +332,18 @@ class Daemon:
         name = f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         salt = secrets.token_bytes(32)
         log.info("proposing run %s to %s", name, ", ".join(party for party in job.parties if party != self.home.name))
-        self._agree([party for party in job.parties if party != self.home.name], control.Propose(name, job.text, salt))
+        others = [party for party in job.parties if party != self.home.name]
+        awaited = self._agree(others, control.Propose(name, job.text, salt))
         run = self._accept(name, job, self.home.name, salt)
         try:
             run.count()
         except OffbeatError as problem:
             self._halt(run, "failed", for_peers(problem, self.home.name, "counting its ids")[0])
             raise
+        if awaited:
+            run.update(progress={"awaiting": awaited})
+            threading.Thread(target=self._take_up_accepted, args=(run,), daemon=True).start()
+            return control.Submitted(name, awaited)
         try:
             self._lead(run)
         except OffbeatError as problem:  # a peer's, in words that it chose for us, or a refusal
@@ -354,36 +351,52 @@ class Daemon:
             raise
         return control.Submitted(name)
 
-    def _agree(self, others: list[str], proposal: control.Propose) -> None:
-        """Ask everybody; if one refuses or cannot be asked, tell those who accepted."""
+    def _agree(self, others: list[str], proposal: control.Propose) -> list[str]:
+        """Ask everybody; if one refuses or cannot be asked, tell those who accepted. Returns whose owners decide."""
         accepted: list[str] = []
+        awaited: list[str] = []
         for other in others:
             try:
-                self._call(other, proposal)
+                if isinstance(self._call(other, proposal), control.Awaited):
+                    awaited.append(other)
                 accepted.append(other)
             except OffbeatError as problem:
                 for friend in accepted:
                     self._tell(friend, control.Halt(proposal.run, "refused", printable(f"{problem}")))
                 raise
+        return awaited
 
     def _lead(self, run: Run) -> None:
         """Collect everybody's number of ids, if that has not been done, and give the word to begin."""
         begun = run.own.kept("begun")
         if begun is None:
-            run.begin_with({name: self._counted(run, name) for name in run.job.parties})
+            counted = {name: self._counted(run, name) for name in run.job.parties}
+            if waiting := [name for name, one in counted.items() if one is None]:
+                raise StillWaiting(waiting)
+            told = {name: one for name, one in counted.items() if one is not None}
+            kept = {one.aligned for one in told.values()}
+            run.begin_with({name: one.ids for name, one in told.items()}, kept.pop() if len(kept) == 1 else "")
             begun = run.own.kept("begun")
             assert begun is not None
-        self._give_word(run, begun["ids"])
+        self._give_word(run, control.Begin(run.run, begun["ids"], begun.get("aligned", "")))
 
-    def _counted(self, run: Run, name: str) -> int:
+    def _counted(self, run: Run, name: str) -> control.Counted | None:
+        """None: its owner has not decided yet."""
         if name == self.home.name:
-            return run.count()
+            return control.Counted(run.count(), run.reusable())
         answer = self._call(name, control.Count(run.run), COUNT_WITHIN_S)
+        if isinstance(answer, control.Awaited):
+            return None
         assert isinstance(answer, control.Counted)
-        return answer.ids
+        return answer
 
     def _on_count(self, peer: str, request: control.Count) -> Answer:
-        return control.Counted(self._of_initiator(request.run, peer).count())
+        run = self._of_initiator(request.run, peer)
+        refuse_ended(run)
+        if run.status.phase == WAITING:
+            return control.Awaited()
+        run.accepted_s = time.monotonic()  # it is still led
+        return control.Counted(run.count(), run.reusable())
 
     def _refuse(self, job: Job, initiator: str) -> None:
         """What can be known to be impossible before any data is read."""
@@ -397,12 +410,20 @@ class Daemon:
 
     def _refuse_crowd(self, initiator: str) -> None:
         """Proposals that never begin expire, and one initiator's cannot take all the room."""
+        if self._draining:
+            raise Refused(f"'{self.home.name}' is being stopped; ask again when it is back.")
+        refuse_without_room(self.home.runs, self.home.name)
         active = [run for run in self.runs.values() if not run.status.ended]
         for run in active:
-            if run.status.phase == "accepted" and time.monotonic() > run.accepted_s + PROPOSAL_KEPT_S:
-                run.stop("failed", f"'{run.initiator}' did not begin it within {PROPOSAL_KEPT_S:.0f} s")
+            kept_s = {"accepted": PROPOSAL_KEPT_S, WAITING: WAITING_KEPT_S}.get(run.status.phase, inf)
+            if run.initiator != self.home.name and time.monotonic() > run.accepted_s + kept_s:
+                late = (
+                    "its owner did not decide" if run.status.phase == WAITING else f"'{run.initiator}' did not begin it"
+                )
+                run.stop("failed", f"{late} within {kept_s:.0f} s")
         active = [run for run in active if not run.status.ended]
-        waiting = [run for run in active if run.status.phase == "accepted" and run.initiator == initiator]
+        waiting = [run for run in active if run.status.phase in ("accepted", WAITING) and run.initiator == initiator]
+        active = [run for run in active if run.status.phase != WAITING]
         if len(active) >= RUNS_AT_ONCE:
             raise Refused(f"'{self.home.name}' has {len(active)} runs under way, which is the most it takes at once.")
         if len(waiting) >= PROPOSALS_OF_ONE:
@@ -412,40 +433,49 @@ class Daemon:
         job = job_from_text(request.job, f"the job of '{peer}'")
         check_run_name(request.run, job.name, peer)
         known = self.runs.get(request.run)
-        if known is not None and known.same_proposal(peer, job, request.salt):
-            return control.Done()  # our answer was lost
+        if known is not None and known.same_proposal(peer, job, request.salt):  # our answer was lost
+            return control.Awaited() if known.status.phase == WAITING else control.Done()
         self._refuse(job, peer)
         self._refuse_crowd(peer)
-        self._accept(request.run, job, peer, request.salt)
-        log.info("accepted run %s of %s", request.run, peer)
+        by_hand = self.home.config.policy.approve == "by hand"
+        self._accept(request.run, job, peer, request.salt, WAITING if by_hand else "accepted")
+        log.info("accepted run %s of %s%s", request.run, peer, ", if its owner does too" if by_hand else "")
+        return control.Awaited() if by_hand else control.Done()
+
+    def _on_decide(self, request: control.Decide) -> Answer:
+        run = self._run(request.run, self.home.name)
+        if request.accept:
+            self._refuse(run.job, run.initiator)  # the policy and the budget may have changed meanwhile
+        self.approvals.decide(run, request)
+        log.info("run %s was %s by %s", run.run, "accepted" if request.accept else "refused", printable(request.by))
         return control.Done()
 
-    def _accept(self, name: str, job: Job, initiator: str, salt: bytes) -> Run:
+    def _accept(self, name: str, job: Job, initiator: str, salt: bytes, phase: str = "accepted") -> Run:
         self.names.burn(name, initiator, self.home.name)
         run = self._new_run(name, job, initiator)
-        run.accept(salt)
+        run.accept(salt, phase)
         self.runs[name] = run
         return run
 
-    def _give_word(self, run: Run, ids: dict[str, int]) -> None:
+    def _give_word(self, run: Run, word: control.Begin) -> None:
         """Tell everybody to begin, and begin; whoever cannot be told now is told while the others wait for it."""
-        untold = self._tell_to_begin(run, ids, [other for other in run.job.parties if other != self.home.name])
+        untold = self._tell_to_begin(run, word, [other for other in run.job.parties if other != self.home.name])
         self._begin(run)
         if untold:
-            threading.Thread(target=self._tell_late, args=(run, ids, untold), daemon=True).start()
+            threading.Thread(target=self._tell_late, args=(run, word, untold), daemon=True).start()
 
-    def _tell_late(self, run: Run, ids: dict[str, int], untold: list[str]) -> None:
+    def _tell_late(self, run: Run, word: control.Begin, untold: list[str]) -> None:
         for _ in self._tries(run):
-            untold = self._tell_to_begin(run, ids, untold)
+            untold = self._tell_to_begin(run, word, untold)
             if not untold:
                 return
 
-    def _tell_to_begin(self, run: Run, ids: dict[str, int], others: list[str]) -> list[str]:
+    def _tell_to_begin(self, run: Run, word: control.Begin, others: list[str]) -> list[str]:
         """Those who could not be reached. A party that will not begin ends the run for all."""
         untold = []
         for other in others:
             try:
-                self._call(other, control.Begin(run.run, ids))
+                self._call(other, word)
             except PeerFailed as problem:
                 log.warning("could not tell %s to begin run %s yet: %s", other, run.run, problem)
                 untold.append(other)
@@ -454,8 +484,9 @@ class Daemon:
         return untold
 
     def _tries(self, run: Run) -> Iterator[int]:
-        """Once every `WORD_PAUSE_S` while the run and this daemon last, a bounded number of times."""
-        for number in range(WORD_TRIES):
+        """Once every `WORD_PAUSE_S` while the run and this daemon last, a bounded number of times; people who decide
+        are given longer than machines."""
+        for number in range(AWAITED_TRIES if run.status.progress.get("awaiting") else WORD_TRIES):
             if self._ended.wait(WORD_PAUSE_S if number else 0.0) or run.status.ended:
                 return
             yield number
@@ -464,7 +495,7 @@ class Daemon:
         run = self._of_initiator(request.run, peer)
         if run.status.ended and run.run not in self._threads:
             raise Refused(f"run '{run.run}' has ended at '{self.home.name}' ({run.status.verdict}).")
-        run.begin_with(request.ids)
+        run.begin_with(request.ids, request.aligned)
         self._begin(run)
         return control.Done()
 
@@ -534,6 +565,10 @@ class Daemon:
             self._call(peer, request)
         except OffbeatError as problem:
             log.warning("could not tell %s: %s", peer, problem)
+
+    def _in_run(self, answer: Callable[[Run, str, Any], Answer]) -> Callable[[str, Any], Answer]:
+        """A peer's request about a run in which it has a part."""
+        return lambda peer, request: answer(self._run(request.run, peer), peer, request)
 
     # -- predicting -----------------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
@@ -22,7 +23,7 @@ import msgspec
 import numpy as np
 
 from offbeat.data.table import Table
-from offbeat.errors import OffbeatError, PeerFailed, Refused
+from offbeat.errors import DiskFull, OffbeatError, PeerFailed, Refused
 from offbeat.jobs.organisations import Job
 from offbeat.learning.scores import answered_metrics, root_mean_square, two_class_metrics
 from offbeat.metrics.plain import json_text
@@ -31,9 +32,11 @@ from offbeat.orgs.budget import PrivacyLedger, charges_of
 from offbeat.orgs.control import ENDED_PHASES, Facts, Report, RunStatus, error_named
 from offbeat.orgs.discreet import Discreet, Withheld, for_kind, for_peers, printable
 from offbeat.orgs.durable import write_durably
+from offbeat.orgs.kept_alignments import KeptAlignments
 from offbeat.orgs.org_record import OwnRun, write_record
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_rows, refuse_sizes, refuse_test_rows
+from offbeat.orgs.room import wait_for_room
 from offbeat.orgs.row_ledger import Reservation, RowLedger
 from offbeat.orgs.rows import OwnRows, digest_of_labels, own_rows, write_model
 from offbeat.orgs.sessions import OwnSessions, ids_of
@@ -46,7 +49,7 @@ from offbeat.runtime.contract import Outcome
 from offbeat.runtime.grpc.identity import Identity, Roster, write_private
 from offbeat.runtime.grpc.options import SessionOptions
 from offbeat.runtime.grpc.server import Server
-from offbeat.runtime.grpc.session import Session
+from offbeat.runtime.grpc.session import DISK_FULL, Session
 
 log = logging.getLogger("offbeat.party")
 
@@ -74,11 +77,13 @@ class Run:
         self.run, self.job, self.initiator = run, job, initiator
         self.tables, self.ledger, self.privacy = tables, ledger, privacy
         self.own = OwnSessions(home, identity, run, job)
+        self.alignments = KeptAlignments(home.private)
         self.folder, self.private = self.own.folder, self.own.private
         self.status = RunStatus(run, job.name, initiator, "proposed")
         self.reports: dict[str, dict[str, Any]] = {}
         self.accepted_s = time.monotonic()
         self._session: Session | None = None
+        self._training: OwnTraining | None = None
         self._stopped = ""
         self._sent: dict[str, dict[str, list[int]]] = {}  # by session: kind -> [messages, payload bytes]
         self._lock = threading.RLock()
@@ -99,8 +104,15 @@ class Run:
         """A folder that somebody has removed is not made again: half a run folder would be worse than none."""
         if (self.folder / "job.toml").is_file():
             content = {f: getattr(self.status, f) for f in self.status.__struct_fields__}
-            with suppress(FileNotFoundError):  # removed while we write
+            try:
                 write_durably(self.folder / "state.json", json_text({**content, "reports": self.reports}).encode())
+                return
+            except FileNotFoundError:  # removed while we write
+                pass
+            except OSError as problem:
+                if problem.errno not in DISK_FULL:
+                    raise
+                log.error("the state of run %s could not be written: the disk is full", self.run)
                 return
         if not self.status.ended:
             reason = f"the folder of run '{self.run}' was removed at '{self.home.name}' while it was under way"
@@ -120,7 +132,7 @@ class Run:
             parties = {**self.status.parties, peer: report.verdict}
             self.update(parties=parties, metrics={**self.status.metrics, **metrics})
 
-    def accept(self, salt: bytes) -> None:
+    def accept(self, salt: bytes, phase: str = "accepted") -> None:
         """Write the run down, under secrets of its own that nothing had before."""
         if self.folder.exists() or self.private.exists():
             raise Refused(f"'{self.home.name}' has a folder of a run '{self.run}' already; propose another name.")
@@ -128,7 +140,7 @@ class Run:
         write_private(self.private / "salt", salt)
         write_private(self.private / "nonce", os.urandom(32))
         write_durably(self.folder / "job.toml", self.job.text.encode())
-        self.update(phase="accepted")
+        self.update(phase=phase)
 
     def same_proposal(self, initiator: str, job: Job, salt: bytes) -> bool:
         return (initiator, job.digest, salt) == (self.initiator, self.job.digest, self.own.salt)
@@ -142,16 +154,28 @@ class Run:
             write_checkpoint(self.private, "table", kept)
         return int(kept["ids"])
 
-    def begin_with(self, sizes: Mapping[str, int]) -> None:
-        """Take the numbers of ids that all parties brought; what this party brought must be among them."""
+    def reusable(self) -> str:
+        """The run from which this party has an alignment that still holds; nothing if it has none. What is offered is
+        kept for this run: another one may find a newer alignment meanwhile."""
+        accepted, offered = self.own.kept("table"), self.own.kept("offered")
+        if offered is None and accepted is not None:
+            offered = self.alignments.found(self.job, accepted["digest"]) or {"run": "", "rows": np.empty(0, np.int64)}
+            write_checkpoint(self.private, "offered", {"run": offered["run"], "rows": offered["rows"]})
+        return "" if offered is None else str(offered["run"])
+
+    def begin_with(self, sizes: Mapping[str, int], aligned: str = "") -> None:
+        """Take the numbers of ids that all parties brought; what this party brought must be among them. `aligned`: the
+        run whose alignment is taken over."""
         kept, begun = self.own.kept("table"), self.own.kept("begun")
         if begun is not None:
             return
         if kept is None or set(sizes) != set(self.job.parties) or sizes[self.home.name] != kept["ids"]:
             raise Refused(f"run '{self.run}' was to begin with other numbers of ids than '{self.home.name}' gave.")
         refuse_sizes(self.home.config.policy, self.home.name, sizes)
+        if aligned and aligned != self.reusable():
+            raise Refused(f"'{self.home.name}' has kept no alignment of run '{aligned}' that still holds.")
         least = self.home.config.policy.rows_least
-        write_checkpoint(self.private, "begun", {"ids": dict(sizes), "least": least})
+        write_checkpoint(self.private, "begun", {"ids": dict(sizes), "least": least, "aligned": aligned})
 
     def stop(self, verdict: str, reason: str, *, gently: bool = False) -> None:
         """End this run here, from any thread. Gently: a training of certified models is given time to end with the best
@@ -182,7 +206,7 @@ class Run:
         """Align, train, test; what is done already is not done again."""
         facts = Facts()
         try:
-            verdict, reason, facts = self._steps()
+            verdict, reason, facts = self._steps_with_room()
             told, kind, phase = reason, "", "done" if ended_well(verdict) else "failed"
             phase = "stopped" if verdict == "stopped" else phase  # the others had heard of it before we did
         except Exception as problem:
@@ -211,6 +235,14 @@ class Run:
         foreseen = isinstance(cause, OffbeatError)
         what = f"{cause}" if foreseen else f"an unexpected {type(cause).__name__}: {cause}. The log has the traceback."
         return f"'{self.home.name}', while {self.status.phase}: {what}"
+
+    def _steps_with_room(self) -> tuple[str, str, Facts]:
+        """A full disk is a pause: the steps are taken up again as after a crash, once there is room."""
+        while True:
+            try:
+                return self._steps()
+            except DiskFull:
+                wait_for_room(self.home.runs, self.run, self.job.network.wait_s, lambda: self._stopped)
 
     def _steps(self) -> tuple[str, str, Facts]:
         accepted = self.own.kept("table")
@@ -263,6 +295,8 @@ class Run:
         notes, sent = column.notes(self.home.name), self._sent["align"]
         aligned = {"rows": party.rows(), "tokens": list(party.joined), "notes": notes, "sent": sent}
         write_checkpoint(self.private, "alignment", aligned)
+        if not self.own.taken_over:
+            self.alignments.note(self.run, self.job, table.digest, party.rows())
         return aligned
 
     def _alignment_notes(self, table: Table, aligned: dict[str, Any]) -> tuple[str, ...]:
@@ -272,6 +306,11 @@ class Run:
         told = f"{shared} of the {len(table)} rows of '{who}' belong to {all_have}."
         if self.job.rows.align == "import":
             return (*aligned["notes"], f"{told} The order was imported; no ids were compared.")
+        if self.own.taken_over:
+            taken = (
+                f"The order is that of run '{self.own.taken_over}': no table has changed since, no ids were compared."
+            )
+            return (*aligned["notes"], f"{told} {taken}")
         learned = (
             f"Private set intersection told everybody how many ids each party has and which of its own ids all have, "
             f"and '{leader}' which of its own the parties asked before the last one share."
@@ -280,7 +319,7 @@ class Run:
 
     def _trained(self, own: OwnRows, ids: list[Any]) -> tuple[OwnTraining, Outcome]:
         reservation = self._reserved(ids)
-        training = self.own.training(own, reservation)
+        training = self._training = self.own.training(own, reservation)
         try:
             with self._progress_of(training):
                 outcome = self.session(
@@ -288,6 +327,7 @@ class Run:
                 )
         finally:  # a run that fails has used its rows too
             reservation.settle(training.watched.asked)
+            self._training = None
         write_model(self.private, "model", training.model())
         self.update(kept=training.certified())
         return training, outcome
@@ -345,6 +385,23 @@ class Run:
         answered = self.job.method.label_dp_epsilon is not None
         found = (answered_metrics if answered else two_class_metrics)(party.result, own.y_test)
         return {name: value for name, value in found.items() if np.isfinite(value)}
+
+    # -- what is told of it while it goes on ----------------------------------------------------------------------
+
+    def sent_so_far(self) -> dict[str, tuple[int, int]]:
+        """By kind of message: how many were sent and how many bytes, since this process began."""
+        session, total = self._session, Counter[tuple[str, int]]()
+        going = [] if session is None else [session.host.tally.sent]
+        for sent in [*self._sent.values(), *going]:
+            for kind, counts in list(sent.items()):
+                for place, count in enumerate(counts):
+                    total[kind, place] += count
+        return {kind: (total[kind, 0], total[kind, 1]) for kind, _ in total}
+
+    def mean_lag(self) -> float | None:
+        """Of what this party acted on in its training, as far as that is known."""
+        lags = self._training.counters().lags if self._training is not None else None
+        return None if lags is None or not lags.number else lags.mean
 
     # -- sessions -------------------------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class Hub:
         return False
 
 
-class _Headers:
+class Headers:
     """On every answer, also that to a wrong address."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -165,7 +165,7 @@ def live_app(folder: Path, look_s: float = LOOK_S) -> Starlette:
 
     app = Starlette(
         routes=[Route("/", page), Route("/events", events), Route("/state", state), Route("/report", report)],
-        middleware=[Middleware(_Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)],
+        middleware=[Middleware(Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)],
         lifespan=following,
     )
     app.state.hub = hub
@@ -181,17 +181,18 @@ async def _follow(hub: Hub, look_s: float) -> None:
 # -- the server ------------------------------------------------------------------------------------------------------
 
 
-def listening(port: int) -> socket.socket:
-    """A socket on loopback; 0 takes any free port."""
-    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def listening(port: int, host: str = HOST) -> socket.socket:
+    """A socket, on loopback unless another host is named; 0 takes any free port."""
+    # asyncio sends small answers at once (TCP_NODELAY) only on a socket that was made for TCP by name.
+    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        opened.bind((HOST, port))
+        opened.bind((host, port))
         opened.listen(64)
     except OSError as problem:
         opened.close()
         raise BadInput(
-            f"Port {port} of {HOST} cannot be listened on: {problem.strerror}. Give another with --port N, or none for "
+            f"Port {port} of {host} cannot be listened on: {problem.strerror}. Give another with --port N, or none for "
             "any that is free."
         ) from problem
     return opened
