@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 DIVERGED_FACTOR = 10.0
 WAITING_WORTH = 2.5
 """A dominator's next question does not wait for a party that makes it take longer by this factor."""
-SURVEY_WORTH = 3.5
-"""Nor does every second survey, by this one: a table that is a survey older costs more than one old product."""
+SURVEY_WORTH = 2.75
+"""Nor does every second survey, where with that party it would take this many times as long from one to the next: a
+table that is a survey older costs more than one old product."""
 
 
 class Judge:
@@ -71,12 +72,20 @@ class Judge:
         seconds = {**party.sums.seconds, party.name: party.sums.own_seconds}
         least = seconds.get(party.roster.chair, 0.0) * half
         times = {name: max(seconds.get(name, 0.0) * half, least) for name in party.roster.names}
-        trips = 2.0 * party.round_trip_s
+        rest = 2.0 * party.round_trip_s + self._steps_s()
         waited, *others = sorted(times.values(), reverse=True)
         for time in others:
-            if waited + trips > SURVEY_WORTH * (time + trips):
+            if waited + rest > SURVEY_WORTH * (time + rest):
                 waited = time
         self.slow = sum(1 << place for place, time in enumerate(times.values()) if time > waited)
+
+    def _steps_s(self) -> float:
+        """How long the steps between two surveys take the asker."""
+        party, chosen = self.party, self.party.lifecycle
+        if not chosen.begun:
+            return 0.0
+        seconds = party.sums.seconds.get(party.roster.chair, party.sums.own_seconds)
+        return chosen.spacing * party.problem.rows * (seconds + party.round_trip_s / max(chosen.batch, 1))
 
     def is_slow(self, name: PartyName) -> bool:
         return bool(self.slow >> self.party.roster.names.index(name) & 1)
