@@ -100,6 +100,33 @@ class OpenPrediction(Packet, frozen=True):
     rows: Whole
 
 
+class OpenScoring(Packet, frozen=True):
+    """Open a standing scoring session (orgs/standing.py); the answer is a key."""
+
+    run: RunName
+    service: Word
+
+
+SignedKey = tuple[Annotated[bytes, msgspec.Meta(max_length=64)], Annotated[bytes, msgspec.Meta(max_length=256)]]
+
+
+class ScoringKeys(Packet, frozen=True):
+    """Everybody's keys for the session, each with its owner's signature."""
+
+    run: RunName
+    service: Word
+    keys: Annotated[dict[Word, SignedKey], msgspec.Meta(max_length=1000)]
+
+
+class ScoreAsked(Packet, frozen=True):
+    """A question of the session: its number, and the tokens of the rows one after the other."""
+
+    run: RunName
+    service: Word
+    number: Whole
+    tokens: bytes
+
+
 class Poll(Packet, frozen=True):
     """Are there letters for me? Asked by a party that has no address of its own."""
 
@@ -129,6 +156,13 @@ class Stop(Packet, frozen=True):
 
 
 class Predict(Packet, frozen=True):
+    run: str
+    ids: list[str]
+
+
+class ScoreRows(Packet, frozen=True):
+    """Score these rows over the standing session of a run."""
+
     run: str
     ids: list[str]
 
@@ -196,6 +230,21 @@ class Predicted(Packet, frozen=True):
     without: list[str]
 
 
+class ScoringKey(Packet, frozen=True):
+    public: bytes
+    signature: bytes
+
+
+class ScoreWords(Packet, frozen=True):
+    """Two words for each row, masked, least byte first."""
+
+    words: bytes
+
+
+class NotOpen(Packet, frozen=True):
+    """This party knows no such scoring session; it may have been restarted."""
+
+
 class Letters(Packet, frozen=True):
     letters: list[tuple[int, bytes]]
 
@@ -214,6 +263,9 @@ Request = (
     | Report
     | Halt
     | OpenPrediction
+    | OpenScoring
+    | ScoringKeys
+    | ScoreAsked
     | Poll
     | Reply
     | Submit
@@ -221,8 +273,23 @@ Request = (
     | ListRuns
     | Stop
     | Predict
+    | ScoreRows
 )
-Answer = Done | Counted | Begun | Pong | Submitted | RunStatus | Runs | Predicted | Letters | Failure
+Answer = (
+    Done
+    | Counted
+    | Begun
+    | Pong
+    | Submitted
+    | RunStatus
+    | Runs
+    | Predicted
+    | ScoringKey
+    | ScoreWords
+    | NotOpen
+    | Letters
+    | Failure
+)
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

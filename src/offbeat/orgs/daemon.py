@@ -26,6 +26,8 @@ from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
 from offbeat.orgs.discreet import for_peers, printable
 from offbeat.orgs.durable import locked
+from offbeat.orgs.joint_scores import Answering, Asking
+from offbeat.orgs.lines import Lines
 from offbeat.orgs.party_config import CONTROL_FILE, Home
 from offbeat.orgs.policy import refuse_job
 from offbeat.orgs.post import Post
@@ -45,7 +47,7 @@ RUNS_AT_ONCE = 8
 PROPOSALS_OF_ONE = 3
 PROPOSAL_KEPT_S = 600.0
 CALLS_OF_A_KIND = 4
-CALLS_AT_ONCE: dict[type, int] = {control.Poll: 1}
+CALLS_AT_ONCE: dict[type, int] = {control.Poll: 1, control.ScoreAsked: 16}
 COUNT_WITHIN_S = 300.0  # the party reads its table meanwhile
 DAMAGED = "damaged"
 PEER_REQUEST_BYTES = 2**20
@@ -78,7 +80,10 @@ class Daemon:
         self._callers: Counter[tuple[str, type]] = Counter()
         self._settings_seen = _changed_at(home.file)
         self._held = ExitStack()
+        self.lines = Lines(self.identity)
         self._predictions = Predictions(home, self.tables, self.ledger, self._call)
+        self.answering = Answering(home, self.identity, self.roster, self._predictions)
+        self.asking = Asking(home, self._predictions, self._call_standing)
         self._ended = threading.Event()
         self.server = Server(
             self.identity, self.roster, home.config.listen or "127.0.0.1:0", control={control.METHOD: self._answer}
@@ -92,6 +97,9 @@ class Daemon:
             control.Report: self._on_report,
             control.Halt: self._on_halt,
             control.OpenPrediction: self._on_open_prediction,
+            control.OpenScoring: self._in_run(self.answering.open),
+            control.ScoringKeys: self._in_run(self.answering.take_keys),
+            control.ScoreAsked: self._in_run(self.answering.answer),
             control.Poll: lambda peer, request: control.Letters(self._post.collect(peer, POLL_WITHIN_S)),
             control.Reply: self._on_reply,
         }
@@ -101,6 +109,7 @@ class Daemon:
             control.ListRuns: lambda request: control.Runs(self._statuses()),
             control.Stop: self._on_stop,
             control.Predict: self._on_predict,
+            control.ScoreRows: lambda request: self.asking.ask(self._run(request.run, home.name), request.ids),
         }
 
     def start(self) -> str:
@@ -125,6 +134,8 @@ class Daemon:
     def stop(self) -> None:
         self._ended.set()
         self.server.stop()
+        self.asking.close()
+        self.lines.close()
         self._held.close()
 
     def _hold_home(self) -> None:
@@ -172,6 +183,11 @@ class Daemon:
         if self.roster.member(peer).address:
             return self.caller.call(peer, request, within_s)
         return control.decode_answer(self._post.send(peer, control.encode(request), within_s))
+
+    def _call_standing(self, peer: str, request: Request) -> Answer:
+        """The same over a connection that stays open."""
+        member = self.roster.member(peer)
+        return self.lines.call(member, request) if member.address else self._call(peer, request)
 
     def _left(self, folder: Path) -> Run | None:
         """A run that an earlier process of this party knew; a damaged one is set aside and named."""
@@ -534,6 +550,10 @@ class Daemon:
             self._call(peer, request)
         except OffbeatError as problem:
             log.warning("could not tell %s: %s", peer, problem)
+
+    def _in_run(self, answer: Callable[[Run, str, Any], Answer]) -> Callable[[str, Any], Answer]:
+        """A peer's request about a run in which it has a part."""
+        return lambda peer, request: answer(self._run(request.run, peer), peer, request)
 
     # -- predicting -----------------------------------------------------------------------------------------------
 

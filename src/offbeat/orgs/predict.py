@@ -156,9 +156,7 @@ class Predictor:
 
     def _summed(self, done: masked_sum.Sum) -> list[contract.Effect]:
         own, known = self.scorer.scores(self.tokens)
-        lacking, others = done.words.reshape(WORDS_EACH, self.rows)
-        self.known = known & (lacking == 0)
-        self.result = own + np.where(self.known, others.view(np.int64) / self.sums.scale, 0.0)
+        self.result, self.known = scores_from(done.words, own, known, self.sums.scale)
         without = f", without {', '.join(self.left_out)}" if self.left_out else ""
         reason = f"{int(self.known.sum())} of {len(self.tokens)} rows scored{without}"
         return [
@@ -236,15 +234,8 @@ class Predictor:
 
     def _words(self, values: Floats, known: NDArray[np.bool_]) -> NDArray[np.uint64]:
         """Zeros and scores of the rows that this party has; of the others, random words that nobody else knows."""
-        limit = self.sums.limit
-        if not bool((np.abs(values) < limit).all()):
-            raise OutOfRange(f"a score is outside the fixed-point range of +-{limit:.3g}.")
         key = sha256(b"rows that are lacking\0" + self._secret + f"{self.run}/{self.roster.epoch}".encode()).digest()
-        hidden = KeyStream(key[:16]).words(0, WORDS_EACH * self.rows).reshape(WORDS_EACH, self.rows)
-        told = np.stack(
-            [np.zeros(self.rows, np.uint64), np.rint(values * self.sums.scale).astype(np.int64).view(np.uint64)]
-        )
-        return np.where(known, told, hidden).ravel()
+        return words_of(values, known, key[:16], scale=self.sums.scale, limit=self.sums.limit)
 
     def _on_without(self, sender: contract.PartyName, body: Without) -> list[contract.Effect]:
         if not self.without:
@@ -279,3 +270,26 @@ class Predictor:
         self.sums.restore(state["sums"])
         self._wanted, self._asked = state["wanted"], state["asked"]
         self.known, self.left_out = state["known"], list(state["left_out"])
+
+
+# -- two words for each row --------------------------------------------------------------------------------------------
+
+
+def words_of(
+    values: Floats, known: NDArray[np.bool_], lacking_key: bytes, *, scale: float, limit: float
+) -> NDArray[np.uint64]:
+    """What a party adds to the sum, before masks. The key is its own, and of this one question."""
+    if not bool((np.abs(values) < limit).all()):
+        raise OutOfRange(f"a score is outside the fixed-point range of +-{limit:.3g}.")
+    hidden = KeyStream(lacking_key).words(0, WORDS_EACH * len(values)).reshape(WORDS_EACH, len(values))
+    told = np.stack([np.zeros(len(values), np.uint64), np.rint(values * scale).astype(np.int64).view(np.uint64)])
+    return np.where(known, told, hidden).ravel()
+
+
+def scores_from(
+    words: NDArray[np.uint64], own: Floats, own_known: NDArray[np.bool_], scale: float
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """(the scores, which rows all parties have), from the others' sum and the asker's own part."""
+    lacking, others = words.reshape(WORDS_EACH, len(own))
+    known = own_known & (lacking == 0)
+    return own + np.where(known, others.view(np.int64) / scale, 0.0), known

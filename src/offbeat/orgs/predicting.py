@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offbeat.data.matrix import Floats
 from offbeat.errors import OffbeatError, PeerFailed, Refused
 from offbeat.learning.scores import probabilities
 from offbeat.orgs import predict
@@ -44,8 +46,8 @@ class Predictions:
 
     def ask(self, run: Run, ids: Sequence[str]) -> Predicted:
         """Score these rows together with the run's other parties."""
-        self._refuse_untrained(run)
-        classes = self._model(run).classes
+        self.refuse_untrained(run)
+        classes = self.model(run).classes
         if not ids:
             return Predicted([], [], [] if run.job.model.loss == "logistic" else None, _listed(classes), [])
         prediction = f"predict-{secrets.token_hex(8)}"
@@ -57,13 +59,13 @@ class Predictions:
             raise Refused(f"{finish.reason}.")
         if finish.verdict != "predicted" or party.result is None:
             raise PeerFailed(f"{finish.reason}.")
-        return self._answer(run, party, party.result)
+        return self.told(run, party.result, party.known, party.left_out)
 
     def answer(self, run: Run, peer: str, request: OpenPrediction) -> None:
         """Take part in a peer's prediction, by policy, in a thread of its own."""
         if peer not in run.job.parties or not PREDICTION.fullmatch(request.prediction):
             raise Refused(f"'{peer}' has no part in run '{run.run}'.")
-        self._refuse_untrained(run)
+        self.refuse_untrained(run)
         refuse_prediction(self._home.config.policy, self._home.name, peer, request.rows)
         if not self._room.acquire(blocking=False):
             raise Refused(f"'{self._home.name}' is busy with {AT_ONCE} predictions; ask again later.")
@@ -95,7 +97,7 @@ class Predictions:
         finally:
             self._room.release()
 
-    def _refuse_untrained(self, run: Run) -> None:
+    def refuse_untrained(self, run: Run) -> None:
         if run.status.phase != "done" and not (run.status.ended and run.status.kept):
             raise Refused(
                 f"run '{run.run}' is '{run.status.phase}' at '{self._home.name}', and only the model of a run that "
@@ -105,12 +107,15 @@ class Predictions:
     def _predictor(
         self, run: Run, prediction: str, asker: str, tokens: Sequence[bytes], rows: int
     ) -> predict.Predictor:
-        kept, model, what = self._tables.current(), self._model(run), f"{run.run}/{prediction}"
-        scorer = TableScores(self._home, run, kept, model, self._ledger, what=what, asker=asker)
-        without = self._home.config.policy.predict_without
+        scorer, without = self.scorer(run, prediction, asker), self._home.config.policy.predict_without
         return run.own.predictor(prediction, asker, scorer, tokens, rows=rows, without=without)
 
-    def _model(self, run: Run) -> OwnModel:
+    def scorer(self, run: Run, prediction: str, asker: str) -> TableScores:
+        """This party's rows as one prediction may see them, each counted under the prediction's name."""
+        kept, model, what = self._tables.current(), self.model(run), f"{run.run}/{prediction}"
+        return TableScores(self._home, run, kept, model, self._ledger, what=what, asker=asker)
+
+    def model(self, run: Run) -> OwnModel:
         """The trained block of a finished run, which no longer changes; the last few are kept in memory."""
         with self._lock:
             model = self._models.pop(run.run, None) or read_model(run.private, "model")
@@ -133,13 +138,12 @@ class Predictions:
         )
         return run.session(prediction, party, predict.MESSAGES, None, run.job.digest, options)
 
-    def _answer(self, run: Run, party: predict.Predictor, scores: np.ndarray) -> Predicted:
+    def told(self, run: Run, scores: Floats, known: NDArray[np.bool_], without: Sequence[str] = ()) -> Predicted:
         """A row that not everybody knows has no score, rather than a wrong one."""
         loss = run.job.model.loss
-        chances = probabilities(np.where(party.known, scores, 0.0), loss).tolist() if loss == "logistic" else None
-        shown = np.where(party.known, scores, np.nan).tolist()
-        classes = _listed(self._model(run).classes)
-        return Predicted(shown, party.known.tolist(), chances, classes, list(party.left_out))
+        chances = probabilities(np.where(known, scores, 0.0), loss).tolist() if loss == "logistic" else None
+        shown = np.where(known, scores, np.nan).tolist()
+        return Predicted(shown, known.tolist(), chances, _listed(self.model(run).classes), list(without))
 
 
 def _listed(classes: tuple[Any, ...] | None) -> list[Any] | None:

@@ -1,0 +1,187 @@
+"""Both sides of standing scoring sessions at one daemon (`standing.py`): answering peers, and asking for the owner.
+
+A session lives in memory: whoever was restarted says that it knows none, and the asker opens another. Rows are counted
+in every ledger before their words or scores leave, and every question is held to the policy of its moment.
+"""
+
+import itertools
+import logging
+import os
+import secrets
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from offbeat.errors import OutOfRange, PeerFailed, Refused
+from offbeat.orgs import control
+from offbeat.orgs.control import Answer, Predicted, Request
+from offbeat.orgs.lines import LineBroken
+from offbeat.orgs.party_config import Home
+from offbeat.orgs.policy import refuse_prediction
+from offbeat.orgs.predict import WORDS_EACH, scores_from
+from offbeat.orgs.predicting import Predictions
+from offbeat.orgs.runs import Run
+from offbeat.orgs.standing import Lane, Terms
+from offbeat.orgs.tokens import TOKEN_BYTES, tokens_of
+from offbeat.orgs.train import sums_of
+from offbeat.privacy.masks import scale_of
+from offbeat.runtime.grpc.identity import Identity, Roster
+
+log = logging.getLogger("offbeat.party")
+
+LANES_KEPT = 64
+CALLS_OPEN_MOST = 32
+Call = Callable[[str, Request], Answer]
+
+
+class Answering:
+    """The sessions of peers that ask this party."""
+
+    def __init__(self, home: Home, identity: Identity, roster: Roster, predictions: Predictions) -> None:
+        self._home, self._identity, self._predictions = home, identity, predictions
+        self._members = {member.name: member for member in roster.members}
+        self._lanes: OrderedDict[tuple[str, str], Lane] = OrderedDict()
+        self._lock = threading.Lock()
+        self.rows: Counter[str] = Counter()  # asked, by asker
+
+    def open(self, run: Run, peer: str, request: control.OpenScoring) -> Answer:
+        self._refuse(run, peer, 1)
+        terms = Terms(run.run, request.service, peer, run.job.parties, sums_of(run.job))
+        if "pairwise" not in self._home.config.policy.secure_sum:
+            raise Refused(f"'{self._home.name}' allows no pairwise masks (secure_sum), which scoring uses.")
+        lane = Lane(terms, self._home.name, os.urandom(32))
+        with self._lock:
+            if (peer, request.service) in self._lanes:
+                raise Refused(f"'{peer}' has opened the scoring session '{request.service}' before.")
+            self._lanes[peer, request.service] = lane
+            while len(self._lanes) > LANES_KEPT:
+                self._lanes.popitem(last=False)
+        log.info("run %s: '%s' has opened a scoring session", run.run, peer)
+        return control.ScoringKey(*lane.offer(self._identity))
+
+    def take_keys(self, run: Run, peer: str, request: control.ScoringKeys) -> Answer:
+        lane = self._lane(run, peer, request.service)
+        if lane is None:
+            return control.NotOpen()
+        lane.take(request.keys, self._members)
+        return control.Done()
+
+    def answer(self, run: Run, peer: str, request: control.ScoreAsked) -> Answer:
+        lane, rows = self._lane(run, peer, request.service), len(request.tokens) // TOKEN_BYTES
+        if lane is None:
+            return control.NotOpen()
+        if not rows or len(request.tokens) % TOKEN_BYTES:
+            raise Refused(f"'{peer}' asked for the scores of {len(request.tokens)} bytes, which name no rows.")
+        self._refuse(run, peer, rows)
+        with self._lock:
+            lane.claim(request.number)
+            self.rows[peer] += rows
+        tokens = split_tokens(request.tokens)
+        scorer = self._predictions.scorer(run, f"{request.service}/{request.number}", peer)
+        values, known = scorer.scores(tokens)
+        try:
+            words = lane.words(request.number, request.tokens, values, known)
+        except OutOfRange as problem:
+            raise Refused(f"'{self._home.name}' cannot answer: {problem}") from problem
+        return control.ScoreWords(words.astype("<u8").tobytes())
+
+    def _refuse(self, run: Run, peer: str, rows: int) -> None:
+        self._predictions.refuse_untrained(run)
+        refuse_prediction(self._home.config.policy, self._home.name, peer, rows)
+
+    def _lane(self, run: Run, peer: str, service: str) -> Lane | None:
+        with self._lock:
+            lane = self._lanes.get((peer, service))
+            if lane is None or lane.terms.run != run.run:
+                return None
+            self._lanes.move_to_end((peer, service))
+            return lane
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An open session of ours."""
+
+    service: str
+    numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+
+class Asking:
+    """This owner's own sessions, one for each run. `call` asks a peer over a connection that stays open."""
+
+    def __init__(self, home: Home, predictions: Predictions, call: Call) -> None:
+        self._home, self._predictions, self._call = home, predictions, call
+        self._sessions: dict[str, Session] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(CALLS_OPEN_MOST, "scoring")
+        self.questions = self.rows = self.retries = 0
+
+    def ask(self, run: Run, ids: Sequence[str]) -> Predicted:
+        """Score these rows by one question to every party."""
+        self._predictions.refuse_untrained(run)
+        if not ids:
+            raise Refused("expected at least one id to score.")
+        names = tokens_of(ids, run.own.salt)
+        try:
+            return self._one_question(run, self._session(run), names)
+        except LineBroken as problem:  # or it was restarted: another question, under masks of its own
+            log.info("run %s: a scoring question is asked again: %s", run.run, problem)
+            with self._lock:
+                self.retries += 1
+        return self._one_question(run, self._session(run), names)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _one_question(self, run: Run, session: Session, names: list[bytes]) -> Predicted:
+        number, total = next(session.numbers), np.zeros(WORDS_EACH * len(names), np.uint64)
+        request = control.ScoreAsked(run.run, session.service, number, b"".join(names))
+        for name, answer in self._all(run, request):
+            if isinstance(answer, control.NotOpen):
+                self._forget(run, session)
+                raise LineBroken(f"'{name}' has forgotten the scoring session.")
+            if not isinstance(answer, control.ScoreWords) or len(answer.words) != total.nbytes:
+                raise PeerFailed(f"'{name}' answered a question for {len(names)} rows by something else.")
+            total += np.frombuffer(answer.words, "<u8")
+        own, known = self._predictions.scorer(run, f"{session.service}/{number}", self._home.name).scores(names)
+        scores, known = scores_from(total, own, known, scale_of(sums_of(run.job).fraction_bits))
+        with self._lock:
+            self.questions, self.rows = self.questions + 1, self.rows + len(names)
+        return self._predictions.told(run, scores, known)
+
+    def _all(self, run: Run, request: Request) -> list[tuple[str, Answer]]:
+        """Everybody else's answer to one request; all are heard before the first failure is raised."""
+        others = [name for name in run.job.parties if name != self._home.name]
+        asked = [(name, self._pool.submit(self._call, name, request)) for name in others]
+        wait([future for _, future in asked])
+        return [(name, future.result()) for name, future in asked]
+
+    def _forget(self, run: Run, session: Session) -> None:
+        with self._lock:
+            if self._sessions.get(run.run) is session:
+                del self._sessions[run.run]
+
+    def _session(self, run: Run) -> Session:
+        with self._lock:
+            if run.run not in self._sessions:
+                self._sessions[run.run] = self._opened(run)
+            return self._sessions[run.run]
+
+    def _opened(self, run: Run) -> Session:
+        service = f"score-{secrets.token_hex(8)}"
+        keys: dict[str, tuple[bytes, bytes]] = {}
+        for name, offer in self._all(run, control.OpenScoring(run.run, service)):
+            if not isinstance(offer, control.ScoringKey):
+                raise PeerFailed(f"'{name}' answered by something else than a key for scoring.")
+            keys[name] = (offer.public, offer.signature)
+        self._all(run, control.ScoringKeys(run.run, service, keys))
+        log.info("run %s: a scoring session with %s is open", run.run, " and ".join(keys))
+        return Session(service)
+
+
+def split_tokens(tokens: bytes) -> list[bytes]:
+    return [tokens[i : i + TOKEN_BYTES] for i in range(0, len(tokens), TOKEN_BYTES)]

@@ -1,0 +1,59 @@
+"""Connections to peers that stay open: a call costs its round trip, and no handshake after the first."""
+
+import threading
+from typing import Any
+
+from offbeat.errors import PeerFailed
+from offbeat.orgs.control import CALL_WITHIN_S, METHOD, Answer, Request, decode_answer, encode, unreachable
+from offbeat.runtime.delivery import Bounds
+from offbeat.runtime.grpc.identity import Identity, Member, Roster
+from offbeat.runtime.grpc.wire import SERVICE
+
+
+class LineBroken(PeerFailed):
+    """The connection is gone; the next call makes another."""
+
+
+class Lines:
+    """One connection to each member, made when it is first needed and anew after it failed. Thread-safe."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._open: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self.made = 0  # connections, to be told in metrics
+
+    def call(self, member: Member, request: Request, within_s: float = CALL_WITHIN_S) -> Answer:
+        """One request, one answer; raises what the other side raised, or `PeerFailed`."""
+        import grpc
+
+        wire = self._line(member)
+        try:
+            raw = wire.unary_unary(f"/{SERVICE}/{METHOD}")(encode(request), timeout=within_s)
+        except grpc.RpcError as problem:
+            self._hang_up(member.name, wire)
+            broken = problem.code() is grpc.StatusCode.UNAVAILABLE
+            raise (LineBroken if broken else PeerFailed)(unreachable(member, problem)) from problem
+        return decode_answer(raw)
+
+    def close(self) -> None:
+        with self._lock:
+            for wire in self._open.values():
+                wire.close()
+            self._open.clear()
+
+    def _line(self, member: Member) -> Any:
+        from offbeat.runtime.grpc.dialer import open_channel
+
+        with self._lock:
+            if member.name not in self._open:
+                pinned = Roster((), (member.certificate_pem,))  # the only anchor, as in control.Caller
+                self._open[member.name] = open_channel(self._identity, pinned, member, Bounds())
+                self.made += 1
+            return self._open[member.name]
+
+    def _hang_up(self, name: str, wire: Any) -> None:
+        with self._lock:
+            if self._open.get(name) is wire:
+                del self._open[name]
+        wire.close()
