@@ -17,6 +17,8 @@ ELSEWHERE = {
     "party": ("offbeat.cli.orgs", "party"),
     "job": ("offbeat.cli.orgs", "job"),
     "predict": ("offbeat.cli.orgs", "predict"),
+    "serve": ("offbeat.cli.serving", "serve"),
+    "caller": ("offbeat.cli.serving", "caller"),
     "edge": ("offbeat.cli.edges", "edge_app"),
     "cloud": ("offbeat.cli.edges", "cloud_app"),
     "mqtt": ("offbeat.cli.edges", "mqtt_app"),

@@ -15,11 +15,11 @@ class LineBroken(PeerFailed):
 
 
 class Lines:
-    """One connection to each member, made when it is first needed and anew after it failed. Thread-safe."""
+    """One connection to each member's address, made when it is first needed and anew after it failed. Thread-safe."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._open: dict[str, Any] = {}
+        self._open: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
         self.made = 0  # connections, to be told in metrics
 
@@ -31,7 +31,7 @@ class Lines:
         try:
             raw = wire.unary_unary(f"/{SERVICE}/{METHOD}")(encode(request), timeout=within_s)
         except grpc.RpcError as problem:
-            self._hang_up(member.name, wire)
+            self._hang_up(member, wire)
             broken = problem.code() is grpc.StatusCode.UNAVAILABLE
             raise (LineBroken if broken else PeerFailed)(unreachable(member, problem)) from problem
         return decode_answer(raw)
@@ -46,14 +46,15 @@ class Lines:
         from offbeat.runtime.grpc.dialer import open_channel
 
         with self._lock:
-            if member.name not in self._open:
+            where = (member.name, member.address)
+            if where not in self._open:
                 pinned = Roster((), (member.certificate_pem,))  # the only anchor, as in control.Caller
-                self._open[member.name] = open_channel(self._identity, pinned, member, Bounds())
+                self._open[where] = open_channel(self._identity, pinned, member, Bounds())
                 self.made += 1
-            return self._open[member.name]
+            return self._open[where]
 
-    def _hang_up(self, name: str, wire: Any) -> None:
+    def _hang_up(self, member: Member, wire: Any) -> None:
         with self._lock:
-            if self._open.get(name) is wire:
-                del self._open[name]
+            if self._open.get((member.name, member.address)) is wire:
+                del self._open[member.name, member.address]
         wire.close()

@@ -181,17 +181,17 @@ async def _follow(hub: Hub, look_s: float) -> None:
 # -- the server ------------------------------------------------------------------------------------------------------
 
 
-def listening(port: int) -> socket.socket:
-    """A socket on loopback; 0 takes any free port."""
+def listening(port: int, host: str = HOST) -> socket.socket:
+    """A socket, on loopback unless another host is named; 0 takes any free port."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        opened.bind((HOST, port))
+        opened.bind((host, port))
         opened.listen(64)
     except OSError as problem:
         opened.close()
         raise BadInput(
-            f"Port {port} of {HOST} cannot be listened on: {problem.strerror}. Give another with --port N, or none for "
+            f"Port {port} of {host} cannot be listened on: {problem.strerror}. Give another with --port N, or none for "
             "any that is free."
         ) from problem
     return opened

@@ -1,0 +1,115 @@
+"""offbeat serve and offbeat caller: scores over HTTP, and who may ask for them."""
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offbeat.cli.orgs import HomeOption, JsonOption
+from offbeat.cli.output import print_json, say
+from offbeat.errors import BadInput, NotInstalled
+
+caller = typer.Typer(
+    help="Who may ask a scoring service: names, tokens and limits.", no_args_is_help=True, add_completion=False
+)
+
+
+def serve(
+    run: Annotated[str, typer.Argument(help="A finished run of organisations.")],
+    home: HomeOption = Path("."),
+    host: Annotated[
+        str, typer.Option(help="Where to listen; other machines belong behind a proxy with TLS.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8443,
+    rows_in_part: Annotated[int, typer.Option(min=1, max=50_000, help="Rows of a batch in one question.")] = 20_000,
+    json_lines: Annotated[bool, typer.Option("--log-json", help="Each line of the log as one JSON object.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Answer for a finished run over HTTP, until Ctrl-C: one id, a list of them, or batches of millions."""
+    from offbeat.orgs.control import Status
+    from offbeat.orgs.daemon_log import write_log
+    from offbeat.orgs.party_config import read_home
+
+    try:
+        import uvicorn
+
+        from offbeat.orgs.service.app import Service
+        from offbeat.report.live_server import listening
+    except ImportError as problem:
+        raise NotInstalled(
+            f"`offbeat serve` needs starlette and uvicorn, and {problem.name} is not there: pip install 'offbeat[web]'."
+        ) from problem
+    service = Service(read_home(home), Path(run).name, rows_in_part)
+    status = service.daemon.ask(Status(service.run))
+    if not (status.phase == "done" or (status.ended and status.kept)):
+        raise BadInput(f"run '{service.run}' is '{status.phase}'; only a run that ended well can score.")
+    write_log(sys.stderr, as_json=json_lines)
+    with listening(port, host) as opened:
+        address = "http://{}:{}/".format(*opened.getsockname()[:2])
+        if not service.callers.all():
+            say(f"Nobody may ask yet: `offbeat caller new NAME --home {home}` makes a token.")
+        if json_:
+            print_json({"address": address, "run": service.run})
+        else:
+            say(f"Scoring run {service.run} until Ctrl-C. What can be asked is described at:")
+            typer.echo(address)
+        config = uvicorn.Config(
+            service.app(), log_level="warning", access_log=False, server_header=False, ws="none",
+            timeout_graceful_shutdown=10,
+        )  # fmt: skip
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[opened])
+
+
+@caller.command("new")
+def caller_new(
+    name: str,
+    home: HomeOption = Path("."),
+    rows_a_day: Annotated[int, typer.Option(min=0, help="Rows it may ask for in a day (UTC).")] = 10_000,
+    calls_a_second: Annotated[float, typer.Option(help="How fast it may call.")] = 20.0,
+    json_: JsonOption = False,
+) -> None:
+    """Name a caller and make its token, which is shown once and kept nowhere."""
+    from offbeat.orgs.party_config import read_home
+    from offbeat.orgs.service.callers import CallersFile
+
+    if calls_a_second <= 0:
+        raise BadInput(f"--calls-a-second {calls_a_second:g}: expected more than 0.")
+    token = CallersFile(read_home(home).private).new(name, rows_a_day, calls_a_second)
+    say(f"'{name}' may ask for {rows_a_day:,} rows a day and call {calls_a_second:g} times a second. Its token:")
+    if json_:
+        print_json({"caller": name, "token": token})
+    else:
+        typer.echo(token)
+
+
+@caller.command("list")
+def caller_list(home: HomeOption = Path("."), json_: JsonOption = False) -> None:
+    """The callers, their limits, and what they have left today."""
+    from offbeat.orgs.party_config import read_home
+    from offbeat.orgs.service.callers import CallersFile, Quotas
+
+    private = read_home(home).private
+    quotas = Quotas(private)
+    rows = [
+        {"caller": one.name, "rows_a_day": one.rows_a_day, "left_today": quotas.left(one),
+         "calls_a_second": one.calls_a_second}
+        for one in CallersFile(private).all()
+    ]  # fmt: skip
+    for row in rows:
+        say(f"{row['caller']}: {row['left_today']:,} of {row['rows_a_day']:,} rows left today, "
+            f"{row['calls_a_second']:g} calls a second")  # fmt: skip
+    if json_:
+        print_json(rows)
+
+
+@caller.command("remove")
+def caller_remove(name: str, home: HomeOption = Path(".")) -> None:
+    """End a caller's token; a service that runs takes notice at once."""
+    from offbeat.orgs.party_config import read_home
+    from offbeat.orgs.service.callers import CallersFile
+
+    CallersFile(read_home(home).private).remove(name)
+    say(f"the token of '{name}' is worth nothing from now on.")

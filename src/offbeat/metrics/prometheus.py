@@ -1,0 +1,45 @@
+"""Numbers as Prometheus reads them: text, one line a number."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One name with its values by labels. `kind` is "counter" or "gauge"."""
+
+    name: str
+    kind: str
+    meaning: str
+    values: Mapping[Labels, float] = field(default_factory=dict)
+
+
+def single(name: str, kind: str, meaning: str, value: float) -> Family:
+    return Family(name, kind, meaning, {(): value})
+
+
+def by(label: str, values: Mapping[str, float]) -> dict[Labels, float]:
+    """Values that differ in one label."""
+    return {((label, name),): value for name, value in values.items()}
+
+
+def metrics_text(families: Sequence[Family]) -> str:
+    lines: list[str] = []
+    for family in families:
+        name = f"offbeat_{family.name}"
+        lines += [f"# HELP {name} {_escaped(family.meaning)}", f"# TYPE {name} {family.kind}"]
+        lines += [f"{name}{_shown(labels)} {value:.15g}" for labels, value in sorted(family.values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(labels: Labels) -> str:
+    quote = '"'
+    inside = ",".join(f"{key}={quote}{_escaped(value).replace(quote, chr(92) + quote)}{quote}" for key, value in labels)
+    return f"{{{inside}}}" if labels else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")

@@ -1,0 +1,213 @@
+"""Many rows in one order: kept in a folder, scored part by part, and taken up again after a restart.
+
+    private/batches/<name>/ids.txt      one id a line, as the caller sent them
+    private/batches/<name>/rows.csv     id, score, probability: as far as it has come
+    private/batches/<name>/state.json   whose it is, and how much of rows.csv counts
+
+A part that was asked for when the service was killed is asked for again: its rows are then counted twice in the
+ledgers, never too few times.
+"""
+
+import csv
+import io
+import logging
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from offbeat.errors import BadInput, OffbeatError, PeerFailed
+from offbeat.orgs.control import Predicted
+from offbeat.orgs.durable import write_durably
+
+log = logging.getLogger("offbeat.service")
+
+HEAD = b"id,score,probability\n"
+PARTS_OPEN = 3
+ROWS_IN_PART = 20_000
+AT_ONCE = 2
+KEPT_MOST = 100
+KEPT_S = 86_400.0
+TRIES, PAUSE_S = 60, 5.0
+NAME = re.compile(r"batch-[0-9a-f]{16}")
+
+
+class State(msgspec.Struct, frozen=True):
+    """What a batch has come to. `standing`: "waiting", "working", "done" or "failed"."""
+
+    name: str
+    caller: str
+    run: str
+    rows: int
+    at_s: float
+    done: int = 0
+    size: int = 0  # how many bytes of rows.csv count
+    standing: str = "waiting"
+    reason: str = ""
+
+    @property
+    def over(self) -> bool:
+        return self.standing in ("done", "failed")
+
+
+class Batches:
+    """`ask` scores ids and blocks. One per service; thread-safe."""
+
+    def __init__(
+        self, private: Path, run: str, ask: Callable[[list[str]], Predicted], rows_in_part: int = ROWS_IN_PART
+    ) -> None:
+        self.folder, self.run, self._ask, self._rows_in_part = private / "batches", run, ask, rows_in_part
+        self._states: dict[str, State] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._workers = ThreadPoolExecutor(AT_ONCE, "batch")
+        self._parts = ThreadPoolExecutor(AT_ONCE * PARTS_OPEN, "part")
+
+    def start(self) -> None:
+        """Take up what an earlier process left."""
+        for path in sorted(self.folder.glob("*/")):
+            try:
+                state = msgspec.json.decode((path / "state.json").read_bytes(), type=State)
+            except (OSError, msgspec.MsgspecError):  # half an upload
+                shutil.rmtree(path)
+                continue
+            if state.run != self.run:
+                continue
+            self._states[state.name] = state
+            if not state.over:
+                log.info("going on with %s after %d of %d rows", state.name, state.done, state.rows)
+                self._workers.submit(self._work, state.name)
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        self._parts.shutdown(wait=True, cancel_futures=True)
+
+    def room(self, caller: str) -> Path:
+        """A folder for a new batch of this caller."""
+        self._forget_old()
+        with self._lock:
+            unfinished = [state for state in self._states.values() if state.caller == caller and not state.over]
+            if len(unfinished) >= AT_ONCE:
+                raise BadInput(f"'{caller}' has {len(unfinished)} batches under way, the most at once.")
+            if len(self._states) >= KEPT_MOST:
+                raise BadInput(f"{KEPT_MOST} batches are kept already; delete some that have been read.")
+        folder = self.folder / f"batch-{secrets.token_hex(8)}"
+        folder.mkdir(parents=True, mode=0o700)
+        return folder
+
+    def begin(self, folder: Path, caller: str, rows: int) -> State:
+        """The ids are all there: score them."""
+        state = State(folder.name, caller, self.run, rows, time.time())
+        (folder / "rows.csv").write_bytes(HEAD)
+        self._note(msgspec.structs.replace(state, size=len(HEAD)))
+        self._workers.submit(self._work, state.name)
+        return self._states[state.name]
+
+    def state(self, name: str, caller: str) -> State:
+        """A caller hears of its own batches alone."""
+        state = self._states.get(name)
+        if state is None or state.caller != caller:
+            raise BadInput(f"there is no batch {name[:40]!r} of '{caller}'; it may have been deleted after a day.")
+        return state
+
+    def all(self) -> list[State]:
+        return list(self._states.values())
+
+    def remove(self, name: str, caller: str) -> None:
+        if not self.state(name, caller).over:
+            raise BadInput(f"{name} is under way; it can be deleted once it has ended.")
+        self._drop(name)
+
+    def rows_file(self, name: str) -> Path:
+        assert NAME.fullmatch(name)
+        return self.folder / name / "rows.csv"
+
+    # -- working --------------------------------------------------------------------------------------------------
+
+    def _work(self, name: str) -> None:
+        state, last = self._states[name], time.monotonic()
+        try:
+            with self.rows_file(name).open("r+b") as out:
+                out.truncate(state.size)
+                out.seek(state.size)
+                for text, rows in self._parts_from(name, state.done):
+                    out.write(text)
+                    out.flush()
+                    state = msgspec.structs.replace(
+                        state, done=state.done + rows, size=state.size + len(text), standing="working"
+                    )
+                    self._note(state)
+            if not self._ended.is_set():
+                self._note(msgspec.structs.replace(state, standing="done"))
+                log.info("%s of %s: %d rows in %.1f s", name, state.caller, state.rows, time.monotonic() - last)
+        except (OffbeatError, OSError) as problem:
+            log.warning("%s of %s failed after %d rows: %s", name, state.caller, state.done, problem)
+            self._note(msgspec.structs.replace(state, standing="failed", reason=str(problem)))
+
+    def _parts_from(self, name: str, done: int) -> Iterator[tuple[bytes, int]]:
+        """The text of one part after the other, with the next few asked for already."""
+        open_parts: list[Future[tuple[bytes, int]]] = []
+        with (self.folder / name / "ids.txt").open(encoding="utf-8", newline="\n") as file:
+            ids = (line.rstrip("\r\n") for line in file)
+            for _ in islice(ids, done):
+                pass
+            while not self._ended.is_set():
+                while len(open_parts) < PARTS_OPEN and (part := list(islice(ids, self._rows_in_part))):
+                    open_parts.append(self._parts.submit(self._scored, part))
+                if not open_parts:
+                    return
+                yield open_parts.pop(0).result()
+        for future in open_parts:
+            future.cancel()
+
+    def _scored(self, ids: list[str]) -> tuple[bytes, int]:
+        """A peer that is away for a while delays a batch; it does not end it."""
+        for attempt in range(TRIES):
+            try:
+                return csv_of(ids, self._ask(ids)), len(ids)
+            except PeerFailed as problem:
+                if attempt == TRIES - 1 or self._ended.is_set():
+                    raise
+                log.info("a part of a batch waits: %s", problem)
+                self._ended.wait(PAUSE_S)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _note(self, state: State) -> None:
+        with self._lock:
+            self._states[state.name] = state
+            write_durably(self.folder / state.name / "state.json", msgspec.json.encode(state))
+
+    def _forget_old(self) -> None:
+        before_s = time.time() - KEPT_S
+        for state in self.all():
+            if state.over and state.at_s < before_s:
+                self._drop(state.name)
+
+    def _drop(self, name: str) -> None:
+        with self._lock:
+            self._states.pop(name, None)
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+
+
+def csv_of(ids: list[str], answer: Predicted) -> bytes:
+    """One line for each id; a row that not all parties know has no score."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(
+        ["" if cell is None else cell for cell in row] for row in scored_rows(ids, answer)
+    )
+    return text.getvalue().encode()
+
+
+def scored_rows(ids: list[str], answer: Predicted) -> Iterator[tuple[str, float | None, float | None]]:
+    """(id, score, probability)."""
+    chances: Sequence[float | None] = answer.probabilities or [None] * len(ids)
+    for id_, score, known, chance in zip(ids, answer.scores, answer.known, chances, strict=True):
+        yield (id_, score, chance) if known else (id_, None, None)
