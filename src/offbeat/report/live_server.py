@@ -183,7 +183,8 @@ async def _follow(hub: Hub, look_s: float) -> None:
 
 def listening(port: int, host: str = HOST) -> socket.socket:
     """A socket, on loopback unless another host is named; 0 takes any free port."""
-    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # asyncio sends small answers at once (TCP_NODELAY) only on a socket that was made for TCP by name.
+    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         opened.bind((host, port))

@@ -1,7 +1,7 @@
 """How fast the scoring service answers: three daemons on loopback, 20 ms between any two, one service, many callers.
 
-One id by one caller after the other; single ids by many callers at once; one batch of all rows, from the first byte sent
-to the last row received. Tables of a million rows each, of which every daemon keeps its own.
+One id by one caller after the other; single ids by many callers at once; one batch of all rows, from the first byte
+sent to the last row received. Tables of a million rows each, of which every daemon keeps its own.
 """
 
 import asyncio
@@ -67,9 +67,9 @@ def _measured(homes: Homes, rows: int, single: int, options: LabOptions) -> LabR
     memory = homes.memory()
     used = ", ".join(f"{name} {one['now']:,.0f} (most {one['most']:,.0f})" for name, one in memory.items())
     notes = (
-        f"Every wire between daemons takes {ROUND_TRIP_S * 1e3:g} ms for a round trip; the service sits beside its daemon.",
-        f"Goals: one id p50 {GOALS['p50_ms']:g} ms and p99 {GOALS['p99_ms']:g} ms; {GOALS['ids_a_second']:g} single ids a "
-        f"second; a batch of a million in {GOALS['batch_s']:g} s.",
+        f"Wires between daemons take {ROUND_TRIP_S * 1e3:g} ms for a round trip; the service is beside its daemon.",
+        f"Goals: one id p50 {GOALS['p50_ms']:g} ms and p99 {GOALS['p99_ms']:g} ms; {GOALS['ids_a_second']:g} single "
+        f"ids a second; a batch of a million in {GOALS['batch_s']:g} s.",
         f"Memory in MB: {used}.",
         BEFORE,
     )

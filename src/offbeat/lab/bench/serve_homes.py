@@ -80,7 +80,7 @@ class Homes:
         for name in NAMES:
             self.process(name, "party", "serve", "--home", str(self.folder / name))
         for name in NAMES:
-            self._until(lambda name=name: self._answers(name))  # type: ignore[misc]
+            self._until(lambda name=name: self._answers(name))
 
     def process(self, name: str, *arguments: str) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
