@@ -92,3 +92,26 @@ def test_a_party_without_an_open_port_answers_by_letters(tmp_path) -> None:  # t
         assert scored(town, run, ["c1"]).known == [True]
     finally:
         town.close()
+
+
+def test_a_daemon_tells_how_it_stands_in_numbers(town: Town) -> None:
+    path = town.folder / "bank" / "party.toml"
+    path.write_text('metrics = "127.0.0.1:0"\n' + path.read_text())
+    town.settings("shop", row_cap="5000")
+    town.open()
+    run = town.submit(job(target=1e-3))
+    assert {town.ended(name, run).phase for name in NAMES} == {"done"}
+    scored(town, run, ["c1", "c2"])
+    assert town.daemons["bank"].health.answer("/readyz")[0] == 200
+    bank, shop = (town.daemons[name].health.answer("/metrics")[2] for name in ("bank", "shop"))
+    assert 'offbeat_runs{phase="done"} 1\n' in bank and "offbeat_row_cap 5000\n" in shop
+    assert 'offbeat_scoring_rows_answered_total{asker="bank"} 2\n' in shop
+    assert "offbeat_scoring_rows_asked_total 2\n" in bank
+    assert 'offbeat_peer_calls_total{peer="shop"} 3\n' in bank  # open, keys, one question
+    assert f'offbeat_run_gap{{run="{run}"}}' in bank and 'offbeat_messages_total{kind="ShareGiven"}' in shop
+    used = [line for line in shop.splitlines() if line.startswith('offbeat_rows_used_total{asker="bank"}')]
+    expected = sum(int(str(line["sum"])) for line in town.daemons["shop"].ledger.history())
+    assert used == [f'offbeat_rows_used_total{{asker="bank"}} {expected}']
+    assert 'offbeat_disk_bytes{what="free"}' in bank and "offbeat_certificate_days_left 82" in bank
+    town.daemons["bank"].stop()
+    assert town.daemons["bank"].health.answer("/readyz")[::2] == (503, "the daemon is being stopped\n")

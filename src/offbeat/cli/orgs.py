@@ -208,15 +208,22 @@ def party_serve(
     home: HomeOption = Path("."),
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also what is only of use to find a fault.")] = False,
     json_lines: Annotated[bool, typer.Option("--log-json", help="Each line of the log as one JSON object.")] = False,
+    log_file: Annotated[
+        Path | None, typer.Option("--log-file", help="Log into this file; ten full ones of 10 MB are kept.")
+    ] = None,
 ) -> None:
     """Run the party's daemon until it is interrupted."""
     from offbeat.orgs.daemon import Daemon
-    from offbeat.orgs.daemon_log import write_log
+    from offbeat.orgs.daemon_log import write_log, write_log_file
     from offbeat.orgs.party_config import read_home
     from offbeat.runtime.grpc.identity import short
 
-    write_log(sys.stderr, verbose=verbose, as_json=json_lines)
-    daemon = Daemon(read_home(home))
+    settings = read_home(home)
+    if log_file is None:
+        write_log(sys.stderr, verbose=verbose, as_json=json_lines, party=settings.name)
+    else:
+        write_log_file(log_file, verbose=verbose, as_json=json_lines, party=settings.name)
+    daemon = Daemon(settings)
     address = daemon.start()
     say(f"'{daemon.home.name}' listens at {address}; roster {short(daemon.roster.hash)}. Ctrl-C ends.")
     done = threading.Event()

@@ -21,11 +21,14 @@ import msgspec
 
 from offbeat.errors import BadInput, OffbeatError, PeerFailed, Refused
 from offbeat.jobs.organisations import Job, job_from_text
+from offbeat.metrics.prometheus import metrics_text
 from offbeat.orgs import control
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
 from offbeat.orgs.discreet import for_peers, printable
 from offbeat.orgs.durable import locked
+from offbeat.orgs.gauges import Gauges
+from offbeat.orgs.health import Health
 from offbeat.orgs.joint_scores import Answering, Asking
 from offbeat.orgs.lines import Lines
 from offbeat.orgs.party_config import CONTROL_FILE, Home
@@ -73,13 +76,16 @@ class Daemon:
         self.runs: dict[str, Run] = {}
         self.damaged: dict[str, str] = {}  # runs that were set aside, and why
         self.address = ""
+        self._ready = False
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
-        self._post = Post()
-        self._refused: Counter[str] = Counter()
+        self.post = Post()
+        self.refused: Counter[str] = Counter()
         self._callers: Counter[tuple[str, type]] = Counter()
         self._settings_seen = _changed_at(home.file)
         self._held = ExitStack()
+        self.gauges = Gauges(self)
+        self.health = Health(home.config.metrics, self._unready, lambda: metrics_text(self.gauges.families()))
         self.lines = Lines(self.identity)
         self._predictions = Predictions(home, self.tables, self.ledger, self._call)
         self.answering = Answering(home, self.identity, self.roster, self._predictions)
@@ -100,7 +106,7 @@ class Daemon:
             control.OpenScoring: self._in_run(self.answering.open),
             control.ScoringKeys: self._in_run(self.answering.take_keys),
             control.ScoreAsked: self._in_run(self.answering.answer),
-            control.Poll: lambda peer, request: control.Letters(self._post.collect(peer, POLL_WITHIN_S)),
+            control.Poll: lambda peer, request: control.Letters(self.post.collect(peer, POLL_WITHIN_S)),
             control.Reply: self._on_reply,
         }
         self._owner_requests: dict[type, Callable[[Any], Answer]] = {
@@ -127,16 +133,30 @@ class Daemon:
         (self.home.private / CONTROL_FILE).write_text(f"{local}:{port}\n", encoding="utf-8")
         for run in left:
             self._take_up(run)
+        if self.home.config.metrics:
+            log.info("/healthz, /readyz and /metrics are at http://%s", self.health.start())
+        self._ready = True
         if not self.roster.member(self.home.name).address:
             self._fetch_letters()
         return self.address
 
     def stop(self) -> None:
         self._ended.set()
+        self.health.stop()
         self.server.stop()
         self.asking.close()
         self.lines.close()
         self._held.close()
+
+    def _unready(self) -> str:
+        """Why this daemon cannot work yet or any more; nothing if it can."""
+        if not self._ready or self._ended.is_set():
+            return "the daemon is being stopped" if self._ready else "the daemon is being started"
+        try:
+            self._check_certificate()
+        except BadInput as problem:
+            return str(problem)
+        return ""
 
     def _hold_home(self) -> None:
         """Two daemons over one home would take up each other's runs."""
@@ -175,14 +195,14 @@ class Daemon:
                 self._ended.wait(POLL_PAUSE_S)
 
     def _on_reply(self, peer: str, request: control.Reply) -> Answer:
-        self._post.answer(peer, request.number, request.answer)
+        self.post.answer(peer, request.number, request.answer)
         return control.Done()
 
     def _call(self, peer: str, request: Request, within_s: float = control.CALL_WITHIN_S) -> Answer:
         """Call a peer, or leave a letter for one that cannot be called."""
         if self.roster.member(peer).address:
             return self.caller.call(peer, request, within_s)
-        return control.decode_answer(self._post.send(peer, control.encode(request), within_s))
+        return control.decode_answer(self.post.send(peer, control.encode(request), within_s))
 
     def _call_standing(self, peer: str, request: Request) -> Answer:
         """The same over a connection that stays open."""
@@ -317,8 +337,8 @@ class Daemon:
 
     def _note_refusal(self, peer: str, problem: OffbeatError) -> None:
         """The first ones in full, then one each time their number doubles: a log must not be a way to fill a disk."""
-        self._refused[peer] += 1
-        count = self._refused[peer]
+        self.refused[peer] += 1
+        count = self.refused[peer]
         if count <= REFUSALS_LOGGED or count & (count - 1) == 0:
             log.warning("%s was refused: %s (%d so far)", peer, problem, count)
 

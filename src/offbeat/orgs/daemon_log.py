@@ -1,16 +1,30 @@
-"""The daemon's log: lines for people, or one JSON object a line for programs; on standard error."""
+"""The daemon's log: lines for people, or one JSON object a line for programs; on standard error or in files."""
 
 import json
 import logging
+import os
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import TextIO
+
+FILE_BYTES = 10 * 2**20
+FILES_KEPT = 10
 
 
 class JsonLines(logging.Formatter):
+    """`party` says whose log it is, where many are collected in one place."""
+
+    def __init__(self, party: str = "") -> None:
+        super().__init__()
+        self._party = party
+
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "at": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),
             "from": record.name,
+            **({"party": self._party} if self._party else {}),
             "text": record.getMessage(),
         }
         if record.exc_info:
@@ -18,11 +32,31 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
-def write_log(stream: TextIO, *, verbose: bool = False, as_json: bool = False) -> None:
+class _OwnersFiles(RotatingFileHandler):
+    """Every file, the fresh one after a full one too, is made for its owner alone."""
+
+    def _open(self) -> TextIOWrapper:
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        return TextIOWrapper(os.fdopen(descriptor, "ab"), encoding=self.encoding, write_through=True)
+
+
+def write_log(stream: TextIO, *, verbose: bool = False, as_json: bool = False, party: str = "") -> None:
     """Runs, phases, peers lost and back and refusals are always logged; `verbose` adds what helps to find a fault."""
-    handler = logging.StreamHandler(stream)
+    _write_to(logging.StreamHandler(stream), verbose, as_json, party)
+
+
+def write_log_file(
+    path: Path, *, verbose: bool = False, as_json: bool = False, party: str = "", size: int = FILE_BYTES
+) -> None:
+    """The same into a file of its owner's alone; a full one becomes PATH.1, the one before PATH.2, and ten are kept."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handler = _OwnersFiles(path, maxBytes=size, backupCount=FILES_KEPT, encoding="utf-8")
+    _write_to(handler, verbose, as_json, party)
+
+
+def _write_to(handler: logging.Handler, verbose: bool, as_json: bool, party: str) -> None:
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
-    handler.setFormatter(JsonLines() if as_json else plain)
+    handler.setFormatter(JsonLines(party) if as_json else plain)
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(logging.WARNING)
     logging.getLogger("offbeat").setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -1,6 +1,8 @@
 """Connections to peers that stay open: a call costs its round trip, and no handshake after the first."""
 
 import threading
+import time
+from collections import Counter, defaultdict
 from typing import Any
 
 from offbeat.errors import PeerFailed
@@ -21,19 +23,24 @@ class Lines:
         self._identity = identity
         self._open: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
-        self.made = 0  # connections, to be told in metrics
+        self.made = 0  # connections; this and what follows is told in metrics
+        self.calls: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def call(self, member: Member, request: Request, within_s: float = CALL_WITHIN_S) -> Answer:
         """One request, one answer; raises what the other side raised, or `PeerFailed`."""
         import grpc
 
-        wire = self._line(member)
+        wire, begin_s = self._line(member), time.perf_counter()
         try:
             raw = wire.unary_unary(f"/{SERVICE}/{METHOD}")(encode(request), timeout=within_s)
         except grpc.RpcError as problem:
             self._hang_up(member, wire)
             broken = problem.code() is grpc.StatusCode.UNAVAILABLE
             raise (LineBroken if broken else PeerFailed)(unreachable(member, problem)) from problem
+        with self._lock:
+            self.calls[member.name] += 1
+            self.seconds[member.name] += time.perf_counter() - begin_s
         return decode_answer(raw)
 
     def close(self) -> None:

@@ -52,6 +52,7 @@ class PartyConfig(Settings, frozen=True):
     data: Data
     keys: Keys
     listen: str = ""  # host:port; empty: this party only calls others
+    metrics: str = ""  # host:port for /healthz, /readyz and /metrics; empty: none
     store: Store = Store()
     policy: Policy = Policy()
 
@@ -116,6 +117,7 @@ def read_home(path: Path) -> Home:
     config = settings_from(tree, PartyConfig, file)
     check_name(config.name)
     check_address(config.listen, f"{file}: listen")
+    check_address(config.metrics, f"{file}: metrics")
     return Home(config, file.resolve().parent, file.resolve())
 
 
@@ -189,6 +191,7 @@ def example(
 
 name = {quoted(name)}
 listen = {quoted(listen)}   # where others reach this party; "" if it only calls out
+# metrics = "127.0.0.1:9464"   # /healthz, /readyz and /metrics (Prometheus), for this machine
 
 [data]
 file = {quoted(data or f"{name}.csv")}   # .csv, .tsv, .parquet, .npz or LIBSVM

@@ -49,6 +49,11 @@ class Post:
             self._boxes[peer].clear()
             return letters
 
+    def waiting(self) -> dict[str, int]:
+        """How many letters lie in each box."""
+        with self._changed:
+            return {peer: len(box) for peer, box in self._boxes.items()}
+
     def answer(self, peer: str, number: int, content: bytes) -> None:
         """A peer answers the letters in its own box, and no others."""
         with self._changed:

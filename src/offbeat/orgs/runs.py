@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -79,6 +80,7 @@ class Run:
         self.reports: dict[str, dict[str, Any]] = {}
         self.accepted_s = time.monotonic()
         self._session: Session | None = None
+        self._training: OwnTraining | None = None
         self._stopped = ""
         self._sent: dict[str, dict[str, list[int]]] = {}  # by session: kind -> [messages, payload bytes]
         self._lock = threading.RLock()
@@ -277,10 +279,11 @@ class Run:
 
     def _trained(self, own: OwnRows, ids: list[Any]) -> tuple[OwnTraining, Outcome]:
         cap, before = self._row_limits(ids)
-        training = self.own.training(own, cap=cap, before=before)
+        training = self._training = self.own.training(own, cap=cap, before=before)
         with self._progress_of(training):
             outcome = self.session("train", training.party, training.messages, self.folder, self._training_digest(own))
         self.ledger.add(ids, training.watched.asked, what=self.run, asker=self.initiator)
+        self._training = None
         write_model(self.private, "model", training.model())
         self.update(kept=training.certified())
         return training, outcome
@@ -337,6 +340,23 @@ class Run:
             return {"test_rmse": root_mean_square(party.result - own.y_test)}
         found = two_class_metrics(party.result, own.y_test)
         return {name: value for name, value in found.items() if np.isfinite(value)}
+
+    # -- what is told of it while it goes on ----------------------------------------------------------------------
+
+    def sent_so_far(self) -> dict[str, tuple[int, int]]:
+        """By kind of message: how many were sent and how many bytes, since this process began."""
+        session, total = self._session, Counter[tuple[str, int]]()
+        going = [] if session is None else [session.host.tally.sent]
+        for sent in [*self._sent.values(), *going]:
+            for kind, counts in list(sent.items()):
+                for place, count in enumerate(counts):
+                    total[kind, place] += count
+        return {kind: (total[kind, 0], total[kind, 1]) for kind, _ in total}
+
+    def mean_lag(self) -> float | None:
+        """Of what this party acted on in its training, as far as that is known."""
+        lags = self._training.counters().lags if self._training is not None else None
+        return None if lags is None or not lags.number else lags.mean
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
