@@ -284,7 +284,10 @@ def job_submit(
     if dry_run:
         return
     submitted = ask(home, party, Submit(wanted.text), SUBMIT_WITHIN_S)
-    say(f"accepted by all parties: run {submitted.run}")
+    if submitted.awaited:
+        say(f"run {submitted.run} waits for the owners of {' and '.join(submitted.awaited)}, who decide by hand.")
+    else:
+        say(f"accepted by all parties: run {submitted.run}")
     if wait:
         job_watch(submitted.run, party, home, json_)
     else:
@@ -322,6 +325,32 @@ def job_watch(run: str, party: PartyOption = "", home: HomeOption = Path("."), j
         raise OffbeatError(status.reason) if status.phase == "stopped" else PeerFailed(status.reason)
 
 
+ByOption = Annotated[str, typer.Option("--by", help="Who decides; it is written down.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is written down, and told in a refusal.")]
+
+
+@job.command("accept")
+def job_accept(
+    run: str, by: ByOption, reason: ReasonOption = "", party: PartyOption = "", home: HomeOption = Path(".")
+) -> None:
+    """Accept a proposal that waits for this party's owner (approve = "by hand")."""
+    from offbeat.orgs.control import Decide
+
+    ask(home, party, Decide(run, True, by, reason))
+    say(f"{run} is accepted; it begins when every party has accepted it.")
+
+
+@job.command("refuse")
+def job_refuse(
+    run: str, by: ByOption, reason: ReasonOption = "", party: PartyOption = "", home: HomeOption = Path(".")
+) -> None:
+    """Refuse a proposal that waits for this party's owner."""
+    from offbeat.orgs.control import Decide
+
+    ask(home, party, Decide(run, False, by, reason))
+    say(f"{run} is refused; its initiator is told within seconds.")
+
+
 @job.command("stop")
 def job_stop(run: str, party: PartyOption = "", home: HomeOption = Path(".")) -> None:
     """End a run; the initiator's stop ends it everywhere."""
@@ -345,6 +374,8 @@ def job_list(party: PartyOption = "", home: HomeOption = Path("."), json_: JsonO
 def status_line(status: Any) -> str:
     progress = status.progress
     parts = [f"{status.run}: {status.phase}"]
+    if progress.get("awaiting") and status.phase == "accepted":
+        parts.append(f"waiting for the owners of {' and '.join(progress['awaiting'])}")
     if "passes" in progress and not status.ended:
         parts.append(f"{progress['passes']:.1f} passes")
         known = {key: value for key, value in progress.items() if isinstance(value, float) and isfinite(value)}

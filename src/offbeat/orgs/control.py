@@ -155,6 +155,15 @@ class Stop(Packet, frozen=True):
     run: str
 
 
+class Decide(Packet, frozen=True):
+    """The owner accepts or refuses a proposal that waits for it (orgs/approvals.py)."""
+
+    run: str
+    accept: bool
+    by: Annotated[str, msgspec.Meta(max_length=200)]
+    reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+
+
 class Predict(Packet, frozen=True):
     run: str
     ids: list[str]
@@ -194,8 +203,13 @@ class Pong(Packet, frozen=True):
     time_s: float
 
 
+class Awaited(Packet, frozen=True):
+    """The policy allows it; the owner has yet to decide."""
+
+
 class Submitted(Packet, frozen=True):
     run: str
+    awaited: list[str] = []  # parties whose owners decide by hand
 
 
 class RunStatus(Packet, frozen=True):
@@ -272,12 +286,14 @@ Request = (
     | Status
     | ListRuns
     | Stop
+    | Decide
     | Predict
     | ScoreRows
 )
 Answer = (
     Done
     | Counted
+    | Awaited
     | Begun
     | Pong
     | Submitted

@@ -10,10 +10,10 @@ import logging
 import secrets
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,16 @@ from offbeat.errors import BadInput, OffbeatError, PeerFailed, Refused
 from offbeat.jobs.organisations import Job, job_from_text
 from offbeat.metrics.prometheus import metrics_text
 from offbeat.orgs import control
+from offbeat.orgs.approvals import WAITING, WAITING_KEPT_S, Approvals, StillWaiting, refuse_ended
 from offbeat.orgs.budget import PrivacyLedger
+from offbeat.orgs.call_limits import CallLimits
 from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
 from offbeat.orgs.discreet import for_peers, printable
 from offbeat.orgs.durable import locked
 from offbeat.orgs.gauges import Gauges
 from offbeat.orgs.health import Health
 from offbeat.orgs.joint_scores import Answering, Asking
+from offbeat.orgs.letters import POLL_WITHIN_S, LetterFetching
 from offbeat.orgs.lines import Lines
 from offbeat.orgs.party_config import CONTROL_FILE, Home
 from offbeat.orgs.policy import refuse_job
@@ -49,15 +52,12 @@ log = logging.getLogger("offbeat.party")
 RUNS_AT_ONCE = 8
 PROPOSALS_OF_ONE = 3
 PROPOSAL_KEPT_S = 600.0
-CALLS_OF_A_KIND = 4
 CALLS_AT_ONCE: dict[type, int] = {control.Poll: 1, control.ScoreAsked: 16}
 COUNT_WITHIN_S = 300.0  # the party reads its table meanwhile
 DAMAGED = "damaged"
 PEER_REQUEST_BYTES = 2**20
-POLL_WITHIN_S = 10.0
-REFUSALS_LOGGED = 50
-POLL_PAUSE_S = 1.0
 WORD_PAUSE_S = 5.0
+AWAITED_TRIES = int(WAITING_KEPT_S / WORD_PAUSE_S)
 WORD_TRIES = 720  # an hour and more: a call to a party that is away takes its time too
 
 
@@ -73,6 +73,7 @@ class Daemon:
         self.ledger = RowLedger(home.ledger)
         self.privacy = PrivacyLedger(home.ledger)
         self.names = RunNames(home.ledger)
+        self.approvals = Approvals(home.ledger)
         self.runs: dict[str, Run] = {}
         self.damaged: dict[str, str] = {}  # runs that were set aside, and why
         self.address = ""
@@ -80,8 +81,7 @@ class Daemon:
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self.post = Post()
-        self.refused: Counter[str] = Counter()
-        self._callers: Counter[tuple[str, type]] = Counter()
+        self.limits = CallLimits(home.name, CALLS_AT_ONCE)
         self._settings_seen = _changed_at(home.file)
         self._held = ExitStack()
         self.gauges = Gauges(self)
@@ -114,6 +114,7 @@ class Daemon:
             control.Status: lambda request: self._run(request.run, home.name).status,
             control.ListRuns: lambda request: control.Runs(self._statuses()),
             control.Stop: self._on_stop,
+            control.Decide: self._on_decide,
             control.Predict: self._on_predict,
             control.ScoreRows: lambda request: self.asking.ask(self._run(request.run, home.name), request.ids),
         }
@@ -137,7 +138,7 @@ class Daemon:
             log.info("/healthz, /readyz and /metrics are at http://%s", self.health.start())
         self._ready = True
         if not self.roster.member(self.home.name).address:
-            self._fetch_letters()
+            LetterFetching(self.caller, self._answer, self._ended).start()
         return self.address
 
     def stop(self) -> None:
@@ -172,27 +173,6 @@ class Daemon:
             )
 
     # -- a party that cannot be called ----------------------------------------------------------------------------
-
-    def _fetch_letters(self) -> None:
-        """Nobody can call us: ask everybody who can be called for letters, again and again."""
-        for member in self.roster.members:
-            if member.address:
-                threading.Thread(
-                    target=self._poll, args=(member,), name=f"letters of {member.name}", daemon=True
-                ).start()
-
-    def _poll(self, member: Member) -> None:
-        while not self._ended.is_set():
-            try:
-                letters = self.caller.call(member.name, control.Poll(), POLL_WITHIN_S + control.CALL_WITHIN_S)
-                assert isinstance(letters, control.Letters)
-                for number, request in letters.letters:
-                    self.caller.call(member.name, control.Reply(number, self._answer(member, request)))
-            except OffbeatError:
-                self._ended.wait(POLL_PAUSE_S)
-            except Exception:  # without this thread nobody could reach us any more
-                log.exception("fetching letters of %s failed", member.name)
-                self._ended.wait(POLL_PAUSE_S)
 
     def _on_reply(self, peer: str, request: control.Reply) -> Answer:
         self.post.answer(peer, request.number, request.answer)
@@ -257,6 +237,8 @@ class Daemon:
             for _ in self._tries(run):
                 try:
                     self._lead(run) if lead else word(run)
+                except StillWaiting as waiting:
+                    run.update(progress={**run.status.progress, "awaiting": waiting.names})
                 except PeerFailed as problem:
                     log.warning("run %s cannot begin yet: %s", run.run, problem)
                 else:
@@ -264,7 +246,7 @@ class Daemon:
             if not self._ended.is_set() and not run.status.ended:
                 run.stop("failed", f"it did not begin: '{run.initiator}' could not bring everybody together.")
         except OffbeatError as problem:
-            self._halt(run, "failed", f"it did not begin: {problem}")
+            self._halt(run, "refused" if isinstance(problem, Refused) else "failed", f"it did not begin: {problem}")
         except Exception as problem:
             log.exception("run %s does not begin", run.run)
             run.stop("failed", f"it could not be taken up again: {problem!r}")
@@ -307,10 +289,10 @@ class Daemon:
             if len(raw) > PEER_REQUEST_BYTES and not own:
                 raise Refused(f"a request of {len(raw)} bytes from '{member.name}' is larger than a peer's may be.")
             request = control.decode_request(raw)
-            with nullcontext() if own else self._one_more(member.name, type(request)):
+            with nullcontext() if own else self.limits.one_more(member.name, type(request)):
                 return control.encode(self._dispatch(member.name, request))
         except OffbeatError as problem:
-            self._note_refusal(member.name, problem)
+            self.limits.note_refusal(member.name, problem)
             told, kind = (str(problem), type(problem).__name__) if own else self._told(problem)
             return control.encode(Failure(kind, told))
         except Exception as problem:
@@ -318,29 +300,6 @@ class Daemon:
 
     def _told(self, problem: Exception) -> tuple[str, str]:
         return for_peers(problem, self.home.name, "answering")
-
-    @contextmanager
-    def _one_more(self, peer: str, kind: type) -> Iterator[None]:
-        """A member holds few of this daemon's threads at once, so that no member keeps another out."""
-        most = CALLS_AT_ONCE.get(kind, CALLS_OF_A_KIND)
-        with self._lock:
-            if self._callers[peer, kind] >= most:
-                raise Refused(
-                    f"'{peer}' has {most} calls ({kind.__name__}) open at '{self.home.name}', the most at once."
-                )
-            self._callers[peer, kind] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._callers[peer, kind] -= 1
-
-    def _note_refusal(self, peer: str, problem: OffbeatError) -> None:
-        """The first ones in full, then one each time their number doubles: a log must not be a way to fill a disk."""
-        self.refused[peer] += 1
-        count = self.refused[peer]
-        if count <= REFUSALS_LOGGED or count & (count - 1) == 0:
-            log.warning("%s was refused: %s (%d so far)", peer, problem, count)
 
     def _dispatch(self, peer: str, request: Request) -> Answer:
         self._read_settings()
@@ -376,13 +335,18 @@ class Daemon:
         name = f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         salt = secrets.token_bytes(32)
         log.info("proposing run %s to %s", name, ", ".join(party for party in job.parties if party != self.home.name))
-        self._agree([party for party in job.parties if party != self.home.name], control.Propose(name, job.text, salt))
+        others = [party for party in job.parties if party != self.home.name]
+        awaited = self._agree(others, control.Propose(name, job.text, salt))
         run = self._accept(name, job, self.home.name, salt)
         try:
             run.count()
         except OffbeatError as problem:
             self._halt(run, "failed", for_peers(problem, self.home.name, "counting its ids")[0])
             raise
+        if awaited:
+            run.update(progress={"awaiting": awaited})
+            threading.Thread(target=self._take_up_accepted, args=(run,), daemon=True).start()
+            return control.Submitted(name, awaited)
         try:
             self._lead(run)
         except OffbeatError as problem:  # a peer's, in words that it chose for us, or a refusal
@@ -390,36 +354,50 @@ class Daemon:
             raise
         return control.Submitted(name)
 
-    def _agree(self, others: list[str], proposal: control.Propose) -> None:
-        """Ask everybody; if one refuses or cannot be asked, tell those who accepted."""
+    def _agree(self, others: list[str], proposal: control.Propose) -> list[str]:
+        """Ask everybody; if one refuses or cannot be asked, tell those who accepted. Returns whose owners decide."""
         accepted: list[str] = []
+        awaited: list[str] = []
         for other in others:
             try:
-                self._call(other, proposal)
+                if isinstance(self._call(other, proposal), control.Awaited):
+                    awaited.append(other)
                 accepted.append(other)
             except OffbeatError as problem:
                 for friend in accepted:
                     self._tell(friend, control.Halt(proposal.run, "refused", printable(f"{problem}")))
                 raise
+        return awaited
 
     def _lead(self, run: Run) -> None:
         """Collect everybody's number of ids, if that has not been done, and give the word to begin."""
         begun = run.own.kept("begun")
         if begun is None:
-            run.begin_with({name: self._counted(run, name) for name in run.job.parties})
+            counted = {name: self._counted(run, name) for name in run.job.parties}
+            if waiting := [name for name, ids in counted.items() if ids is None]:
+                raise StillWaiting(waiting)
+            run.begin_with({name: ids for name, ids in counted.items() if ids is not None})
             begun = run.own.kept("begun")
             assert begun is not None
         self._give_word(run, begun["ids"])
 
-    def _counted(self, run: Run, name: str) -> int:
+    def _counted(self, run: Run, name: str) -> int | None:
+        """None: its owner has not decided yet."""
         if name == self.home.name:
             return run.count()
         answer = self._call(name, control.Count(run.run), COUNT_WITHIN_S)
+        if isinstance(answer, control.Awaited):
+            return None
         assert isinstance(answer, control.Counted)
         return answer.ids
 
     def _on_count(self, peer: str, request: control.Count) -> Answer:
-        return control.Counted(self._of_initiator(request.run, peer).count())
+        run = self._of_initiator(request.run, peer)
+        refuse_ended(run)
+        if run.status.phase == WAITING:
+            return control.Awaited()
+        run.accepted_s = time.monotonic()  # it is still led
+        return control.Counted(run.count())
 
     def _refuse(self, job: Job, initiator: str) -> None:
         """What can be known to be impossible before any data is read."""
@@ -435,10 +413,12 @@ class Daemon:
         """Proposals that never begin expire, and one initiator's cannot take all the room."""
         active = [run for run in self.runs.values() if not run.status.ended]
         for run in active:
-            if run.status.phase == "accepted" and time.monotonic() > run.accepted_s + PROPOSAL_KEPT_S:
-                run.stop("failed", f"'{run.initiator}' did not begin it within {PROPOSAL_KEPT_S:.0f} s")
+            kept_s = {"accepted": PROPOSAL_KEPT_S, WAITING: WAITING_KEPT_S}.get(run.status.phase, inf)
+            if run.initiator != self.home.name and time.monotonic() > run.accepted_s + kept_s:
+                run.stop("failed", f"nobody began or accepted it within {kept_s:.0f} s")
         active = [run for run in active if not run.status.ended]
-        waiting = [run for run in active if run.status.phase == "accepted" and run.initiator == initiator]
+        waiting = [run for run in active if run.status.phase in ("accepted", WAITING) and run.initiator == initiator]
+        active = [run for run in active if run.status.phase != WAITING]
         if len(active) >= RUNS_AT_ONCE:
             raise Refused(f"'{self.home.name}' has {len(active)} runs under way, which is the most it takes at once.")
         if len(waiting) >= PROPOSALS_OF_ONE:
@@ -448,18 +428,27 @@ class Daemon:
         job = job_from_text(request.job, f"the job of '{peer}'")
         check_run_name(request.run, job.name, peer)
         known = self.runs.get(request.run)
-        if known is not None and known.same_proposal(peer, job, request.salt):
-            return control.Done()  # our answer was lost
+        if known is not None and known.same_proposal(peer, job, request.salt):  # our answer was lost
+            return control.Awaited() if known.status.phase == WAITING else control.Done()
         self._refuse(job, peer)
         self._refuse_crowd(peer)
-        self._accept(request.run, job, peer, request.salt)
-        log.info("accepted run %s of %s", request.run, peer)
+        by_hand = self.home.config.policy.approve == "by hand"
+        self._accept(request.run, job, peer, request.salt, WAITING if by_hand else "accepted")
+        log.info("run %s of %s %s", request.run, peer, "waits for its owner" if by_hand else "is accepted")
+        return control.Awaited() if by_hand else control.Done()
+
+    def _on_decide(self, request: control.Decide) -> Answer:
+        run = self._run(request.run, self.home.name)
+        if request.accept:
+            self._refuse(run.job, run.initiator)  # the policy and the budget may have changed meanwhile
+        self.approvals.decide(run, request)
+        log.info("run %s was %s by %s", run.run, "accepted" if request.accept else "refused", printable(request.by))
         return control.Done()
 
-    def _accept(self, name: str, job: Job, initiator: str, salt: bytes) -> Run:
+    def _accept(self, name: str, job: Job, initiator: str, salt: bytes, phase: str = "accepted") -> Run:
         self.names.burn(name, initiator, self.home.name)
         run = self._new_run(name, job, initiator)
-        run.accept(salt)
+        run.accept(salt, phase)
         self.runs[name] = run
         return run
 
@@ -490,8 +479,9 @@ class Daemon:
         return untold
 
     def _tries(self, run: Run) -> Iterator[int]:
-        """Once every `WORD_PAUSE_S` while the run and this daemon last, a bounded number of times."""
-        for number in range(WORD_TRIES):
+        """Once every `WORD_PAUSE_S` while the run and this daemon last, a bounded number of times; people who decide
+        are given longer than machines."""
+        for number in range(AWAITED_TRIES if run.status.progress.get("awaiting") else WORD_TRIES):
             if self._ended.wait(WORD_PAUSE_S if number else 0.0) or run.status.ended:
                 return
             yield number

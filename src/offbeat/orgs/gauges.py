@@ -67,7 +67,7 @@ class Gauges:
                    by("peer", _floats(lines.calls))),
             Family("peer_seconds_total", "counter", "Time that these calls took.", by("peer", dict(lines.seconds))),
             single("peer_connections_total", "counter", "Standing connections made.", lines.made),
-            Family("refusals_total", "counter", "Requests refused.", by("peer", _floats(daemon.refused))),
+            Family("refusals_total", "counter", "Requests refused.", by("peer", _floats(daemon.limits.refused))),
             Family("strangers_total", "counter", "Streams turned away.", by("why", _floats(daemon.server.refused))),
             Family("letters_waiting", "gauge", "Letters for parties that call out only.", by("peer", _floats(waiting))),
         ]  # fmt: skip

@@ -217,6 +217,7 @@ keep_days = 0         # how long the logs of ended runs are kept, for replays; 0
 [policy]
 jobs = {_names(jobs)}             # names of jobs this party takes part in
 initiators = {_names(initiators)} # who else may propose one
+approve = "by policy"             # "by hand": what the policy allows waits until its owner accepts it
 leaders = {_names(leaders)}       # who else may lead the matching of ids: it learns which of its ids this party has
 peers = ["any"]                   # with whom to work
 methods = ["vfb2-svrg", "vfb2-saga", "vfb2-sgd"]   # "vafl" sends unmasked embeddings: add it knowingly

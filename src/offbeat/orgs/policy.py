@@ -18,6 +18,7 @@ class Policy(Settings, frozen=True):
 
     jobs: Names = ()  # job names
     initiators: Names = ()  # who else may propose a job
+    approve: Literal["by policy", "by hand"] = "by policy"  # by hand: what the policy allows waits for its owner
     leaders: Names = ()  # who else may lead the matching of ids: it learns which of its ids this party has
     peers: Names = ("any",)  # with whom this party works
     methods: Names = ("vfb2-svrg", "vfb2-saga", "vfb2-sgd")  # algorithms, by name

@@ -122,7 +122,7 @@ class Run:
             parties = {**self.status.parties, peer: report.verdict}
             self.update(parties=parties, metrics={**self.status.metrics, **metrics})
 
-    def accept(self, salt: bytes) -> None:
+    def accept(self, salt: bytes, phase: str = "accepted") -> None:
         """Write the run down, under secrets of its own that nothing had before."""
         if self.folder.exists() or self.private.exists():
             raise Refused(f"'{self.home.name}' has a folder of a run '{self.run}' already; propose another name.")
@@ -130,7 +130,7 @@ class Run:
         write_private(self.private / "salt", salt)
         write_private(self.private / "nonce", os.urandom(32))
         write_durably(self.folder / "job.toml", self.job.text.encode())
-        self.update(phase="accepted")
+        self.update(phase=phase)
 
     def same_proposal(self, initiator: str, job: Job, salt: bytes) -> bool:
         return (initiator, job.digest, salt) == (self.initiator, self.job.digest, self.own.salt)
