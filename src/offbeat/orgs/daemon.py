@@ -415,7 +415,10 @@ class Daemon:
         for run in active:
             kept_s = {"accepted": PROPOSAL_KEPT_S, WAITING: WAITING_KEPT_S}.get(run.status.phase, inf)
             if run.initiator != self.home.name and time.monotonic() > run.accepted_s + kept_s:
-                run.stop("failed", f"nobody began or accepted it within {kept_s:.0f} s")
+                late = (
+                    "its owner did not decide" if run.status.phase == WAITING else f"'{run.initiator}' did not begin it"
+                )
+                run.stop("failed", f"{late} within {kept_s:.0f} s")
         active = [run for run in active if not run.status.ended]
         waiting = [run for run in active if run.status.phase in ("accepted", WAITING) and run.initiator == initiator]
         active = [run for run in active if run.status.phase != WAITING]
@@ -434,7 +437,7 @@ class Daemon:
         self._refuse_crowd(peer)
         by_hand = self.home.config.policy.approve == "by hand"
         self._accept(request.run, job, peer, request.salt, WAITING if by_hand else "accepted")
-        log.info("run %s of %s %s", request.run, peer, "waits for its owner" if by_hand else "is accepted")
+        log.info("accepted run %s of %s%s", request.run, peer, ", if its owner does too" if by_hand else "")
         return control.Awaited() if by_hand else control.Done()
 
     def _on_decide(self, request: control.Decide) -> Answer:
