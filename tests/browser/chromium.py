@@ -51,6 +51,7 @@ class Chromium:
         self._buffer, self._number, self._session = b"", 0, None
         self.requested: list[str] = []
         self.complaints: list[str] = []
+        self.loads = 0
         self._attach()
 
     def _attach(self):
@@ -88,6 +89,13 @@ class Chromium:
             extra = {"text": text} if text and kind == "keyDown" else {}
             self.command("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **extra)
 
+    def press_and_load(self, key):
+        """A key press that leads to another page, or to this one anew."""
+        before = self.loads
+        self.press(key)
+        if self.loads == before:
+            self._until(lambda event: event.get("method") == "Page.loadEventFired")
+
     def move_pointer(self, x, y):
         self.command("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
@@ -118,6 +126,8 @@ class Chromium:
     def _note(self, message):
         parameters = message.get("params", {})
         match message.get("method"):
+            case "Page.loadEventFired":
+                self.loads += 1
             case "Network.requestWillBeSent":
                 self.requested.append(parameters["request"]["url"])
             case "Runtime.exceptionThrown":

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "unit" / "report")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "unit" / "report"), str(HERE.parent / "transport")]
 
 
 @pytest.fixture(scope="session")

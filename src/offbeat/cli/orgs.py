@@ -233,6 +233,19 @@ def party_serve(
     daemon.stop()
 
 
+@party.command("console")
+def party_console(
+    home: HomeOption = Path("."),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on this machine; 0: any that is free.")] = 0,
+    open_: Annotated[bool, typer.Option("--open", help="Also open the page in the browser.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """A page for the owner: proposals to decide, runs, ledgers, policy, peers; on this machine, until Ctrl-C."""
+    from offbeat.cli.serving import console
+
+    console(home, port, open_, json_)
+
+
 @party.command("replay")
 def party_replay(
     run: str,
@@ -461,8 +474,4 @@ def _ids_in(path: Path | None) -> list[str]:
 
 
 def predicted_rows(ids: list[str], answer: Any) -> list[dict[str, Any]]:
-    chances = answer.probabilities or [None] * len(ids)
-    return [
-        {"id": i, "score": score if known else None, "probability": chance if known else None}
-        for i, score, known, chance in zip(ids, answer.scores, answer.known, chances, strict=True)
-    ]
+    return [{"id": i, "score": score, "probability": chance} for i, score, chance in answer.rows(ids)]

@@ -63,6 +63,41 @@ def serve(
             uvicorn.Server(config).run(sockets=[opened])
 
 
+def console(home: Path, port: int, open_: bool, as_json: bool) -> None:
+    """`offbeat party console`."""
+    import secrets
+
+    from offbeat.cli.watch import open_page
+    from offbeat.orgs.party_config import read_home
+
+    try:
+        import uvicorn
+
+        from offbeat.orgs.console.app import console_app
+        from offbeat.report.live_server import HOST, listening
+    except ImportError as problem:
+        raise NotInstalled(
+            f"`offbeat party console` needs starlette and uvicorn, and {problem.name} is not there: pip install "
+            "'offbeat[web]'."
+        ) from problem
+    token = secrets.token_urlsafe(24)
+    app = console_app(read_home(home), token)
+    with listening(port) as opened:
+        address = f"http://{HOST}:{opened.getsockname()[1]}/enter?token={token}"
+        if as_json:
+            print_json({"address": address})
+        else:
+            say("The console, until Ctrl-C. Whoever has this address decides in your name:")
+            typer.echo(address)
+        if open_:
+            open_page(address)
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=5
+        )
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[opened])
+
+
 @caller.command("new")
 def caller_new(
     name: str,

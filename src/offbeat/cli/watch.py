@@ -41,7 +41,7 @@ def watch(
             say(f"Showing {run} until Ctrl-C. Everybody with an account on this machine can open the page:")
             typer.echo(address)
         if open_:
-            _open(address)
+            open_page(address)
         serve(run, opened)
 
 
@@ -53,7 +53,7 @@ def _await(folder: Path, seconds: float) -> None:
         time.sleep(POLL_S)
 
 
-def _open(address: str) -> None:
+def open_page(address: str) -> None:
     """In a thread: a browser for terminals keeps whoever opened it waiting."""
     import threading
     import webbrowser

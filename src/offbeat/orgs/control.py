@@ -5,7 +5,7 @@ certificate. An error at the other side arrives as the same type, in words that 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -242,6 +242,12 @@ class Predicted(Packet, frozen=True):
     probabilities: list[float] | None
     classes: list[Any] | None
     without: list[str]
+
+    def rows(self, ids: Sequence[str]) -> Iterator[tuple[str, float | None, float | None]]:
+        """(id, score, probability); a row that not all parties know has neither."""
+        chances: Sequence[float | None] = self.probabilities or [None] * len(ids)
+        for id_, score, known, chance in zip(ids, self.scores, self.known, chances, strict=True):
+            yield (id_, score, chance) if known else (id_, None, None)
 
 
 class ScoringKey(Packet, frozen=True):

@@ -97,7 +97,7 @@ class Hub:
         return False
 
 
-class _Headers:
+class Headers:
     """On every answer, also that to a wrong address."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -165,7 +165,7 @@ def live_app(folder: Path, look_s: float = LOOK_S) -> Starlette:
 
     app = Starlette(
         routes=[Route("/", page), Route("/events", events), Route("/state", state), Route("/report", report)],
-        middleware=[Middleware(_Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)],
+        middleware=[Middleware(Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)],
         lifespan=following,
     )
     app.state.hub = hub

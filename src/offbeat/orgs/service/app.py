@@ -19,7 +19,7 @@ from offbeat.metrics.prometheus import CONTENT_TYPE, Family, by, metrics_text, s
 from offbeat.orgs.control import Predicted, ScoreRows, Status
 from offbeat.orgs.own_daemon import OwnDaemon
 from offbeat.orgs.party_config import Home
-from offbeat.orgs.service.batches import ROWS_IN_PART, Batches, State, scored_rows
+from offbeat.orgs.service.batches import ROWS_IN_PART, Batches, State
 from offbeat.orgs.service.callers import Caller, CallersFile, Quotas, TooMuch
 from offbeat.orgs.service.gathering import Crowded, Gathering
 from offbeat.orgs.service.openapi import ONCE_MOST, openapi, page
@@ -84,7 +84,7 @@ class Service:
         ids = _ids_of(await _body(request))
         left = self.quotas.take(caller, len(ids))
         answer = await self.gathering.scores(ids)
-        rows = [{"id": id_, "score": score, "probability": chance} for id_, score, chance in scored_rows(ids, answer)]
+        rows = [{"id": id_, "score": score, "probability": chance} for id_, score, chance in answer.rows(ids)]
         self.seconds.append(time.perf_counter() - begin_s)
         return _json({**self._model(answer.classes), "rows": rows, "rows_left_today": left})
 

@@ -16,7 +16,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -201,13 +201,6 @@ def csv_of(ids: list[str], answer: Predicted) -> bytes:
     """One line for each id; a row that not all parties know has no score."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(
-        ["" if cell is None else cell for cell in row] for row in scored_rows(ids, answer)
+        ["" if cell is None else cell for cell in row] for row in answer.rows(ids)
     )
     return text.getvalue().encode()
-
-
-def scored_rows(ids: list[str], answer: Predicted) -> Iterator[tuple[str, float | None, float | None]]:
-    """(id, score, probability)."""
-    chances: Sequence[float | None] = answer.probabilities or [None] * len(ids)
-    for id_, score, known, chance in zip(ids, answer.scores, answer.known, chances, strict=True):
-        yield (id_, score, chance) if known else (id_, None, None)

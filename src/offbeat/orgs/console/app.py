@@ -1,0 +1,136 @@
+"""The console's routes. It listens on loopback, and every route but the entry asks for the cookie that the entry gives.
+
+GET  /enter?token=...    the address that `offbeat party console` prints: a cookie, and on to the page
+GET  /                   the page;  GET /state: its parts
+GET  /runs/RUN/report    the report of a run
+POST /decide, /stop, /score
+"""
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import parse_qs
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from offbeat.errors import BadInput, OffbeatError
+from offbeat.orgs.console.overview import Watching
+from offbeat.orgs.console.page import console_page, parts_of, policy
+from offbeat.orgs.control import Decide, Stop
+from offbeat.orgs.party_config import Home
+from offbeat.report.live_server import HOSTS, REPORT_POLICY, Headers
+
+COOKIE = "offbeat-console"
+FORM_BYTES_MOST = 2**16
+IDS_MOST = 1000
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+def console_app(home: Home, token: str) -> Starlette:
+    watching = Watching(home)
+
+    async def enter(request: Request) -> Response:
+        if not hmac.compare_digest(request.query_params.get("token", "").encode(), token.encode()):
+            return PlainTextResponse("The address that `offbeat party console` printed has the right token.", 403)
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        return answer
+
+    async def page(_: Request) -> Response:
+        seen = await asyncio.to_thread(watching.look)
+        headers = {
+            "content-security-policy": f"{policy()}; frame-ancestors 'none'",
+            "referrer-policy": "same-origin",  # with "no-referrer" the browser would hide where a form comes from
+        }
+        return Response(console_page(seen), media_type="text/html", headers=headers)
+
+    async def state(_: Request) -> Response:
+        seen = await asyncio.to_thread(watching.look)
+        parts = {name: str(body) for name, body in parts_of(seen).items()}
+        told = {"parts": parts, "waiting": len(seen.proposals)}
+        return Response(msgspec.json.encode(told), media_type="application/json")
+
+    async def report(request: Request) -> Response:
+        content = await asyncio.to_thread(watching.report, request.path_params["run"])
+        if content is None:
+            return PlainTextResponse("There is no report of such a run.", 404)
+        return Response(content, media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
+
+    async def decide(request: Request) -> Response:
+        form = await _form(request)
+        if form.get("decision") not in ("accept", "refuse"):
+            raise BadInput("expected a decision: accept or refuse.")
+        wanted = Decide(form["run"], form["decision"] == "accept", form.get("by", ""), form.get("reason", ""))
+        await asyncio.to_thread(watching.daemon.ask, wanted)
+        return RedirectResponse("/#proposals-section", 303)
+
+    async def stop(request: Request) -> Response:
+        await asyncio.to_thread(watching.daemon.ask, Stop((await _form(request))["run"]))
+        return RedirectResponse("/#running-section", 303)
+
+    async def score(request: Request) -> Response:
+        form = await _form(request)
+        ids = [one for line in form.get("ids", "").splitlines() for part in line.split(",") if (one := part.strip())]
+        if not 0 < len(ids) <= IDS_MOST:
+            raise BadInput(f"expected 1 to {IDS_MOST} ids; `offbeat predict` takes more.")
+        await asyncio.to_thread(watching.predict, form["run"], ids)
+        return RedirectResponse("/#scores-section", 303)
+
+    @asynccontextmanager
+    async def running(_: Starlette) -> AsyncIterator[None]:
+        yield
+        watching.daemon.close()
+
+    def known(answer: Answer) -> Answer:
+        return _known(answer, token)
+
+    return Starlette(
+        routes=[
+            Route("/enter", enter),
+            Route("/", known(page)),
+            Route("/state", known(state)),
+            Route("/runs/{run}/report", known(report)),
+            Route("/decide", known(decide), methods=["POST"]),
+            Route("/stop", known(stop), methods=["POST"]),
+            Route("/score", known(score), methods=["POST"]),
+        ],
+        middleware=[Middleware(Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)],
+        lifespan=running,
+    )
+
+
+def _known(answer: Answer, token: str) -> Answer:
+    """Whoever has the cookie, from this page and no other; foreseen failures become one sentence."""
+
+    async def answered(request: Request) -> Response:
+        shown = request.cookies.get(COOKIE, "")
+        if not hmac.compare_digest(shown.encode(), token.encode()):
+            return PlainTextResponse("Open the address that `offbeat party console` printed.", 403)
+        origin = request.headers.get("origin", "null" if request.method == "POST" else "")
+        if request.method == "POST" and origin != f"{request.url.scheme}://{request.headers.get('host', '')}":
+            return PlainTextResponse("This form came from another page.", 403)
+        try:
+            return await answer(request)
+        except OffbeatError as problem:
+            return PlainTextResponse(f"{problem}\n\nGo back to the page to see how things stand.", 400)
+
+    return answered
+
+
+async def _form(request: Request) -> dict[str, str]:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > FORM_BYTES_MOST:
+            raise BadInput(f"a form has at most {FORM_BYTES_MOST} bytes.")
+    form = {name: values[0] for name, values in parse_qs(body.decode(errors="replace")).items()}
+    if "run" not in form:
+        raise BadInput("expected the name of a run.")
+    return form

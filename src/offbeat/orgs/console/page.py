@@ -1,0 +1,304 @@
+"""The console's page: a frame that is sent once, and parts that are made anew when something has changed."""
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+
+from offbeat.orgs.console.overview import Overview, Proposal, Scores
+from offbeat.orgs.control import RunStatus
+from offbeat.report import numbers
+from offbeat.report.charts import Series, legend, line_chart
+from offbeat.report.html import Markup, asset, page_of, policy_of, section, style_of, table, tag
+from offbeat.report.page import header
+
+SCORES_SHOWN = 200
+SOON_DAYS = 30
+CHART_FROM_S = 60.0  # uses within a minute would be one upright line
+SECTIONS = (
+    ("proposals", "Waiting for you"),
+    ("running", "Under way"),
+    ("finished", "Ended"),
+    ("scores", "Score rows"),
+    ("ledgers", "What was given"),
+    ("policy", "Policy"),
+    ("peers", "Peers"),
+)
+
+
+@cache
+def _style() -> str:
+    return style_of("page.css", "live.css") + _own("console.css")
+
+
+@cache
+def _script() -> str:
+    return asset("theme.js") + _own("console.js")
+
+
+def _own(name: str) -> str:
+    return files("offbeat.orgs.console").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def policy() -> str:
+    """What the page may do: its own script, and questions and forms to the server that it came from."""
+    return policy_of(_style(), _script(), "; connect-src 'self'").replace("form-action 'none'", "form-action 'self'")
+
+
+def console_page(seen: Overview) -> str:
+    parts = {name: tag("div", body, id=name) for name, body in parts_of(seen).items()}
+    return page_of(
+        f"{seen.party}: console",
+        _style(),
+        _script(),
+        policy(),
+        header(
+            f"{seen.party}: console",
+            parts["daemon"],
+            tag("p", "", id="connection", class_="bad", role="status", hidden=True),
+            tag("nav", *(tag("a", title, href=f"#{name}-section") for name, title in SECTIONS), aria_label="Sections"),
+        ),
+        tag("main", *(section(f"{name}-section", title, parts[name]) for name, title in SECTIONS)),
+        tag("noscript", tag("p", "Without scripts this page stays as it is: load it again to see what came since.")),
+    )
+
+
+def parts_of(seen: Overview) -> dict[str, Markup]:
+    return {
+        "daemon": _daemon(seen),
+        "proposals": _proposals(seen),
+        "running": _running(seen),
+        "finished": _finished(seen),
+        "scores": _scores(seen),
+        "ledgers": _ledgers(seen),
+        "policy": _policy(seen),
+        "peers": _peers(seen),
+    }
+
+
+# -- how the party stands --------------------------------------------------------------------------------------------
+
+
+def _daemon(seen: Overview) -> Markup:
+    badge = tag("strong", "Daemon down" if seen.problem else "Daemon up", class_=f"badge {_mood(not seen.problem)}")
+    up = sum(peer.good for peer in seen.peers)
+    figures = [
+        ("Waiting for you", str(len(seen.proposals))),
+        ("Under way", str(sum(not run.ended and run.phase != "waiting" for run in seen.runs))),
+        ("Peers up", f"{up} of {len(seen.peers)}"),
+        ("Certificate", f"{seen.days_left} days left"),
+    ]
+    return tag(
+        "div",
+        tag("p", badge, " ", seen.problem or f"offbeat {seen.version}", class_="verdict"),
+        tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in figures), class_="figures"),
+    )
+
+
+def _peers(seen: Overview) -> Markup:
+    rows = [
+        (
+            peer.name,
+            peer.address or numbers.UNKNOWN,
+            tag("span", peer.standing, class_=_mood(peer.good)),
+            tag("span", f"{peer.days_left}", class_=_mood(peer.days_left > SOON_DAYS)),
+        )
+        for peer in seen.peers
+    ]
+    return table(("Party", "Address", "Now", "Days of its certificate"), rows, "Asked every quarter of a minute", (3,))
+
+
+def _mood(good: bool) -> str:
+    return "good" if good else "bad"
+
+
+# -- proposals -------------------------------------------------------------------------------------------------------
+
+
+def _proposals(seen: Overview) -> Markup:
+    if not seen.proposals:
+        how = (
+            "Proposals that the policy allows will wait here."
+            if seen.by_hand
+            else 'The policy decides alone. With approve = "by hand" under [policy], proposals wait here for you.'
+        )
+        return tag("p", f"Nothing waits. {how}", class_="quiet")
+    return tag("div", *(_proposal(one) for one in seen.proposals))
+
+
+def _proposal(one: Proposal) -> Markup:
+    job = one.job
+    facts = (
+        f"{one.initiator} proposes the job “{job.name}” to {_listed(job.parties)}: {job.method.algorithm}, at most "
+        f"{job.method.passes:g} passes, labels at {_listed(job.labels_at)}."
+    )
+    against = [tag("li", f"Your policy does not allow it any more: {reason}.") for reason in one.objections]
+    return tag(
+        "article",
+        tag("h3", one.run),
+        tag("p", facts),
+        tag("ul", *against, class_="warnings") if against else "",
+        tag("div", _list("Who would learn what", one.told), _list("What it would cost you", one.costs), class_="two"),
+        tag(
+            "form",
+            tag("input", type="hidden", name="run", value=one.run),
+            tag("label", "Your name ", tag("input", name="by", required=True, maxlength=200, autocomplete="name")),
+            tag("label", "Reason ", tag("input", name="reason", maxlength=1000)),
+            tag("span", tag("button", "Accept", name="decision", value="accept", class_="yes"),
+                tag("button", "Refuse", name="decision", value="refuse", class_="no")),
+            method="post", action="decide", class_="decide", aria_label=f"Decide about {one.run}",
+        ),
+        class_="card",
+    )  # fmt: skip
+
+
+def _list(title: str, lines: Sequence[str]) -> Markup:
+    return tag("div", tag("h4", title), tag("ul", *(tag("li", line) for line in lines)))
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+def _running(seen: Overview) -> Markup:
+    going = [run for run in seen.runs if not run.ended and run.phase != "waiting"]
+    if not going:
+        return tag("p", "No run is under way.", class_="quiet")
+    return tag("div", *(_going(seen, run) for run in going))
+
+
+def _going(seen: Overview, run: RunStatus) -> Markup:
+    job, passes = seen.jobs.get(run.run), run.progress.get("passes")
+    parts = [tag("h3", run.run), tag("p", tag("strong", run.phase, class_="badge going"), " ", _progress_text(run))]
+    if job is not None and isinstance(passes, int | float):
+        most = job.method.passes
+        bar = tag("progress", max=most, value=min(float(passes), most), aria_label="Passes done")
+        parts.append(tag("p", bar, f" {passes:.1f} of at most {most:g} passes", class_="far"))
+    curve = seen.curves.get(run.run, [])
+    if len(curve) > 1:
+        chart = line_chart([Series("certified bound", curve)], "passes", "certified bound", log=True)
+        parts.append(tag("figure", chart, class_="small"))
+    stop = tag("form", tag("input", type="hidden", name="run", value=run.run), tag("button", "Stop this run"),
+               method="post", action="stop", aria_label=f"Stop {run.run}")  # fmt: skip
+    return tag("article", *parts, stop, class_="card")
+
+
+def _progress_text(run: RunStatus) -> str:
+    waiting = run.progress.get("awaiting") if run.phase == "accepted" else None
+    if waiting:
+        return f"The owners of {_listed(waiting)} have not decided yet."
+    known = {key: run.progress.get(key) for key in ("rows", "objective", "gap")}
+    words = {"rows": "common rows", "objective": "objective", "gap": "certified within"}
+    shown = [f"{words[key]} {numbers.short(value)}" for key, value in known.items() if isinstance(value, int | float)]
+    return f"Led by {run.initiator}. {', '.join(shown).capitalize()}{'.' if shown else ''}"
+
+
+def _finished(seen: Overview) -> Markup:
+    ended = [run for run in reversed(seen.runs) if run.ended]
+    if not ended:
+        return tag("p", "No run has ended yet.", class_="quiet")
+    rows = [
+        (
+            run.run,
+            run.initiator,
+            tag("span", run.verdict or run.phase, class_=_mood(run.phase == "done"), title=run.reason),
+            ", ".join(f"{name.removeprefix('test_')} {value:.4g}" for name, value in run.metrics.items())
+            or (numbers.UNKNOWN if run.phase == "done" else run.reason),
+            tag("a", "report", href=f"runs/{run.run}/report") if run.phase == "done" else numbers.UNKNOWN,
+        )
+        for run in ended
+    ]
+    return table(("Run", "Led by", "Verdict", "Test scores, or why not", "Page"), rows, "The newest first")
+
+
+def _scores(seen: Overview) -> Markup:
+    able = [run.run for run in reversed(seen.runs) if run.phase == "done" or (run.ended and run.kept)]
+    if not able:
+        return tag("p", "Rows can be scored once a run has ended well.", class_="quiet")
+    form = tag(
+        "form",
+        tag("label", "Run ", tag("select", *(tag("option", name, value=name) for name in able), name="run")),
+        tag("label", "Ids, one a line or with commas between ",
+            tag("textarea", name="ids", rows=2, required=True, maxlength=20000)),
+        tag("button", "Score together with the others"),
+        method="post", action="score", class_="decide", aria_label="Score rows",
+    )  # fmt: skip
+    return tag("div", form, _last_scores(seen.scores) if seen.scores is not None else "")
+
+
+def _last_scores(scores: Scores) -> Markup:
+    if scores.answer is None:
+        return tag("p", scores.problem, class_="bad", role="status")
+    rows = [
+        (id_, "not known to all" if score is None else numbers.short(score, 6), numbers.short(chance))
+        for id_, score, chance in scores.answer.rows(scores.ids)
+    ][:SCORES_SHOWN]
+    caption = f"{len(rows)} of {len(scores.ids)} rows by {scores.run}; every party has counted them"
+    return tag("div", table(("Id", "Score", "Probability"), rows, caption, (1, 2)), class_="gap")
+
+
+# -- ledgers and policy ----------------------------------------------------------------------------------------------
+
+
+def _ledgers(seen: Overview) -> Markup:
+    parts = [_rows_given(seen), _epsilon(seen)]
+    if seen.decisions:
+        rows = [
+            (line["at"], line["run"], "accepted" if line["accepted"] else "refused", line["by"], line["reason"])
+            for line in reversed(seen.decisions)
+        ]
+        parts.append(table(("When", "Run", "Decision", "By", "Reason"), rows, "Decisions by hand"))
+    return tag("div", *parts)
+
+
+def _rows_given(seen: Overview) -> Markup:
+    if not seen.uses.total:
+        return tag("p", "No row of yours has entered a sum yet.", class_="quiet")
+    askers = sorted(seen.uses.total)
+    rows = [(asker, numbers.count(seen.uses.total[asker])) for asker in askers]
+    lines = [Series(asker, seen.uses.points[asker], tone) for tone, asker in enumerate(askers)]
+    given = table(("Asked by", "Uses of rows"), rows, "How often rows of yours have entered a sum, by who asked", (1,))
+    if max(line.points[-1][0] for line in lines) < CHART_FROM_S:
+        return given
+    chart = line_chart(lines, "time_s", "uses of rows so far", log=False, along="time since the first use")
+    names = legend([(asker, tone) for tone, asker in enumerate(askers)]) if len(askers) > 1 else ""
+    return tag(
+        "div",
+        given,
+        tag("figure", names, chart),
+        class_="two",
+    )
+
+
+def _epsilon(seen: Overview) -> Markup:
+    if seen.epsilon is None:
+        return tag("p", "There is no privacy budget: the policy has no epsilon.", class_="quiet")
+    meters = [
+        tag(
+            "p",
+            tag(
+                "meter", f"{spent:g}", min=0, max=seen.epsilon, high=0.8 * seen.epsilon, value=min(spent, seen.epsilon)
+            ),
+            f" epsilon for {what}: {spent:g} of {seen.epsilon:g} spent, {seen.epsilon - spent:g} left",
+            class_="far",
+        )
+        for what, spent in seen.spent.items()
+    ]
+    return tag("div", *meters)
+
+
+def _policy(seen: Overview) -> Markup:
+    return tag(
+        "div",
+        tag("ul", *(tag("li", sentence) for sentence in seen.policy)),
+        tag(
+            "p",
+            "It stands in ",
+            tag("code", seen.policy_file),
+            "; what is changed there holds at once.",
+            class_="quiet",
+        ),
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

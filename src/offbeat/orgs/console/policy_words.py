@@ -1,0 +1,80 @@
+"""A policy in sentences, and what one proposal would cost under it."""
+
+from collections.abc import Callable
+
+from offbeat.jobs.organisations import Job, wanted_of
+from offbeat.orgs.policy import Names, Policy, told_labels
+
+
+def sentences(policy: Policy, has_labels: bool) -> list[str]:
+    """What this party agrees to, one sentence for each thing; what nobody may do is said too."""
+    return [*_about_jobs(policy), *_about_rows(policy, has_labels), *_about_limits(policy)]
+
+
+def _about_jobs(policy: Policy) -> list[str]:
+    by_hand = "What the policy allows waits until its owner accepts it by hand."
+    at_once = "What the policy allows is accepted at once, without asking its owner."
+    return [
+        f"It takes part in {_jobs(policy.jobs)}, proposed by its owner or by {_who(policy.initiators)}.",
+        by_hand if policy.approve == "by hand" else at_once,
+        f"It works with {_who(policy.peers, 'nobody')}; at least {policy.parties_least} parties take part.",
+        f"The matching of ids may be led by {_who(policy.leaders)}.",
+        f"Methods: {', '.join(policy.methods)}. Sums are hidden by: {', '.join(policy.secure_sum)}. "
+        f"At most {policy.passes_most:g} passes.",
+    ]
+
+
+def _about_rows(policy: Policy, has_labels: bool) -> list[str]:
+    takes = "It takes derivatives, which tell it others' labels." if policy.derivatives else "It takes no derivatives."
+    never = f"Columns that are never used: {', '.join(policy.columns_never)}."
+    return [
+        f"At least {policy.rows_least:,} common training rows; nobody may bring more than {policy.ids_ratio_most:g} "
+        "times its ids.",
+        f"Its labels may be learned by {_who(policy.labels_for, 'nobody')}." if has_labels else takes,
+        never if policy.columns_never else "No column is kept out.",
+    ]
+
+
+def _about_limits(policy: Policy) -> list[str]:
+    end = ", also without a party that does not answer." if policy.predict_without else "."
+    budget = f"Its privacy budget over all jobs is epsilon = {policy.epsilon}; a job without noise is refused."
+    return [
+        f"Joint predictions may be asked for by its owner and {_who(policy.predictions_for)}, at most "
+        f"{policy.prediction_rows_most:,} rows in one question{end}",
+        f"A row may enter at most {policy.row_cap:,} sums, ever." if policy.row_cap else "Uses of a row have no cap.",
+        "It keeps no privacy budget." if policy.epsilon is None else budget,
+    ]
+
+
+def _jobs(names: Names) -> str:
+    if "any" in names or not names:
+        return "any job" if names else "no job"
+    return f"the job {names[0]}" if len(names) == 1 else f"the jobs {', '.join(names)}"
+
+
+def _who(names: Names, nobody: str = "nobody else") -> str:
+    return "everyone on the roster" if "any" in names else ", ".join(names) or nobody
+
+
+def costs(job: Job, me: str, policy: Policy, spent: Callable[[str, float], float]) -> list[str]:
+    """What accepting this job would cost this party, in sentences."""
+    what, epsilon = wanted_of(job, me)
+    if epsilon is None:
+        budget = f"It adds no noise to your {what}: nothing is counted against a privacy budget."
+    else:
+        limit = f" of {policy.epsilon:g}" if policy.epsilon is not None else ""
+        after = f"{spent(what, epsilon):g}{limit} would then be spent in all"
+        budget = f"It spends epsilon = {epsilon:g} on your {what}; {after}."
+    cap = f"your cap is {policy.row_cap:,}" if policy.row_cap else "you have set no cap"
+    rows = (
+        f"Each common row enters about {len(job.labels_at) * job.method.passes:,.0f} sums at most, plus surveys; {cap}."
+    )
+    learners = told_labels(job)
+    labels = (
+        [f"Your labels are told to {' and '.join(learners)}."]
+        if me in job.labels_at and learners
+        else [f"You would learn the labels of {' and '.join(job.labels_at)}."]
+        if me in learners
+        else []
+    )
+    return [*labels, budget, rows]
