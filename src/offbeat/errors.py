@@ -8,6 +8,7 @@
     ├── PeerFailed                  3   a party or peer failed, or was lost for good
     │   ├── UnexpectedEvent         3     a message that has no place in the protocol's table
     │   └── BadFrame                3     bytes that are not one of our messages
+    ├── DiskFull                    1   no room is left on this machine's disk
     └── Refused                     4   a bound was kept: budget, policy, range
         ├── OutOfRange              4     a share does not fit the fixed-point range
         ├── BudgetSpent             4     a release would pass the privacy budget
@@ -48,6 +49,10 @@ class UnexpectedEvent(PeerFailed):
 
 
 class BadFrame(PeerFailed):
+    pass
+
+
+class DiskFull(OffbeatError):
     pass
 
 

@@ -211,6 +211,9 @@ def party_serve(
     log_file: Annotated[
         Path | None, typer.Option("--log-file", help="Log into this file; ten full ones of 10 MB are kept.")
     ] = None,
+    drain: Annotated[
+        float, typer.Option(min=0.0, help="When asked to end, give runs so many seconds; others go on later.")
+    ] = 0.0,
 ) -> None:
     """Run the party's daemon until it is interrupted."""
     from offbeat.orgs.daemon import Daemon
@@ -226,10 +229,12 @@ def party_serve(
     daemon = Daemon(settings)
     address = daemon.start()
     say(f"'{daemon.home.name}' listens at {address}; roster {short(daemon.roster.hash)}. Ctrl-C ends.")
-    done = threading.Event()
+    done, hurry = threading.Event(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: done.set())
+        signal.signal(number, lambda *_: hurry.set() if done.is_set() else done.set())
     done.wait()
+    for run in daemon.drain(drain, hurry):
+        say(f"run {run} has not ended; it goes on when the daemon is started again.")
     daemon.stop()
 
 

@@ -5,7 +5,6 @@ ids it brings, and all begin. Each works through the run by itself, and reports 
 killed finds its runs again when it starts, and goes on with them; a run whose folder is damaged is set aside.
 """
 
-import json
 import logging
 import secrets
 import threading
@@ -32,6 +31,7 @@ from offbeat.orgs.durable import locked
 from offbeat.orgs.gauges import Gauges
 from offbeat.orgs.health import Health
 from offbeat.orgs.joint_scores import Answering, Asking
+from offbeat.orgs.left_runs import DAMAGED, read_left, set_aside
 from offbeat.orgs.letters import POLL_WITHIN_S, LetterFetching
 from offbeat.orgs.lines import Lines
 from offbeat.orgs.party_config import CONTROL_FILE, Home
@@ -39,6 +39,7 @@ from offbeat.orgs.policy import refuse_job
 from offbeat.orgs.post import Post
 from offbeat.orgs.predicting import Predictions
 from offbeat.orgs.pruning import prune
+from offbeat.orgs.room import refuse_without_room
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.run_names import RunNames, check_run_name
 from offbeat.orgs.runs import Run
@@ -54,7 +55,7 @@ PROPOSALS_OF_ONE = 3
 PROPOSAL_KEPT_S = 600.0
 CALLS_AT_ONCE: dict[type, int] = {control.Poll: 1, control.ScoreAsked: 16}
 COUNT_WITHIN_S = 300.0  # the party reads its table meanwhile
-DAMAGED = "damaged"
+DRAIN_LOOK_S = 0.2
 PEER_REQUEST_BYTES = 2**20
 WORD_PAUSE_S = 5.0
 AWAITED_TRIES = int(WAITING_KEPT_S / WORD_PAUSE_S)
@@ -77,7 +78,7 @@ class Daemon:
         self.runs: dict[str, Run] = {}
         self.damaged: dict[str, str] = {}  # runs that were set aside, and why
         self.address = ""
-        self._ready = False
+        self._ready = self._draining = False
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self.post = Post()
@@ -141,6 +142,15 @@ class Daemon:
             LetterFetching(self.caller, self._answer, self._ended).start()
         return self.address
 
+    def drain(self, within_s: float, hurry: threading.Event) -> list[str]:
+        """Begin nothing new, and give what is under way some time to end; what has not ended is returned. It goes on
+        when the daemon is started again."""
+        self._draining, end_s = True, time.monotonic() + within_s
+        for thread in list(self._threads.values()):
+            while thread.is_alive() and time.monotonic() < end_s and not hurry.is_set():
+                thread.join(DRAIN_LOOK_S)
+        return [run for run, thread in self._threads.items() if thread.is_alive()]
+
     def stop(self) -> None:
         self._ended.set()
         self.health.stop()
@@ -151,8 +161,10 @@ class Daemon:
 
     def _unready(self) -> str:
         """Why this daemon cannot work yet or any more; nothing if it can."""
-        if not self._ready or self._ended.is_set():
-            return "the daemon is being stopped" if self._ready else "the daemon is being started"
+        if self._draining or self._ended.is_set():
+            return "the daemon is being stopped"
+        if not self._ready:
+            return "the daemon is being started"
         try:
             self._check_certificate()
         except BadInput as problem:
@@ -194,30 +206,15 @@ class Daemon:
         if folder.name == DAMAGED:
             return None
         try:
-            state = json.loads((folder / "state.json").read_bytes())
-            reports = state.pop("reports")
-            job = job_from_text((folder / "job.toml").read_text(encoding="utf-8"), folder / "job.toml")
-            status = msgspec.convert(state, RunStatus)
-            if status.run != folder.name:
-                raise BadInput(f"its state.json is of run '{status.run}'")
-            if not status.ended and not (self.home.private / folder.name / "nonce").is_file():
-                raise BadInput("its secrets under private/ are gone")
+            status, reports, job = read_left(folder, self.home.private)
         except Exception as problem:
-            self._set_aside(folder, problem)
+            self.damaged[folder.name] = set_aside(folder, problem)
+            log.error("run %s was set aside: %s", folder.name, self.damaged[folder.name])
             return None
         run = self._new_run(status.run, job, status.initiator)
         run.status, run.reports = status, reports
         self.runs[run.run] = run
         return run
-
-    def _set_aside(self, folder: Path, problem: Exception) -> None:
-        aside = folder.parent / DAMAGED / f"{folder.name}-{secrets.token_hex(3)}"
-        aside.parent.mkdir(exist_ok=True, mode=0o700)
-        folder.rename(aside)
-        self.damaged[folder.name] = (
-            f"its folder is damaged ({type(problem).__name__}: {problem}) and was moved to {aside}"
-        )
-        log.error("run %s was set aside: %s", folder.name, self.damaged[folder.name])
 
     def _statuses(self) -> list[RunStatus]:
         lost = [RunStatus(run, "", "", "failed", "damaged", reason) for run, reason in self.damaged.items()]
@@ -411,6 +408,9 @@ class Daemon:
 
     def _refuse_crowd(self, initiator: str) -> None:
         """Proposals that never begin expire, and one initiator's cannot take all the room."""
+        if self._draining:
+            raise Refused(f"'{self.home.name}' is being stopped; ask again when it is back.")
+        refuse_without_room(self.home.runs, self.home.name)
         active = [run for run in self.runs.values() if not run.status.ended]
         for run in active:
             kept_s = {"accepted": PROPOSAL_KEPT_S, WAITING: WAITING_KEPT_S}.get(run.status.phase, inf)

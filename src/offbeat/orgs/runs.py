@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from offbeat.data.table import Table
-from offbeat.errors import OffbeatError, PeerFailed, Refused
+from offbeat.errors import DiskFull, OffbeatError, PeerFailed, Refused
 from offbeat.jobs.organisations import Job, wanted_of
 from offbeat.learning.scores import root_mean_square, two_class_metrics
 from offbeat.metrics.plain import json_text
@@ -35,6 +35,7 @@ from offbeat.orgs.durable import write_durably
 from offbeat.orgs.org_record import OwnRun, write_record
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_rows, refuse_sizes
+from offbeat.orgs.room import wait_for_room
 from offbeat.orgs.row_ledger import Counts, RowLedger, refuse_rows_over_cap
 from offbeat.orgs.rows import OwnRows, own_rows, write_model
 from offbeat.orgs.sessions import OwnSessions, ids_of
@@ -47,7 +48,7 @@ from offbeat.runtime.contract import Outcome
 from offbeat.runtime.grpc.identity import Identity, Roster, write_private
 from offbeat.runtime.grpc.options import SessionOptions
 from offbeat.runtime.grpc.server import Server
-from offbeat.runtime.grpc.session import Session
+from offbeat.runtime.grpc.session import DISK_FULL, Session
 
 log = logging.getLogger("offbeat.party")
 
@@ -101,8 +102,15 @@ class Run:
         """A folder that somebody has removed is not made again: half a run folder would be worse than none."""
         if (self.folder / "job.toml").is_file():
             content = {f: getattr(self.status, f) for f in self.status.__struct_fields__}
-            with suppress(FileNotFoundError):  # removed while we write
+            try:
                 write_durably(self.folder / "state.json", json_text({**content, "reports": self.reports}).encode())
+                return
+            except FileNotFoundError:  # removed while we write
+                pass
+            except OSError as problem:
+                if problem.errno not in DISK_FULL:
+                    raise
+                log.error("the state of run %s could not be written: the disk is full", self.run)
                 return
         if not self.status.ended:
             reason = f"the folder of run '{self.run}' was removed at '{self.home.name}' while it was under way"
@@ -184,7 +192,7 @@ class Run:
         """Align, train, test; what is done already is not done again."""
         facts = Facts()
         try:
-            verdict, reason, facts = self._steps()
+            verdict, reason, facts = self._steps_with_room()
             told, kind, phase = reason, "", "done" if ended_well(verdict) else "failed"
             phase = "stopped" if verdict == "stopped" else phase  # the others had heard of it before we did
         except Exception as problem:
@@ -213,6 +221,14 @@ class Run:
         foreseen = isinstance(cause, OffbeatError)
         what = f"{cause}" if foreseen else f"an unexpected {type(cause).__name__}: {cause}. The log has the traceback."
         return f"'{self.home.name}', while {self.status.phase}: {what}"
+
+    def _steps_with_room(self) -> tuple[str, str, Facts]:
+        """A full disk is a pause: the steps are taken up again as after a crash, once there is room."""
+        while True:
+            try:
+                return self._steps()
+            except DiskFull:
+                wait_for_room(self.home.runs, self.run, self.job.network.wait_s, lambda: self._stopped)
 
     def _steps(self) -> tuple[str, str, Facts]:
         accepted = self.own.kept("table")

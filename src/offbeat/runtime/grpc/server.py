@@ -107,6 +107,10 @@ class Server:
     def serve(self, run: str, session: Joinable) -> None:
         self._runs[run] = session
 
+    def withdraw(self, run: str) -> None:
+        """The run is not open here for a while; who calls for it calls again."""
+        self._runs.pop(run, None)
+
     def forget(self, run: str, verdict: str) -> None:
         """The run has ended here; who still calls for it is told how."""
         self._runs.pop(run, None)

@@ -4,12 +4,14 @@ Streams put what came into the host's inbox, and the host hands each message to 
 silent, who comes back and when to give up is decided between two batches of events.
 """
 
+import errno
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from offbeat.errors import BadInput, OffbeatError, PeerFailed
+from offbeat.errors import BadInput, DiskFull, OffbeatError, PeerFailed
 from offbeat.message.codec import Codec
 from offbeat.party.contract import END, Finish, Message, Party, PartyName, Woken
 from offbeat.runtime.contract import Outcome
@@ -22,6 +24,7 @@ from offbeat.runtime.grpc.peer_monitor import REASON, PeerMonitor
 from offbeat.runtime.grpc.server import Server
 from offbeat.runtime.host import NO_DELAY, HostOptions, Letter, PartyHost, Watch
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TICK_S = 0.25
 _HURRY_S = 2.0
 _FAILED = "failed"
@@ -127,6 +130,9 @@ class Session:
         except OffbeatError as problem:
             failure = problem
         except Exception as problem:
+            if isinstance(problem, OSError) and problem.errno in DISK_FULL:
+                self._vanish()
+                raise DiskFull(f"no room is left for the log of run '{self.run_name}'.") from problem
             failure = OffbeatError(f"'{self.party.name}' failed in run '{self.run_name}': {problem!r}")
             failure.__cause__ = problem
         self._leave(failure)
@@ -172,6 +178,17 @@ class Session:
 
     def _trouble(self, peer: PartyName) -> str:
         return next((dialer.trouble for dialer in self._dialers if dialer.peer.name == peer), "")
+
+    def _vanish(self) -> None:
+        """Go without a word, as in a crash: the log is whole up to its last record, and another session goes on."""
+        for dialer in self._dialers:
+            dialer.stop()
+        for channel in self.channels.values():
+            channel.close()
+        if self.server is not None:
+            self.server.withdraw(self.run_name)
+        with suppress(OSError):
+            self.host.close()
 
     def _leave(self, failure: OffbeatError | None) -> None:
         """Let the peers have what is still theirs, within bounds, and say goodbye."""

@@ -1,0 +1,106 @@
+"""Daemons over the years: full disks, ends that wait, and what is not done twice."""
+
+import errno
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra 'grpc'")
+
+from town import NAMES, Town, job, serve, wait_until
+
+from offbeat.errors import Refused
+from offbeat.orgs import control, room
+from offbeat.runtime.eventlog import EventLog
+
+
+def test_a_full_disk_pauses_a_run_and_loses_nothing(
+    town: Town, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    town.open()
+    reference = town.ended("bank", town.submit(job(target=1e-9)))
+    monkeypatch.setattr(room, "LOOK_EVERY_S", 0.01)
+    flush, free, fits = EventLog.flush, room.free_bytes, [30]
+    looks: list[int] = []
+
+    def filling(log: EventLog) -> None:
+        if "/shop/" in str(log.path) and "/events/" in str(log.path) and fits[0] > -1:
+            fits[0] -= 1
+            if fits[0] == 0:
+                log._pending.clear()
+                raise OSError(errno.ENOSPC, "No space left on device")
+        flush(log)
+
+    def little(folder: Any) -> int:
+        if fits[0] <= 0 and len(looks) < 5:
+            looks.append(0)
+            return 0
+        return free(folder)
+
+    monkeypatch.setattr(EventLog, "flush", filling)
+    monkeypatch.setattr(room, "free_bytes", little)
+    run = town.submit(job(target=1e-9))
+    statuses = {name: town.ended(name, run) for name in NAMES}
+    assert {status.phase for status in statuses.values()} == {"done"}
+    assert fits[0] == -1 or len(looks) == 5
+    assert f"run {run} is paused" in caplog.text and f"run {run} goes on" in caplog.text
+    assert statuses["bank"].metrics["test_auc"] == pytest.approx(reference.metrics["test_auc"], abs=1e-6)
+
+
+def test_a_disk_that_stays_full_ends_the_run_with_a_verdict(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    town.open()
+    monkeypatch.setattr(room, "LOOK_EVERY_S", 0.01)
+    flush, full = EventLog.flush, threading.Event()
+
+    def filling(log: EventLog) -> None:
+        if "/shop/" in str(log.path) and "/events/" in str(log.path):
+            full.set()
+            log._pending.clear()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush(log)
+
+    monkeypatch.setattr(EventLog, "flush", filling)
+    free = room.free_bytes
+    monkeypatch.setattr(room, "free_bytes", lambda folder: 0 if full.is_set() else free(folder))
+    monkeypatch.setattr("offbeat.orgs.runs.wait_for_room", lambda f, r, w, s: room.wait_for_room(f, r, 0.05, s))
+    run = town.submit(job())
+    assert "has been full for" in town.ended("shop", run).reason
+    assert "DiskFull" in town.ended("bank", run).reason
+    with pytest.raises(Refused, match="'bank' has too little room"):
+        town.submit(job())
+
+
+def test_sigterm_waits_for_runs_and_begins_nothing_new(town: Town) -> None:
+    town.open()
+    bank = town.daemons["bank"]
+    run = town.submit(job(target=1e-6))
+    left: list[list[str]] = []
+    draining = threading.Thread(target=lambda: left.append(bank.drain(60.0, threading.Event())))
+    draining.start()
+    wait_until(lambda: bank._draining)
+    with pytest.raises(Refused, match="is being stopped"):
+        town.submit(job())
+    assert bank.health.answer("/readyz")[0] == 503
+    draining.join()
+    assert left == [[]] and town.ended("bank", run).phase == "done"
+
+
+def test_a_second_signal_ends_the_wait_and_the_run_goes_on_later(town: Town) -> None:
+    for name in NAMES:
+        town.settings(name, passes_most="1e9")
+    town.open()
+    run = town.submit(job(target=1e-300, passes=1e6))
+    wait_until(lambda: "passes" in town.daemons["shop"].runs[run].status.progress)
+    hurry = threading.Event()
+    hurry.set()
+    assert town.daemons["shop"].drain(60.0, hurry) == [run]
+    town.ask("bank", control.Stop(run))
+    assert town.ended("bank", run).phase == "stopped"
+
+
+def test_a_daemon_in_a_process_of_its_own_ends_on_sigterm(town: Town) -> None:
+    child = serve(town, "shop")
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(30) == 0
