@@ -11,6 +11,7 @@ SEED ?=
 PROFILE ?=
 METHOD ?=
 BENCH ?=
+JOBS ?= 1000
 EXTRAS := dev,deep,grpc,mqtt,ray,web
 TORCH := torch==2.13.0
 
@@ -136,6 +137,10 @@ examples: $(FULL)  ## run every example
 .PHONY: orgs
 orgs: $(FULL)  ## three organisations on this machine: keys, alignment, training, prediction, report
 	$(PY) examples/three_organisations
+
+.PHONY: soak
+soak: $(FULL)  ## JOBS=1000 short jobs and ten times as many scores, with daemons killed at random (hours)
+	OFFBEAT_SOAK_JOBS=$(JOBS) $(PYTEST) tests/transport/test_soak.py
 
 .PHONY: bench
 bench: $(FULL)  ## BENCH=name: one side-by-side benchmark; without a name, the list of them

@@ -13,6 +13,8 @@ from town import NAMES, Town, job, serve, wait_until
 
 from offbeat.errors import Refused
 from offbeat.orgs import control, room
+from offbeat.orgs.party_config import read_home
+from offbeat.orgs.replay import replay_own
 from offbeat.runtime.eventlog import EventLog
 
 
@@ -104,3 +106,44 @@ def test_a_daemon_in_a_process_of_its_own_ends_on_sigterm(town: Town) -> None:
     child = serve(town, "shop")
     child.send_signal(signal.SIGTERM)
     assert child.wait(30) == 0
+
+
+# -- alignments -------------------------------------------------------------------------------------------------------
+
+
+def kinds(town: Town, name: str, run: str) -> set[str]:
+    return set(town.daemons[name].runs[run]._sent["align"])
+
+
+def test_an_alignment_is_reused_while_no_table_changes(town: Town) -> None:
+    town.open()
+    one = town.submit(job(target=1e-9))
+    told = [town.ended(name, one) for name in NAMES]
+    second = town.submit(job(target=1e-9))
+    again = [town.ended(name, second) for name in NAMES]
+    assert {status.phase for status in (*told, *again)} == {"done"}
+    assert "Blinded" in kinds(town, "bank", one) and "Blinded" not in kinds(town, "bank", second)
+    assert "Answered" not in kinds(town, "shop", second)
+    assert again[0].metrics["test_auc"] == pytest.approx(told[0].metrics["test_auc"], abs=1e-6)
+    for name in NAMES:
+        salts = {(town.folder / name / "private" / run / "salt").read_bytes() for run in (one, second)}
+        assert len(salts) == 2  # tokens of one run say nothing in another
+        assert replay_own(read_home(town.folder / name), second, verify=True)["same"]
+    assert f"run '{one}'" in (town.folder / "shop" / "runs" / second / "record.json").read_text()
+
+    table = town.folder / "shop" / "table.csv"
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join([lines[0], *reversed(lines[1:])]) + "\n")
+    third = town.submit(job(target=1e-9))
+    assert {town.ended(name, third).phase for name in NAMES} == {"done"}
+    assert "Blinded" in kinds(town, "bank", third)
+
+
+def test_an_initiator_cannot_name_an_alignment_that_a_party_has_not_kept(town: Town) -> None:
+    town.open()
+    bank, run = town.daemons["bank"], f"credit-{'0' * 6}"
+    bank.caller.call("shop", control.Propose(run, job().text, b"s" * 32))
+    counted = bank.caller.call("shop", control.Count(run))
+    assert isinstance(counted, control.Counted) and counted.aligned == ""
+    with pytest.raises(Refused, match="has kept no alignment of run 'credit-9'"):
+        bank.caller.call("shop", control.Begin(run, dict.fromkeys(NAMES, counted.ids), "credit-9"))

@@ -122,7 +122,7 @@ def test_a_table_that_changed_between_acceptance_and_start_is_refused(town: Town
     bank, wanted, name = town.daemons["bank"], short(), "credit-20260101-000000-aaaaaa"
     bank._agree(["shop", "telecom"], control.Propose(name, wanted.text, b"s" * 32))
     run = bank._accept(name, wanted, "bank", b"s" * 32)
-    run.begin_with({party: bank._counted(run, party) for party in NAMES})
+    run.begin_with({party: bank._counted(run, party).ids for party in NAMES})
     resorted(town.folder / "telecom" / "table.csv")
     bank._lead(run)
     for party in NAMES:

@@ -36,14 +36,20 @@ def data(
         print_json({"sets": rows})
         return
     found = [Path(row["where"]) for row in rows if Path(row["where"]).is_absolute()]
-    Console().print(rows_table([_narrow(row) for row in rows], whole=("name", "task", "where")))
+    console = Console()
+    console.print(rows_table([_narrow(row) for row in rows], whole=("name", "task", "where")))
+    for row in rows:
+        if row.get("stands_in_for"):
+            console.print(f"{row['name']} stands in for {row['stands_in_for']}.", highlight=False)
     for folder in dict.fromkeys(path.parent for path in found):
         say(f"Found in {folder}.")
 
 
 def _narrow(row: dict[str, Any]) -> dict[str, Any]:
     task = "2 classes" if row["task"] == "classification" else row["task"]
-    return {**row, "task": task, "where": "found" if Path(row["where"]).is_absolute() else row["where"]}
+    shown = {**row, "task": task, "where": "found" if Path(row["where"]).is_absolute() else row["where"]}
+    shown.pop("stands_in_for", None)
+    return shown
 
 
 def doctor(

@@ -54,10 +54,12 @@ class Count(Packet, frozen=True):
 
 
 class Begin(Packet, frozen=True):
-    """Begin; `ids` is what every party said it brings. Nobody may bring more."""
+    """Begin; `ids` is what every party said it brings. Nobody may bring more. `aligned`: the run whose alignment all
+    parties have kept, if there is one."""
 
     run: RunName
     ids: Sizes
+    aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
 class UnderWay(Packet, frozen=True):
@@ -184,15 +186,18 @@ class Done(Packet, frozen=True):
 
 
 class Counted(Packet, frozen=True):
-    """What a party has committed itself to: so many distinct ids, of the table as it is now."""
+    """What a party has committed itself to: so many distinct ids, of the table as it is now. `aligned`: the run from
+    which it has kept an alignment of the same parties by the same table; that the table is the same is told by it."""
 
     ids: Whole
+    aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
 class Begun(Packet, frozen=True):
-    """The run is under way, with these numbers of ids."""
+    """The run is under way, with these numbers of ids and this alignment."""
 
     ids: Sizes
+    aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
 class Pong(Packet, frozen=True):

@@ -252,7 +252,7 @@ class Daemon:
         """The initiator may be away too: ask it until it answers. What it does not know will never begin."""
         answer = self._call(run.initiator, control.UnderWay(run.run))
         assert isinstance(answer, control.Begun)
-        run.begin_with(answer.ids)
+        run.begin_with(answer.ids, answer.aligned)
         self._begin(run)
 
     def _on_under_way(self, peer: str, request: control.UnderWay) -> Answer:
@@ -262,7 +262,7 @@ class Daemon:
         begun = run.own.kept("begun")
         if begun is None:
             raise PeerFailed(f"run '{run.run}' has not begun yet.")
-        return control.Begun(begun["ids"])
+        return control.Begun(begun["ids"], begun.get("aligned", ""))
 
     def _new_run(self, name: str, job: Job, initiator: str) -> Run:
         party = (self.home, self.identity, self.roster, self.server)
@@ -371,22 +371,24 @@ class Daemon:
         begun = run.own.kept("begun")
         if begun is None:
             counted = {name: self._counted(run, name) for name in run.job.parties}
-            if waiting := [name for name, ids in counted.items() if ids is None]:
+            if waiting := [name for name, one in counted.items() if one is None]:
                 raise StillWaiting(waiting)
-            run.begin_with({name: ids for name, ids in counted.items() if ids is not None})
+            told = {name: one for name, one in counted.items() if one is not None}
+            kept = {one.aligned for one in told.values()}
+            run.begin_with({name: one.ids for name, one in told.items()}, kept.pop() if len(kept) == 1 else "")
             begun = run.own.kept("begun")
             assert begun is not None
-        self._give_word(run, begun["ids"])
+        self._give_word(run, control.Begin(run.run, begun["ids"], begun.get("aligned", "")))
 
-    def _counted(self, run: Run, name: str) -> int | None:
+    def _counted(self, run: Run, name: str) -> control.Counted | None:
         """None: its owner has not decided yet."""
         if name == self.home.name:
-            return run.count()
+            return control.Counted(run.count(), run.reusable())
         answer = self._call(name, control.Count(run.run), COUNT_WITHIN_S)
         if isinstance(answer, control.Awaited):
             return None
         assert isinstance(answer, control.Counted)
-        return answer.ids
+        return answer
 
     def _on_count(self, peer: str, request: control.Count) -> Answer:
         run = self._of_initiator(request.run, peer)
@@ -394,7 +396,7 @@ class Daemon:
         if run.status.phase == WAITING:
             return control.Awaited()
         run.accepted_s = time.monotonic()  # it is still led
-        return control.Counted(run.count())
+        return control.Counted(run.count(), run.reusable())
 
     def _refuse(self, job: Job, initiator: str) -> None:
         """What can be known to be impossible before any data is read."""
@@ -455,25 +457,25 @@ class Daemon:
         self.runs[name] = run
         return run
 
-    def _give_word(self, run: Run, ids: dict[str, int]) -> None:
+    def _give_word(self, run: Run, word: control.Begin) -> None:
         """Tell everybody to begin, and begin; whoever cannot be told now is told while the others wait for it."""
-        untold = self._tell_to_begin(run, ids, [other for other in run.job.parties if other != self.home.name])
+        untold = self._tell_to_begin(run, word, [other for other in run.job.parties if other != self.home.name])
         self._begin(run)
         if untold:
-            threading.Thread(target=self._tell_late, args=(run, ids, untold), daemon=True).start()
+            threading.Thread(target=self._tell_late, args=(run, word, untold), daemon=True).start()
 
-    def _tell_late(self, run: Run, ids: dict[str, int], untold: list[str]) -> None:
+    def _tell_late(self, run: Run, word: control.Begin, untold: list[str]) -> None:
         for _ in self._tries(run):
-            untold = self._tell_to_begin(run, ids, untold)
+            untold = self._tell_to_begin(run, word, untold)
             if not untold:
                 return
 
-    def _tell_to_begin(self, run: Run, ids: dict[str, int], others: list[str]) -> list[str]:
+    def _tell_to_begin(self, run: Run, word: control.Begin, others: list[str]) -> list[str]:
         """Those who could not be reached. A party that will not begin ends the run for all."""
         untold = []
         for other in others:
             try:
-                self._call(other, control.Begin(run.run, ids))
+                self._call(other, word)
             except PeerFailed as problem:
                 log.warning("could not tell %s to begin run %s yet: %s", other, run.run, problem)
                 untold.append(other)
@@ -493,7 +495,7 @@ class Daemon:
         run = self._of_initiator(request.run, peer)
         if run.status.ended and run.run not in self._threads:
             raise Refused(f"run '{run.run}' has ended at '{self.home.name}' ({run.status.verdict}).")
-        run.begin_with(request.ids)
+        run.begin_with(request.ids, request.aligned)
         self._begin(run)
         return control.Done()
 

@@ -32,6 +32,7 @@ from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import ENDED_PHASES, Facts, Report, RunStatus, error_named
 from offbeat.orgs.discreet import Discreet, Withheld, for_kind, for_peers, printable
 from offbeat.orgs.durable import write_durably
+from offbeat.orgs.kept_alignments import KeptAlignments
 from offbeat.orgs.org_record import OwnRun, write_record
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_rows, refuse_sizes
@@ -76,6 +77,7 @@ class Run:
         self.run, self.job, self.initiator = run, job, initiator
         self.tables, self.ledger, self.privacy = tables, ledger, privacy
         self.own = OwnSessions(home, identity, run, job)
+        self.alignments = KeptAlignments(home.private)
         self.folder, self.private = self.own.folder, self.own.private
         self.status = RunStatus(run, job.name, initiator, "proposed")
         self.reports: dict[str, dict[str, Any]] = {}
@@ -152,16 +154,28 @@ class Run:
             write_checkpoint(self.private, "table", kept)
         return int(kept["ids"])
 
-    def begin_with(self, sizes: Mapping[str, int]) -> None:
-        """Take the numbers of ids that all parties brought; what this party brought must be among them."""
+    def reusable(self) -> str:
+        """The run from which this party has an alignment that still holds; nothing if it has none. What is offered is
+        kept for this run: another one may find a newer alignment meanwhile."""
+        accepted, offered = self.own.kept("table"), self.own.kept("offered")
+        if offered is None and accepted is not None:
+            offered = self.alignments.found(self.job, accepted["digest"]) or {"run": "", "rows": np.empty(0, np.int64)}
+            write_checkpoint(self.private, "offered", {"run": offered["run"], "rows": offered["rows"]})
+        return "" if offered is None else str(offered["run"])
+
+    def begin_with(self, sizes: Mapping[str, int], aligned: str = "") -> None:
+        """Take the numbers of ids that all parties brought; what this party brought must be among them. `aligned`: the
+        run whose alignment is taken over."""
         kept, begun = self.own.kept("table"), self.own.kept("begun")
         if begun is not None:
             return
         if kept is None or set(sizes) != set(self.job.parties) or sizes[self.home.name] != kept["ids"]:
             raise Refused(f"run '{self.run}' was to begin with other numbers of ids than '{self.home.name}' gave.")
         refuse_sizes(self.home.config.policy, self.home.name, sizes)
+        if aligned and aligned != self.reusable():
+            raise Refused(f"'{self.home.name}' has kept no alignment of run '{aligned}' that still holds.")
         least = self.home.config.policy.rows_least
-        write_checkpoint(self.private, "begun", {"ids": dict(sizes), "least": least})
+        write_checkpoint(self.private, "begun", {"ids": dict(sizes), "least": least, "aligned": aligned})
 
     def stop(self, verdict: str, reason: str, *, gently: bool = False) -> None:
         """End this run here, from any thread. Gently: a training of certified models is given time to end with the best
@@ -278,6 +292,8 @@ class Run:
         notes, sent = column.notes(self.home.name), self._sent["align"]
         aligned = {"rows": party.rows(), "tokens": list(party.joined), "notes": notes, "sent": sent}
         write_checkpoint(self.private, "alignment", aligned)
+        if not self.own.taken_over:
+            self.alignments.note(self.run, self.job, table.digest, party.rows())
         return aligned
 
     def _alignment_notes(self, table: Table, aligned: dict[str, Any]) -> tuple[str, ...]:
@@ -287,6 +303,11 @@ class Run:
         told = f"{shared} of the {len(table)} rows of '{who}' belong to {all_have}."
         if self.job.rows.align == "import":
             return (*aligned["notes"], f"{told} The order was imported; no ids were compared.")
+        if self.own.taken_over:
+            taken = (
+                f"The order is that of run '{self.own.taken_over}': no table has changed since, no ids were compared."
+            )
+            return (*aligned["notes"], f"{told} {taken}")
         learned = (
             f"Private set intersection told everybody how many ids each party has and which of its own ids all have, "
             f"and '{leader}' which of its own the parties asked before the last one share."

@@ -16,6 +16,7 @@ from offbeat.data.table import Table
 from offbeat.errors import BadData
 from offbeat.jobs.organisations import Job
 from offbeat.orgs.align_psi import Aligner
+from offbeat.orgs.kept_alignments import tokens_in_order
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.predict import Predictor, Scorer
 from offbeat.orgs.row_ledger import Counts
@@ -49,11 +50,21 @@ class OwnSessions:
     def kept(self, name: str) -> dict[str, Any] | None:
         return read_checkpoint(self.private, name)
 
+    @property
+    def taken_over(self) -> str:
+        """The run whose alignment this one uses; nothing if it makes its own."""
+        begun = self.kept("begun")
+        return str(begun.get("aligned", "")) if begun is not None else ""
+
     def aligner(self, column: IdColumn) -> Aligner:
         job, imported, begun = self.job, None, self.kept("begun")
         assert begun is not None, "a run begins with everybody's number of ids"
         if job.rows.align == "import":
             imported = imported_order(self.home, job, self.salt)
+        elif self.taken_over:
+            offered = self.kept("offered")
+            assert offered is not None, "an alignment that is taken over was offered by this party"
+            imported = tokens_in_order(column, offered["rows"])
         return Aligner(
             self.home.name,
             job.parties,

@@ -5,6 +5,7 @@ A chart is an image with a name and a description for those who do not see it. I
 script turns into a read-out under the pointer or the arrow keys.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -184,6 +185,7 @@ def _stroke_sample(tone: int) -> Markup:
 # -- bars: one row per party --------------------------------------------------------------------------------------
 
 _BAR_WIDTH, _BAR_LEFT, _BAR_RIGHT = 560, 118.0, 470.0
+_LETTER = 6.6  # about as wide as one of a note, a tick or the text inside a bar is
 TIME_PARTS = ("compute", "communicate", "wait")
 
 
@@ -201,7 +203,13 @@ def time_bars(rows: Sequence[tuple[str, tuple[float, float, float], str]], longe
         "; ".join(f"{name}: {_split_text(split)}" for name, split, _ in rows),
         bars,
         8 + height * len(rows) + 4,
+        max((across.at(sum(split)) + _note_width(note) for _, split, note in rows), default=0.0),
     )
+
+
+def _note_width(note: str) -> float:
+    """What a note at the end of a row takes, with the space before it."""
+    return 12 + _LETTER * len(note)
 
 
 def _split_text(split: tuple[float, float, float]) -> str:
@@ -218,10 +226,9 @@ def _time_bar(row: tuple[str, tuple[float, float, float], str], y: float, across
             continue
         hint = tag("title", f"{name}: {part} {numbers.seconds(value)}")
         pieces.append(tag("rect", hint, x=left, y=y, width=right - left, height=20, class_=f"part {part}"))
-        if right - left > 52:
-            pieces.append(
-                tag("text", numbers.seconds(value), x=(left + right) / 2, y=y + 14, class_=f"inside middle {part}")
-            )
+        text = numbers.seconds(value)
+        if right - left > _LETTER * len(text) + 6:
+            pieces.append(tag("text", text, x=(left + right) / 2, y=y + 14, class_=f"inside middle {part}"))
     label = tag("text", clipped(name), x=_BAR_LEFT - 8, y=y + 14, class_="row end")
     return tag("g", label, *pieces, tag("text", note, x=across.at(start) + 8, y=y + 14, class_="tick"))
 
@@ -233,13 +240,17 @@ def lag_rows(rows: Sequence[tuple[str, Sequence[int], str]]) -> Markup:
     height = 46.0 if len(rows) <= 8 else 30.0
     drawn = [_lag_row(row, 10 + index * height, width, height - 14) for index, row in enumerate(rows)]
     bottom = 10 + height * len(rows)
+    labels = [bucket_label(bucket) for bucket in range(buckets)]
+    every = max(1, math.ceil((_LETTER * max(map(len, labels)) + 6) / width))
     ticks = [
-        tag("text", bucket_label(bucket), x=_BAR_LEFT + (bucket + 0.5) * width, y=bottom + 8, class_="tick middle")
-        for bucket in range(buckets)
+        tag("text", label, x=_BAR_LEFT + (bucket + 0.5) * width, y=bottom + 8, class_="tick middle")
+        for bucket, label in enumerate(labels)
+        if bucket % every == 0
     ]
     name = tag("text", "lag, in versions", x=_BAR_RIGHT, y=bottom + 26, class_="name end")
     described = "; ".join(f"{name}: {note}" for name, _, note in rows)
-    return _bar_chart("Lag by party", described, [*drawn, *ticks, name], bottom + 34)
+    wide = max((_BAR_RIGHT + _note_width(note) for _, _, note in rows), default=0.0)
+    return _bar_chart("Lag by party", described, [*drawn, *ticks, name], bottom + 34, wide)
 
 
 def _lag_row(row: tuple[str, Sequence[int], str], y: float, width: float, height: float) -> Markup:
@@ -266,13 +277,14 @@ def _lag_row(row: tuple[str, Sequence[int], str], y: float, width: float, height
     return tag("g", label, *columns, rule, tag("text", note, x=_BAR_RIGHT + 8, y=base - 4, class_="tick"))
 
 
-def _bar_chart(title: str, described: str, parts: Sequence[Markup], height: float) -> Markup:
+def _bar_chart(title: str, described: str, parts: Sequence[Markup], height: float, width: float) -> Markup:
+    """`width` is what the longest row takes with its note: nothing may hang out of the picture."""
     return tag(
         "svg",
         tag("title", title),
         tag("desc", described),
         *parts,
-        viewBox=f"0 0 {_BAR_WIDTH} {height:.0f}",
+        viewBox=f"0 0 {max(_BAR_WIDTH, math.ceil(width))} {height:.0f}",
         class_="chart bars",
         role="img",
     )

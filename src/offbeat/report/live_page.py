@@ -15,8 +15,8 @@ from offbeat.report.html import Markup, asset, page_of, policy_of, section, styl
 from offbeat.report.layout import thin
 from offbeat.report.live import Standing, View
 from offbeat.report.page import header
+from offbeat.report.wording import CHIEFS
 
-CHIEFS = ("server", "cloud")  # VAFL's and the horizontal methods': everybody's updates are theirs too
 PARTIES_SHOWN = 100
 LOOKS_SHOWN = 12
 AXES: tuple[Axis, ...] = ("time_s", "passes")
@@ -88,7 +88,7 @@ def title_of(view: View) -> str:
     if view.now is None:
         return view.name
     seed = f", seed {view.now.seed}" if view.now.seed is not None else ""
-    count = f" with {len(view.now.parties)} parties" if view.now.parties else ""
+    count = f" with {wording.who(view.now.parties)}" if view.now.parties else ""
     return f"{view.now.algorithm}{count}, {view.now.runtime}{seed}"
 
 

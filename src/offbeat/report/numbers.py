@@ -3,6 +3,7 @@
 import math
 
 UNKNOWN = "–"
+ROUNDING_S = 1e-9  # what is left of a difference of two times
 
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 
@@ -25,7 +26,7 @@ def seconds(value: float | None) -> str:
     """A duration: 350 µs, 1.20 ms, 48.3 s, 2 min 05 s, 3 h 10 min."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    if value == 0:
+    if value < ROUNDING_S:
         return "0 s"
     if value < 1e-3:
         return f"{value * 1e6:.3g} µs"

@@ -23,6 +23,7 @@ from offbeat.report.charts import (
 from offbeat.report.html import Markup, document, folded, folded_json, section, table, tag
 from offbeat.report.timeline import timeline_view
 
+FAR = 20.0
 REPORT_FILE = "report.html"
 PARTIES_DRAWN = 16
 
@@ -115,7 +116,7 @@ def progress_of_one(record: RunRecord) -> Markup:
     """The best view first: distance to the optimum with its bound, else the objective; the rest folded away."""
     views = [
         _view(record, ("suboptimality", "gap"), log=True),
-        _view(record, ("objective",), log=False),
+        _view(record, ("objective",), log=_falls_far(record)),
         _view(record, ("test_metric",), log=False),
         _view(record, ("gradient_norm",), log=True),
     ]
@@ -123,10 +124,16 @@ def progress_of_one(record: RunRecord) -> Markup:
     if not drawn:
         return tag("p", "This run recorded no curve.", class_="quiet")
     if not _measured(record, "suboptimality") and _measured(record, "objective"):
-        first, rest = _view(record, ("objective",), log=False), [view for view in (views[0], *views[2:]) if view]
+        first, rest = views[1], [view for view in (views[0], *views[2:]) if view]
     else:
         first, rest = drawn[0], drawn[1:]
     return tag("div", first, folded("More curves", *rest) if rest else "")
+
+
+def _falls_far(record: RunRecord) -> bool:
+    """An objective that falls to a small part of its start would be an L on a linear axis."""
+    values = [value for _, value in points(record.curve, "time_s", "objective")]
+    return bool(values) and min(values) > 0 and max(values) > FAR * min(values)
 
 
 def _measured(record: RunRecord, quantity: Quantity) -> bool:

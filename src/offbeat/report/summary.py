@@ -16,7 +16,7 @@ from rich.text import Text
 from offbeat.metrics.record import PartyRecord, RunRecord
 from offbeat.report import numbers, wording
 
-NAME_WIDTH = 16  # names up to this long stay whole on a narrow terminal
+NAME_WIDTH = 8  # names up to this long stay whole on a narrow terminal
 PARTIES_LISTED = 24
 _WORDY = ("reveals", "remark", "adjacency")
 

@@ -1,12 +1,13 @@
 """The sentences that the page of text and the page for browsers share, so that they cannot disagree."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from offbeat.metrics.record import RunRecord
 from offbeat.party.verdicts import Mood, verdict_named
 from offbeat.report import numbers
 
+CHIEFS = ("server", "cloud")  # VAFL's and the horizontal methods': everybody's updates are theirs too
 _METRICS = {
     "test_auc": "Test AUC",
     "test_accuracy": "Test accuracy",
@@ -35,7 +36,14 @@ def title(record: RunRecord) -> str:
     if record.runtime == "grpc":  # an organisation's own side: its record knows the others by name alone
         count = len(record.options.get("parties", record.parties))
         return f"{record.algorithm} with {count} parties, as '{record.options.get('party', '')}' ran it"
-    return f"{record.algorithm} with {len(record.parties)} parties, {record.runtime}, {seed(record)}"
+    return f"{record.algorithm} with {who(record.parties)}, {record.runtime}, {seed(record)}"
+
+
+def who(names: Iterable[str]) -> str:
+    """How many take part; whoever leads them and has no data of its own is told apart."""
+    chiefs = [name for name in names if name in CHIEFS]
+    parties = f"{sum(name not in CHIEFS for name in names)} parties"
+    return f"{parties} and a {chiefs[0]}" if chiefs else parties
 
 
 def seed(record: RunRecord) -> str:

@@ -1,0 +1,50 @@
+"""Alignments that need not be made again: the same parties, the same leader, and nobody's table has changed.
+
+A party keeps the order of its own rows, with the digest of the table it was made from and the name of the run that made
+it. Where all parties name the same run, its order is taken as an imported one would be: under the new run's tokens, and
+with every party comparing every digest. If one of them names another or none, ids are matched anew.
+
+    private/alignments/<digest of parties and leader>    the last one of each; so many in all
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.jobs.organisations import Job
+from offbeat.orgs.tokens import IdColumn
+from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
+
+KEPT_MOST = 16
+
+
+class KeptAlignments:
+    def __init__(self, private: Path) -> None:
+        self._folder = private / "alignments"
+
+    def note(self, run: str, job: Job, table_digest: str, rows: NDArray[np.int64]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_checkpoint(self._folder, _key(job), {"run": run, "digest": table_digest, "rows": rows})
+        by_age = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        names = list(dict.fromkeys(path.name.split(".")[0] for path in reversed(by_age)))
+        for path in by_age:
+            if path.name.split(".")[0] in names[KEPT_MOST:]:
+                path.unlink()
+
+    def found(self, job: Job, table_digest: str) -> dict[str, Any] | None:
+        """`run` and `rows` of an alignment that still holds at this party."""
+        kept = read_checkpoint(self._folder, _key(job)) if job.rows.align == "psi" else None
+        return kept if kept is not None and kept["digest"] == table_digest else None
+
+
+def _key(job: Job) -> str:
+    return hashlib.sha256(repr((job.labels_at[0], sorted(job.parties))).encode()).hexdigest()[:32]
+
+
+def tokens_in_order(column: IdColumn, rows: NDArray[np.int64]) -> list[bytes]:
+    """The tokens of these rows of the table, under this run's salt."""
+    by_row = dict(zip(column.rows.tolist(), column.tokens, strict=True))
+    return [by_row[row] for row in rows.tolist()]
