@@ -91,7 +91,7 @@ class Gauges:
         with self._lock:
             lines, self._read_to = read_lines(self._daemon.ledger.folder / "history.jsonl", self._read_to)
             for line in lines:
-                self._used[str(line["asker"])] += int(line["sum"])
+                self._used[str(line["asker"])] += int(line.get("sum", 0))
             return self._used
 
     def _about_budget(self) -> list[Family]:
