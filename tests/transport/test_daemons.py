@@ -182,7 +182,7 @@ def test_predictions_keep_to_policy_and_cap(town: Town) -> None:
     # The rows' cap is over training and predictions together.
     ledger = RowLedger(read_home(town.folder / "shop").private / "ledger")
     assert ledger.counts(["c1"])[0] > 1
-    ledger.add(["c1"], np.array([1000]), what="elsewhere", asker="bank")
+    ledger.use(["c1"], np.array([1000]), what="elsewhere", asker="bank", who="shop")
     with pytest.raises(Refused, match="row_cap"):
         bank.decision_function(["c1"])
     with pytest.raises(BadInput, match="knows no run"):

@@ -34,7 +34,7 @@ from offbeat.orgs.durable import write_durably
 from offbeat.orgs.org_record import OwnRun, write_record
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_rows, refuse_sizes
-from offbeat.orgs.row_ledger import Counts, RowLedger, refuse_rows_over_cap
+from offbeat.orgs.row_ledger import Reservation, RowLedger
 from offbeat.orgs.rows import OwnRows, own_rows, write_model
 from offbeat.orgs.sessions import OwnSessions, ids_of
 from offbeat.orgs.tables import KeptTable, Tables
@@ -276,11 +276,15 @@ class Run:
         return (*aligned["notes"], told, learned)
 
     def _trained(self, own: OwnRows, ids: list[Any]) -> tuple[OwnTraining, Outcome]:
-        cap, before = self._row_limits(ids)
-        training = self.own.training(own, cap=cap, before=before)
-        with self._progress_of(training):
-            outcome = self.session("train", training.party, training.messages, self.folder, self._training_digest(own))
-        self.ledger.add(ids, training.watched.asked, what=self.run, asker=self.initiator)
+        reservation = self._reserved(ids)
+        training = self.own.training(own, reservation)
+        try:
+            with self._progress_of(training):
+                outcome = self.session(
+                    "train", training.party, training.messages, self.folder, self._training_digest(own)
+                )
+        finally:  # a run that fails has used its rows too
+            reservation.settle(training.watched.asked)
         write_model(self.private, "model", training.model())
         self.update(kept=training.certified())
         return training, outcome
@@ -305,15 +309,14 @@ class Run:
             over.set()
             noting.join()
 
-    def _row_limits(self, ids: list[Any]) -> tuple[int, Counts]:
-        """The cap and what was used before, as they were when the training began: a restart must not see others."""
-        kept = self.own.kept("limits")
-        if kept is not None:
-            return kept["cap"], kept["before"]
-        cap, before = self.home.config.policy.row_cap, self.ledger.counts(ids)
-        refuse_rows_over_cap(cap, before, 1, self.home.name)
-        write_checkpoint(self.private, "limits", {"cap": cap, "before": before})
-        return cap, before
+    def _reserved(self, ids: list[Any]) -> Reservation:
+        cap = self.home.config.policy.row_cap
+        reservation = Reservation(self.ledger, ids, what=self.run, asker=self.initiator, cap=cap)
+        if not reservation(1):
+            raise Refused(
+                f"'{self.home.name}' lets a row enter at most {cap} sums (row_cap), and a row of this run has none left."
+            )
+        return reservation
 
     def _training_digest(self, own: OwnRows) -> str:
         """Every stream of the training compares it: the same job over the same rows in the same order."""
@@ -323,13 +326,14 @@ class Run:
         """Score the held-out rows together; the first label holder alone learns the scores and computes metrics."""
         if not len(own.tokens_test):
             return {}
-        refuse_rows_over_cap(self.home.config.policy.row_cap, self.ledger.counts(ids), 1, self.home.name)
+        cap, learner = self.home.config.policy.row_cap, self.job.labels_at[0]
+        once = np.ones(len(ids), np.int64)
+        self.ledger.use(ids, once, what=f"{self.run}/test", asker=learner, who=self.home.name, cap=cap)
         party = self.own.tester(own)
         outcome = self.session("test", party, predict.MESSAGES, self.folder / "test", self._training_digest(own))
         finish = outcome.finished[self.home.name]
         if finish.verdict != "predicted":
             raise PeerFailed(f"the test rows could not be scored: {finish.reason}.")
-        self.ledger.add(ids, np.ones(len(ids), np.int64), what=f"{self.run}/test", asker=self.job.labels_at[0])
         if party.result is None:
             return {}
         assert own.y_test is not None

@@ -1,5 +1,6 @@
 """A party's shares of scores for rows named by tokens: from its table as it is now, its kept block, and its ledger."""
 
+import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from offbeat.jobs.organisations import Job
 from offbeat.learning.grid import round_rows
 from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.orgs.party_config import Home
-from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
+from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnModel
 from offbeat.orgs.tables import KeptTable
 from offbeat.privacy.embedding import PrivateEmbedding
@@ -51,7 +52,11 @@ class TableScores:
         self, home: Home, run: "Run", kept: KeptTable, model: OwnModel, ledger: RowLedger, *, what: str, asker: str
     ) -> None:
         self._home, self._run, self._kept, self._model = home, run, kept, model
-        self._ledger, self._what, self._asker = ledger, what, asker
+        self._ledger, self._asker = ledger, asker
+        self._what, self._answers = (
+            f"{what}-{secrets.token_hex(4)}",
+            0,
+        )  # whoever asks chose the name: it may come twice
 
     def scores(self, tokens: Sequence[bytes]) -> tuple[Floats, NDArray[np.bool_]]:
         table, model = self._kept.table, self._model
@@ -67,8 +72,14 @@ class TableScores:
         return values, known
 
     def _count(self, ids: NDArray[Any], rows: NDArray[np.int64]) -> None:
+        """Every answer is a sum of its own, also to the same question under another roster."""
+        self._answers += 1
         asked, times = np.unique(rows, return_counts=True)
-        chosen = ids[asked].tolist()
-        cap = self._home.config.policy.row_cap
-        refuse_rows_over_cap(cap, self._ledger.counts(chosen), int(times.max(initial=1)), self._home.name)
-        self._ledger.add(chosen, times.astype(np.int64), what=self._what, asker=self._asker)
+        self._ledger.use(
+            ids[asked].tolist(),
+            times.astype(np.int64),
+            what=f"{self._what}-{self._answers}",
+            asker=self._asker,
+            who=self._home.name,
+            cap=self._home.config.policy.row_cap,
+        )

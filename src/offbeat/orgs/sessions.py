@@ -1,6 +1,6 @@
 """This party's part in the sessions of one run: alignment, training, test, predictions; the same after a restart.
 
-private/<run>/   salt, nonce, aligned rows, limits, this party's block: never leaves the owner
+private/<run>/   salt, nonce, aligned rows, this party's block: never leaves the owner
 """
 
 import os
@@ -18,13 +18,12 @@ from offbeat.jobs.organisations import Job
 from offbeat.orgs.align_psi import Aligner
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.predict import Predictor, Scorer
-from offbeat.orgs.row_ledger import Counts
 from offbeat.orgs.rows import OwnRows, read_model
 from offbeat.orgs.scoring import part_scores
 from offbeat.orgs.tokens import IdColumn, tokens_of
 from offbeat.orgs.train import OwnLinear, OwnTraining, sums_of
 from offbeat.orgs.train_embedding import OwnEmbedding
-from offbeat.orgs.watched_rows import WatchedRows
+from offbeat.orgs.watched_rows import Reserve, WatchedRows
 from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.grpc.identity import Identity
 
@@ -65,8 +64,9 @@ class OwnSessions:
             imported=imported,
         )
 
-    def training(self, own: OwnRows, *, cap: int, before: Counts) -> OwnTraining:
-        watched = WatchedRows(self.home.name, own.tokens_train, cap=cap, before=before)
+    def training(self, own: OwnRows, reserve: Reserve) -> OwnTraining:
+        cap = self.home.config.policy.row_cap
+        watched = WatchedRows(self.home.name, own.tokens_train, reserve=reserve, cap=cap)
         secret = self.secret("masks")
         if self.job.embeds:
             return OwnEmbedding(self.job, own, watched, secret=secret, shape=self.home.config.data.shape)
