@@ -23,19 +23,19 @@ import numpy as np
 
 from offbeat.data.table import Table
 from offbeat.errors import OffbeatError, PeerFailed, Refused
-from offbeat.jobs.organisations import Job, wanted_of
-from offbeat.learning.scores import root_mean_square, two_class_metrics
+from offbeat.jobs.organisations import Job
+from offbeat.learning.scores import answered_metrics, root_mean_square, two_class_metrics
 from offbeat.metrics.plain import json_text
 from offbeat.orgs import align_psi, predict
-from offbeat.orgs.budget import PrivacyLedger
+from offbeat.orgs.budget import PrivacyLedger, charges_of
 from offbeat.orgs.control import ENDED_PHASES, Facts, Report, RunStatus, error_named
 from offbeat.orgs.discreet import Discreet, Withheld, for_kind, for_peers, printable
 from offbeat.orgs.durable import write_durably
 from offbeat.orgs.org_record import OwnRun, write_record
 from offbeat.orgs.party_config import Home
-from offbeat.orgs.policy import refuse_rows, refuse_sizes
+from offbeat.orgs.policy import refuse_rows, refuse_sizes, refuse_test_rows
 from offbeat.orgs.row_ledger import Reservation, RowLedger
-from offbeat.orgs.rows import OwnRows, own_rows, write_model
+from offbeat.orgs.rows import OwnRows, digest_of_labels, own_rows, write_model
 from offbeat.orgs.sessions import OwnSessions, ids_of
 from offbeat.orgs.tables import KeptTable, Tables
 from offbeat.orgs.train import OwnTraining
@@ -220,7 +220,8 @@ class Run:
         table, aligned = kept.table, self._aligned(kept)
         own = own_rows(self.home, table, self.job, aligned["rows"], aligned["tokens"])
         refuse_rows(self.home.config.policy, self.home.name, len(own.tokens_train))
-        self._spend()
+        refuse_test_rows(self.home.config.policy, self.home.name, len(own.tokens_test))
+        self._spend(table)
         self._enter("training", rows=len(aligned["rows"]))
         training, outcome = self._trained(own, ids_of(own.tokens_train, table, aligned))
         finish = outcome.finished[self.home.name]
@@ -237,11 +238,13 @@ class Run:
         log.info("run %s: %s", self.run, phase)
         self.update(phase=phase, progress={**self.status.progress, **progress})
 
-    def _spend(self) -> None:
+    def _spend(self, table: Table) -> None:
         """Write down what leaves of this party under an account, before it can."""
-        what, epsilon = wanted_of(self.job, self.home.name)
-        if epsilon is not None:
-            self.privacy.spend(what, epsilon, self.run, self.home.config.policy.epsilon, self.home.name)
+        policy, label = self.home.config.policy, self.home.config.data.label
+        private = self.home.name in self.job.labels_at and self.job.method.label_dp_epsilon is not None
+        digest = digest_of_labels(self.home, table) if private else ""
+        charges = charges_of(self.job, self.home.name, self.run, str(label), digest)
+        self.privacy.spend(charges, self.run, policy.epsilon, policy.delta, self.home.name)
 
     def _aligned(self, table: KeptTable) -> dict[str, Any]:
         """Which rows of the table are aligned, in which order, by which tokens."""
@@ -314,7 +317,7 @@ class Run:
         reservation = Reservation(self.ledger, ids, what=self.run, asker=self.initiator, cap=cap)
         if not reservation(1):
             raise Refused(
-                f"'{self.home.name}' lets a row enter at most {cap} sums (row_cap), and a row of this run has none left."
+                f"'{self.home.name}' lets a row enter at most {cap} sums (row_cap); a row of this run has none left."
             )
         return reservation
 
@@ -339,7 +342,8 @@ class Run:
         assert own.y_test is not None
         if self.job.model.task == "regression":
             return {"test_rmse": root_mean_square(party.result - own.y_test)}
-        found = two_class_metrics(party.result, own.y_test)
+        answered = self.job.method.label_dp_epsilon is not None
+        found = (answered_metrics if answered else two_class_metrics)(party.result, own.y_test)
         return {name: value for name, value in found.items() if np.isfinite(value)}
 
     # -- sessions -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from offbeat.orgs.align_psi import Aligner
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.predict import Predictor, Scorer
 from offbeat.orgs.rows import OwnRows, read_model
-from offbeat.orgs.scoring import part_scores
+from offbeat.orgs.scoring import GivenScores, part_scores
 from offbeat.orgs.tokens import IdColumn, tokens_of
 from offbeat.orgs.train import OwnLinear, OwnTraining, sums_of
 from offbeat.orgs.train_embedding import OwnEmbedding
@@ -34,6 +34,7 @@ class OwnSessions:
     def __init__(self, home: Home, identity: Identity, run: str, job: Job) -> None:
         self.home, self.identity, self.run, self.job = home, identity, run, job
         self.folder, self.private = home.runs / run, home.private / run
+        self.given = GivenScores(self.private / "scores.jsonl")
 
     @property
     def salt(self) -> bytes:
@@ -75,7 +76,8 @@ class OwnSessions:
     def tester(self, own: OwnRows) -> Predictor:
         """The held-out rows are scored together; the first label holder alone learns the scores."""
         model = read_model(self.private, "model")
-        scores = part_scores(self.job, self.home, model, own.test, own.tokens_test, self.secret("scores"))
+        secret = self.secret("scores")
+        scores = part_scores(self.job, self.home, model, own.test, own.tokens_test, secret, self.given)
         scorer = FixedScores(own.tokens_test, scores)
         return self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test, rows=len(own.tokens_test))
 
