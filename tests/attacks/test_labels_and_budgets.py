@@ -40,7 +40,7 @@ def test_no_job_chooses_a_test_set_of_one_person() -> None:
     """Before: some seed of the job held out exactly the person wanted, and the accuracy was its label."""
     alone = next(s for s in range(20_000) if np.flatnonzero(held_out(IDS, seed=s, rows=1)).tolist() == [TARGET])
     assert accuracy(np.array([0.7]), TRUTH[[TARGET]]) == (TRUTH[TARGET] > 0), "the attack as it was"
-    with pytest.raises(BadJob, match="rows.test_seed is gone"):
+    with pytest.raises(BadJob, match=r"rows\.test_seed is gone"):
         job_from_text(f'name="x"\nparties=["a","b","c"]\nlabels_at=["a"]\n[rows]\ntest_seed={alone}\n')
     assert np.array_equal(rows_to_test(fraction(JOB, 0.2), IDS), rows_to_test(fraction(JOB, 0.2), IDS))
     with pytest.raises(Refused, match="'bank' refuses the test set: it has 1 rows"):

@@ -20,7 +20,7 @@ from offbeat.learning.penalties import L2
 from offbeat.learning.sampling import Schedule
 from offbeat.party import survey as surveys
 from offbeat.party.contract import Received, Send, Started
-from offbeat.party.lifecycle import Begin, RosterNamed
+from offbeat.party.lifecycle import Alarm, Begin, RosterNamed
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import (
     CERTIFICATE,
@@ -53,7 +53,8 @@ def world(names=("eve", "ana", "bo"), *, labels_at=("eve",), method=vfb2, scheme
     problem = Problem(ROWS, LOGISTIC, L2, 1e-4, np.sign(rng.normal(size=ROWS)))
     blocks = {name: make_block(X[name], penalty=L2, strength=1e-4) for name in names}
     synchronous = options.pop("synchronous", False)
-    chosen = LinearOptions(batch=64, sums=SumOptions(scheme=scheme), asynchronous=not synchronous, **options)
+    sums = {key: options.pop(key) for key in ("two_party_insecure", "parties_least") if key in options}
+    chosen = LinearOptions(batch=64, sums=SumOptions(scheme=scheme, **sums), asynchronous=not synchronous, **options)
     made = method.build(blocks, problem, chosen, labels_at=labels_at, synchronous=synchronous, secrets_seed=1)
     parties = {party.name: party for party in made}
     keys = {name: KeyOffered(party.party.sums.keys.public) for name, party in parties.items()}
@@ -352,6 +353,38 @@ def test_a_roster_of_two_is_answered_by_nobody():
     assert effects[0].to == "eve" and "hide a share" in effects[0].body.reason
     assert told(here.ana, ask(epoch=4)) == []
     assert here.ana.party.roster.names == ("eve", "ana", "bo", "cy")
+
+
+def test_a_job_that_accepts_two_parties_does_not_speak_for_an_owner_who_does_not():
+    """Tried: two_party_insecure in a job of four, and then a roster of two. Each owner's parties_least stands above."""
+    four = ("eve", "ana", "bo", "cy")
+    for least, answers in ((2, 1), (3, 0)):
+        here = world(four, on_loss="continue", two_party_insecure=True, parties_least=least)
+        effects = here.ana.handle(Received("eve", RosterNamed(4, ("eve", "ana"), "eve")))
+        assert len(told(here.ana, ask(epoch=4))) == answers
+        alarms = [e.body.reason for e in effects if isinstance(e, Send) and isinstance(e.body, Alarm)]
+        assert len(alarms) == 1 - answers and all("at least 3 parties; 2 take part" in reason for reason in alarms)
+
+
+def test_the_share_of_whoever_is_left_out_is_the_difference_of_two_rosters():
+    """Why an owner's on_loss does not allow "continue" by itself: where nothing moves, masks cannot help."""
+    here = world(("eve", "ana", "bo", "cy"), on_loss="continue")
+    before = sum(told(here.parties[name], ask())[0] for name in ("ana", "bo", "cy"))
+    for name in ("ana", "bo"):
+        here.parties[name].handle(Received("eve", RosterNamed(4, ("eve", "ana", "bo"), "eve")))
+    after = sum(told(here.parties[name], ask(epoch=4))[0] for name in ("ana", "bo"))
+    start, stop = here.schedule.block(0)
+    assert np.abs(decoded(before - after) - share_of(here, "cy", start, stop)).max() < 2.0**-38
+
+
+def test_a_roster_of_an_old_epoch_is_not_entered_again():
+    """Tried: back to an earlier roster, whose masks have been used."""
+    here = world(("eve", "ana", "bo", "cy"), on_loss="continue")
+    assert told(here.ana, ask())
+    here.ana.handle(Received("eve", RosterNamed(4, ("eve", "ana", "bo"), "eve")))
+    for epoch in (0, 4):
+        assert here.ana.handle(Received("eve", RosterNamed(epoch, ("eve", "ana", "bo", "cy"), "eve"))) == []
+    assert here.ana.party.roster.epoch == 4 and told(here.ana, ask()) == []
 
 
 def test_surveys_of_another_epoch_have_other_masks():

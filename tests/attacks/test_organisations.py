@@ -509,7 +509,7 @@ def test_a_roster_that_hides_nobody_is_refused(sender: str, epoch: int, names: t
     """Before: ("a", "a", "e") counted as three, and 'a' answered without a mask."""
     a, _, _ = predictors(rows=1, without=True)
     a.handle(Received("e", Wanted(tokens_of(["1"], SALT)[0])))
-    with pytest.raises(PeerFailed, match=f"'{sender}'"):
+    with pytest.raises(PeerFailed, match=rf"^'?{sender}\b"):
         a.handle(Received(sender, Without(epoch, names)))
     assert a.roster.names == ("a", "b", "e"), "it stays with those who hide each other's shares"
 

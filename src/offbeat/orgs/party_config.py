@@ -229,6 +229,8 @@ labels_for = {_names(labels_for)} # who may learn this party's labels, which the
 derivatives = true                # whether it takes derivatives, which tell it the others' labels
 predictions_for = {_names(predictions_for)} # who else may ask for joint predictions
 prediction_rows_most = 100000
+on_loss = ["wait", "stop"]        # what a job may do when a party is lost; "continue" makes a second roster, and the
+                                  # difference of two rosters' sums can tell the share of whoever was left out
 predict_without = false           # whether a prediction may leave out a party that does not answer
 # epsilon = 4.0                   # a privacy budget over all jobs together, of labels (jobs with label_dp_epsilon) and
                                   # columns (VAFL with embedding.epsilon); a job that adds no noise to them is refused

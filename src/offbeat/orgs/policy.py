@@ -34,6 +34,7 @@ class Policy(Settings, frozen=True):
     derivatives: bool = True  # whether this party may be sent derivatives (they tell it other parties' labels)
     predictions_for: Names = ()  # who else may ask for joint predictions
     prediction_rows_most: Annotated[int, msgspec.Meta(ge=0)] = 100_000  # in one question
+    on_loss: tuple[Literal["wait", "stop", "continue"], ...] = ("wait", "stop")  # "continue" means a second roster
     predict_without: bool = False  # whether a prediction may leave out a party that does not answer
     epsilon: Annotated[float, msgspec.Meta(gt=0)] | None = None  # privacy budget over all jobs; None: none is kept
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-5  # of that budget, whatever delta a job names
@@ -71,6 +72,11 @@ def objections(policy: Policy, job: Job, me: str, initiator: str) -> list[str]:
         reasons.append(f"its policy allows the secure sums {_listed(policy.secure_sum)}, not '{job.method.secure_sum}'")
     if len(job.parties) < policy.parties_least:
         reasons.append(f"its policy wants at least {policy.parties_least} parties, the job has {len(job.parties)}")
+    if job.network.on_loss not in policy.on_loss and not job.embeds:
+        reasons.append(
+            f"its policy allows on_loss {_listed(policy.on_loss)}, not '{job.network.on_loss}': the sums of two "
+            "rosters differ by the share of whoever was left out"
+        )
     if job.method.passes > policy.passes_most:
         reasons.append(f"its policy allows {policy.passes_most:g} passes, the job wants {job.method.passes:g}")
     learners = tuple(name for name in told_labels(job) if not allows(policy.labels_for, name))

@@ -249,8 +249,8 @@ class Predictor:
     def _on_without(self, sender: contract.PartyName, body: Without) -> list[contract.Effect]:
         if not self.without:
             return self._decline(f"'{self.name}' does not predict without a party")
-        fewer = set(body.names) < set(self.roster.names) and len(set(body.names)) == len(body.names)
-        if sender != self.asker or not fewer or not {self.name, sender} <= set(body.names):
+        self.roster.check(sender, body.epoch, body.names)
+        if sender != self.asker or not set(body.names) < set(self.roster.names):
             raise UnexpectedEvent(f"'{sender}' names {list(body.names)} as those who are left of the prediction.")
         if body.epoch != self.roster.epoch + 1:
             raise UnexpectedEvent(f"'{sender}' counts epoch {body.epoch} after {self.roster.epoch}.")

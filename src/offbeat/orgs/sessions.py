@@ -71,7 +71,8 @@ class OwnSessions:
         secret = self.secret("masks")
         if self.job.embeds:
             return OwnEmbedding(self.job, own, watched, secret=secret, shape=self.home.config.data.shape)
-        return OwnLinear(self.job, own, watched, run=self.run, secret=secret)
+        least = self.home.config.policy.parties_least
+        return OwnLinear(self.job, own, watched, run=self.run, secret=secret, parties_least=least)
 
     def tester(self, own: OwnRows) -> Predictor:
         """The held-out rows are scored together; the first label holder alone learns the scores."""
@@ -91,7 +92,7 @@ class OwnSessions:
             scorer,
             run=f"{self.run}/{what}",
             secret=self.secret(what) if what == "test" else os.urandom(32),  # whoever asks again gets other masks
-            sums=sums_of(self.job),
+            sums=sums_of(self.job, self.home.config.policy.parties_least),
             tokens=tokens if self.home.name == asker else (),
             rows=rows,
             without=without,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from offbeat.errors import BadInput, BadJob, Refused
-from offbeat.jobs.organisations import Job, Method, Model, job_from_text
+from offbeat.jobs.organisations import Job, Method, Model, Network, job_from_text
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.policy import (
     Policy,
@@ -20,6 +20,8 @@ from offbeat.orgs.policy import (
 
 JOB = Job(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))
 OPEN = Policy(jobs=("any",), initiators=("any",), leaders=("any",), labels_for=("any",), predictions_for=("any",))
+
+WITHOUT_SOMEBODY = msgspec.structs.replace(JOB, network=Network(on_loss="continue"))
 
 
 def policy(**changes: object) -> Policy:
@@ -36,6 +38,7 @@ def policy(**changes: object) -> Policy:
         (policy(methods=("vfb2-svrg",)), JOB, "not 'vfb2-saga'"),
         (policy(secure_sum=("two-tree",)), JOB, "not 'pairwise'"),
         (policy(parties_least=4), JOB, "at least 4 parties, the job has 3"),
+        (OPEN, WITHOUT_SOMEBODY, "allows on_loss 'wait', 'stop', not 'continue'"),
         (policy(passes_most=10), JOB, "allows 10 passes, the job wants 60"),
         (policy(derivatives=False), JOB, "would tell it their labels"),
         (policy(leaders=("telecom",)), JOB, "lets 'telecom' lead the matching of ids, not 'bank'"),
