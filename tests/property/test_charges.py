@@ -1,9 +1,9 @@
 """Nothing that reveals something leaves before its charge is on the disk.
 
 Whole runs in virtual time, with faults and kills by seed. At every event the checker looks at what the party sends:
-every kind of message is in a table that says which rows it tells of, or that it tells of none; a kind that is in neither
-fails. What has left so far is counted from the messages alone, and compared with the ledger as a process would find it
-that is started at this instant: read anew from its files.
+every kind of message is in a table that says which rows it tells of, or that it tells of none; a kind that is in
+neither fails. What has left so far is counted from the messages alone, and compared with the ledger as a process would
+find it that is started at this instant: read anew from its files.
 """
 
 import tempfile

@@ -113,7 +113,7 @@ class Talker(Worker):
 
 @pytest.mark.parametrize("batch_events", [1, 32])
 def test_an_event_is_on_the_disk_before_what_it_caused_leaves(batch_events, tmp_path):
-    """Whatever is charged while an event is handled is charged again by whoever reads the log: nothing leaves sooner."""
+    """What is charged while an event is handled is charged again by whoever reads the log: nothing leaves sooner."""
     left = []
 
     def send(written):
