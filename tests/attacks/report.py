@@ -159,11 +159,13 @@ KNOWN = (
 )
 
 OWN = (
-    Attack("test sets that differ by one row", "one label", "sets of different sizes are drawn anew", ("test_two_test_sets",)),
+    Attack("test sets that differ by one row", "one label", "sets of different sizes are drawn anew",
+           ("test_two_test_sets",)),
     Attack("a corrected label", "which label it was, with certainty", "all answers are new draws, charged",
            ("test_a_label_that_changes",)),
     Attack("a prediction's name twice", "the second one uncounted", "counted", ("test_a_prediction_whose",)),
-    Attack("the same rows under a second roster", "uncounted", "counted as a second sum", ("test_the_same_question_under",)),
+    Attack("the same rows under a second roster", "uncounted", "counted as a second sum",
+           ("test_the_same_question_under",)),
     Attack("one row twice in a question", "not tried", "counted twice", ("test_a_row_named_twice",)),
     Attack("two predictions at once", "both within one cap", "one cap", ("test_two_predictions",)),
     Attack("changed columns, private model", "a second noisy score, uncharged", "the first score",
