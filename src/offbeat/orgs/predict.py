@@ -34,8 +34,8 @@ WORDS_EACH = 2
 class Wanted(contract.Message, frozen=True):
     """The rows to be scored.
 
-    Reveals: which of its rows the asker is interested in, to every party that has them, and to any party of the job that
-    guesses the id (and their number, to all).
+    Reveals: which of its rows the asker is interested in, to every party that has them, and to any party of the job
+    that guesses the id (and their number, to all).
     """
 
     tokens: bytes
