@@ -182,19 +182,18 @@ class RowLedger:
     def _open(self) -> None:
         folded = read_checkpoint(self.folder, "rows") or {"ids": [], "counts": np.empty(0, np.int64)}
         self._known = _Known(dict(zip(folded["ids"], folded["counts"].tolist(), strict=True)))
-        seen = _Known(dict(self._known.counts))
-        for line in read_lines(self._uses)[0]:
-            seen.take(line)
-        history = self.history()
-        self._known.noted = {str(line["what"]) for line in history if "sum" in line}
         self._known.over = dict(folded.get("refused", {}))
-        self._read_to, self._opened = 0, True
-        self._refuse_lost(history, seen)
+        lines, self._read_to = read_lines(self._uses)
+        for line in lines:
+            self._known.take(line)
+        self._opened = True
+        self._refuse_lost(read_lines(self._history)[0])
 
-    def _refuse_lost(self, history: list[dict[str, object]], seen: _Known) -> None:
-        missing = sum(int(str(line.get("sum", 0))) for line in history) - sum(seen.counts.values())
-        begun = {str(line["what"]) for line in history if "begun" in line}
-        lost = begun - self._known.noted - seen.open.keys() - seen.noted
+    def _refuse_lost(self, history: list[dict[str, Any]]) -> None:
+        known = self._known
+        missing = sum(line.get("sum", 0) for line in history) - sum(known.counts.values())
+        known.noted |= {line["what"] for line in history if "sum" in line}
+        lost = {line["what"] for line in history if "begun" in line} - known.noted - known.open.keys()
         if missing > 0 or lost:
             raise BadData(
                 f"the ledger in {self.folder} has lost {missing} uses of rows and {len(lost)} trainings under way that "
