@@ -120,6 +120,10 @@ browser: $(FULL) packages  ## the report page in a real browser
 ray: $(FULL)  ## the runtime ray on a cluster of this machine's own (one to two minutes)
 	$(PYTEST) tests/transport/test_ray.py
 
+.PHONY: attacks
+attacks: $(FULL)  ## every attack on what is promised: what it got before, and what it gets now (a minute or two)
+	OMP_NUM_THREADS=1 $(PY) tests/attacks/report.py
+
 .PHONY: chaos
 chaos: $(FULL)  ## real processes killed at random moments, links cut, peers stalled: twenty rounds (some ten minutes)
 	$(PYTEST) -s tests/transport/test_chaos.py

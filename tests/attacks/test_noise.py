@@ -27,7 +27,7 @@ from offbeat.learning.grid import Grid, round_rows
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.orgs.keyed_noise import KeyedNoise
-from offbeat.orgs.scoring import noisy_scores
+from offbeat.orgs.scoring import GivenScores, noisy_scores
 from offbeat.party.contract import Compute, Computed, Received, Send, Started
 from offbeat.privacy import accountant
 from offbeat.privacy.accountant import GaussianRelease, PureRelease, calibrate_multiplier
@@ -433,6 +433,16 @@ def test_scores_of_a_private_model_are_one_noisy_number_for_ever():
     changed = noisy_scores(PRIVATE, parts + 1e-3, tokens, SECRET)
     assert np.count_nonzero(np.abs((changed - found) - 1e-3) < 1e-4) < 10, "a changed record has other noise"
     assert noisy_scores(PRIVATE, parts, tokens, bytes(32)).tolist() != found.tolist()
+
+
+def test_a_record_whose_columns_have_changed_keeps_the_score_it_was_given(tmp_path):
+    """Before: a second noisy number about the same person, which nobody had charged, and the news that it changed."""
+    parts, tokens = np.linspace(-1, 1, 30), [bytes([i]) * 16 for i in range(30)]
+    first = GivenScores(tmp_path / "scores.jsonl").once(tokens, noisy_scores(PRIVATE, parts, tokens, SECRET))
+    again = GivenScores(tmp_path / "scores.jsonl").once(tokens, noisy_scores(PRIVATE, -parts, tokens, SECRET))
+    assert np.array_equal(first, again)
+    later = [*tokens[:3], b"new" * 5 + b"!"]
+    assert np.array_equal(GivenScores(tmp_path / "scores.jsonl").once(later, np.zeros(4)), [*first[:3], 0.0])
 
 
 # -- private VAFL: the attack on last bits, and on what comes in two parts -------------------------------------------

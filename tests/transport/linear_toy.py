@@ -58,7 +58,7 @@ def build(spec: Mapping[str, Any], name: str) -> tuple[Guarded, tuple[type[Messa
         fitted=None,  # type: ignore[arg-type]
         notes=(),
     )
-    watched = WatchedRows(name, tokens, cap=0, before=np.zeros(len(labels), np.int64))
+    watched = WatchedRows(name, tokens, reserve=lambda needed: needed)
     made = OwnLinear(job, own, watched, run="toy", secret=name.encode().ljust(32, b"."))
     return made.party, made.messages
 

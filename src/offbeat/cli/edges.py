@@ -5,10 +5,12 @@ Human text goes to standard error; with --json one JSON document goes to standar
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import BadZipFile
 
+import msgspec
 import typer
 
 from offbeat.cli.output import print_json
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from offbeat.algorithms.mapa import Cloud, Edge
     from offbeat.jobs.horizontal import EdgeJob
     from offbeat.party.contract import Party
+    from offbeat.privacy.ledger import Budget
     from offbeat.runtime.contract import Outcome
     from offbeat.runtime.mqtt import Address
 
@@ -108,22 +111,45 @@ def edge_serve(
     identity: Identity,
     state: State,
     broker: Broker = "127.0.0.1:8883",
+    epsilon: Annotated[float | None, typer.Option(help="This site's budget over all its runs; else the job's.")] = None,
+    delta: Annotated[float | None, typer.Option(help="The delta of that budget; else the job's.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Take part with this site's rows until the run or the privacy budget ends. Start it again after a crash."""
-    from offbeat.families.horizontal import build_edge, rows_for
+    from offbeat.families.horizontal import build_edge, recipes_of, rows_for
+    from offbeat.jobs.rules import model_of
+    from offbeat.orgs.site_account import SiteAccount, reservation_name
 
-    job, address = _job(job_file), _address(broker, identity)
-    edge = build_edge(job, name, rows_for(job, *_read_rows(data)))
+    job, address, place = _job(job_file), _address(broker, identity), state
+    rows = rows_for(job, *_read_rows(data))
+    model_of(job).check(rows)
+    account, recipe, reservation = SiteAccount(identity / "ledger"), recipes_of(job, {name: rows.rows})[name], ""
+    if recipe.budget is not None:
+        address.files(name)  # a site that cannot connect reserves nothing
+        place = state / job.run
+        reservation = reservation_name(place, job.run, name)
+        held = account.reserve(reservation, dict(recipe.proven), _site_budget(recipe.budget, epsilon, delta))
+        recipe = replace(recipe, reserved=tuple(held.items()))
+    edge = build_edge(job, name, rows, recipe)
     for warning in edge.warnings:
         typer.echo(f"Warning: {warning}", err=True)
-    outcome = _serve(job, edge, lambda: _taking_part(edge), address, state, durable=True)
+    outcome = _serve(job, edge, lambda: _taking_part(edge), address, place, durable=True)
+    if reservation:
+        account.settle(reservation, edge.ledger.spent)
     finish = outcome.finished[name]
     typer.echo(f"{finish.verdict}: {finish.reason}", err=True)
     if as_json:
         stated = {"verdict": finish.verdict, "reason": finish.reason, "uploads": edge.uploads}
         print_json({**stated, "privacy": edge.statement(), **_observed(outcome)})
     raise typer.Exit(exit_code_of(finish.verdict))
+
+
+def _site_budget(job: "Budget", epsilon: float | None, delta: float | None) -> "Budget":
+    """The site's own where it names one: a job does not set the budget of whoever holds the rows."""
+    given = {key: value for key, value in (("epsilon", epsilon), ("delta", delta)) if value is not None}
+    if not all(value > 0 for value in given.values()) or given.get("delta", 0.5) >= 1:
+        raise BadInput(f"--epsilon must be above 0, and --delta between 0 and 1; got {epsilon} and {delta}.")
+    return msgspec.structs.replace(job, **given)
 
 
 def _serving(cloud: "Cloud") -> str:

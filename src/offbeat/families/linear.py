@@ -104,13 +104,16 @@ def build_parties(
     labels_at: Sequence[str],
     *,
     only: str | None = None,
+    sums: SumOptions | None = None,
     **more: Any,
 ) -> list[Any]:
-    """All parties, or `only` one, whose block alone is looked at then. `more`: the run's name and its secrets."""
+    """All parties, or `only` one, whose block alone is looked at then. `sums`: as its owner wants them, if not as the
+    job does. `more`: the run's name and its secrets."""
     method = linear_named(job.algorithm)
     if not method.labels_everywhere:
         more |= {"labels_at": tuple(labels_at), "lanes": job.runtime.lanes}
     options, rounds = linear_options(job), method.synchronous
+    options = options if sums is None else replace(options, sums=sums)
     return list(method.build(blocks, problem, options, synchronous=rounds, seed=job.seed, only=only, **more))
 
 

@@ -83,11 +83,10 @@ class Embedding(Settings, frozen=True):
 
 
 class Rows(Settings, frozen=True):
-    """Which rows: how ids are matched, and how many are kept for testing."""
+    """Which rows: how ids are matched, and how many are kept for testing. Which ones these are, no job chooses."""
 
     align: Literal["psi", "import"] = "psi"
     test_fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.2
-    test_seed: int = 0
 
 
 class Network(Settings, frozen=True):
@@ -123,16 +122,6 @@ class Job(Settings, frozen=True):
         return toml_text(msgspec.to_builtins(self))
 
 
-LABELS, COLUMNS = "labels", "columns"
-
-
-def wanted_of(job: Job, me: str) -> tuple[str, float | None]:
-    """What of this party's leaves under an account in this job, and at which epsilon; None: without any noise."""
-    if me in job.labels_at:
-        return LABELS, job.method.label_dp_epsilon
-    return COLUMNS, job.embedding.epsilon if job.embeds else None
-
-
 def read_job(path: Path) -> Job:
     return job_from(read_toml(path, "job file", "Give the path of a .toml file.", BadJob), path)
 
@@ -142,9 +131,22 @@ def job_from_text(text: str, where: str | Path = "the job") -> Job:
 
 
 def job_from(tree: Mapping[str, Any], where: str | Path) -> Job:
-    job = settings_from(tree, Job, where, BadJob)
+    job = settings_from(_without_test_seed(tree, where), Job, where, BadJob)
     check_job(job, where)
     return job
+
+
+def _without_test_seed(tree: Mapping[str, Any], where: str | Path) -> Mapping[str, Any]:
+    """Jobs of earlier versions chose their test rows; the default stands in the job.toml of every run of theirs."""
+    rows = tree.get("rows")
+    if not isinstance(rows, Mapping) or "test_seed" not in rows:
+        return tree
+    if rows["test_seed"] != 0:
+        raise BadJob(
+            f"{where}: rows.test_seed is gone: which rows are held out follows from the parties' names and their "
+            "number, so that no job can choose them. Leave the key out."
+        )
+    return {**tree, "rows": {key: value for key, value in rows.items() if key != "test_seed"}}
 
 
 def check_job(job: Job, where: str | Path) -> None:

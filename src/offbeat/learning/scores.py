@@ -31,6 +31,23 @@ def two_class_metrics(scores: Floats, y: Floats) -> dict[str, float]:
     return {"test_auc": area_under_curve(scores, y > 0), "test_accuracy": accuracy(scores, y)}
 
 
+def answered_metrics(scores: Floats, targets: Floats) -> dict[str, float]:
+    """The same from labels that were answered at random: `targets` are de-biased answers, whose means are the true
+    labels (0 and 1). Each sum below has the true sum as its mean, since answers are independent of each other."""
+    right = np.where(scores >= 0, targets, 1.0 - targets)
+    return {"test_auc": _answered_area(scores, targets), "test_accuracy": float(np.clip(np.mean(right), 0.0, 1.0))}
+
+
+def _answered_area(scores: Floats, targets: Floats) -> float:
+    """Over all pairs of two rows, ties counted half; NaN where the answers do not show both classes."""
+    positive, negative = targets, 1.0 - targets
+    _, group = np.unique(scores, return_inverse=True)
+    weight = np.bincount(group, negative)
+    below = (np.cumsum(weight) - weight)[group] + 0.5 * (weight[group] - negative)
+    pairs = float(positive.sum() * negative.sum() - positive @ negative)
+    return float(np.clip((positive @ below) / pairs, 0.0, 1.0)) if pairs > 0 else float("nan")
+
+
 def root_mean_square(errors: Floats) -> float:
     return float(np.sqrt(np.mean(errors**2)))
 

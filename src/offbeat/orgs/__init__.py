@@ -10,7 +10,9 @@ align_psi.py      private set intersection of the id columns, for several partie
 blinding.py       ids as points of a curve, multiplied by secret keys (jacobi.py: which numbers are squares)
 tables.py         the party's table as its daemon keeps it, with its digest
 rows.py           one party's table in the aligned order, prepared for learning
-row_ledger.py     how often each row has entered a sum, kept over all runs and predictions
+row_ledger.py     how often each row has entered a sum, or may: written before a share leaves
+budget.py         one account of what left of a party under noise, over all jobs
+site_account.py   the same for an edge site, over all its runs
 watched_rows.py   which rows a party trains on, and how often each may be used
 train.py          one party of a training, built from its own rows by the families of runs in one place
 sessions.py       one party of each session of a run: alignment, training, test, predictions

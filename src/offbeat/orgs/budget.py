@@ -1,56 +1,99 @@
-"""A party's privacy budget over all its jobs, and the labels' random answers that it pays for.
+"""A party's privacy budget: one account of all that left about a person, over all jobs, and the labels' random answers.
 
-Labels are answered at random once for each epsilon, for ever: the answer for an id comes from a secret of the owner,
-so that a second job with the same epsilon shows the same answers and tells nothing new. Answers for another epsilon are
-new draws, and their epsilons add up. Noisy embeddings are drawn anew in every run: there every run adds up.
+The account keeps releases, not epsilons: they are composed as one sequence at the delta of the owner's policy, whatever
+delta a job names. It is one for everybody in the table: a job is charged to each person, whether its row took part or
+not, so nobody's loss is larger than what the account says. The whole plan of a job (training, test and one score of
+each record) is written down before anything leaves, and stays.
+
+Labels are answered at random once for each epsilon, column and state of that column, for ever: the answer for an id
+comes from a secret of the owner, so that a second job shows the same answers and costs nothing. Another epsilon,
+another column, or a column in which one label has changed is answered by new draws, and charged. Were the old draws
+used for it, two answers would show who has changed. Noisy embeddings are drawn anew in every run and charged each time.
 """
 
+import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Floats
 from offbeat.errors import BadData, Refused
-from offbeat.jobs.organisations import LABELS
-from offbeat.orgs.durable import append_line, read_lines, write_durably
+from offbeat.jobs.organisations import Job
+from offbeat.orgs.durable import append_line, locked, read_lines, write_durably
 from offbeat.orgs.keyed_noise import WordsByName
 from offbeat.orgs.run_names import now_text
+from offbeat.privacy import accountant
+from offbeat.privacy.accountant import PureRelease
+from offbeat.privacy.embedding import calibrate
 from offbeat.privacy.label_response import private_targets
+from offbeat.privacy.ledger import Releases, from_plain, plain, together
 
 SECRET_BYTES = 32
+LABELS, COLUMNS = "labels", "columns"
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What of a party leaves in a job. `releases`: None where it leaves without noise. `key`: what is charged once."""
+
+    what: str
+    releases: Releases | None
+    key: str
+
+
+def charges_of(job: Job, me: str, run: str = "", column: str = "", digest: str = "") -> list[Charge]:
+    """Of a party's labels and columns; the column of labels and its digest are known once the table is read."""
+    epsilon, found = job.method.label_dp_epsilon, []
+    if me in job.labels_at:
+        key = f"labels {epsilon!r}" + (f" {column!r} {digest}" if digest else "")
+        found.append(Charge(LABELS, None if epsilon is None else {PureRelease(epsilon): 1}, key))
+    if job.embeds and job.embedding.epsilon is not None:
+        found.append(Charge(COLUMNS, _embedding_plan(job), f"columns {run}"))
+    elif me not in job.labels_at:
+        found.append(Charge(COLUMNS, None, f"columns {run}"))
+    return found
+
+
+def _embedding_plan(job: Job) -> Releases:
+    """All that one record can cost in a run: its uploads, its steps, and one embedding kept back for its score."""
+    entry = job.embedding
+    assert entry.epsilon is not None and entry.uploads_max is not None
+    mechanism = calibrate(entry.epsilon, entry.delta, entry.uploads_max, clip=entry.clip, predictions_max=1)
+    return dict(mechanism.cost(entry.uploads_max + 1, entry.uploads_max).items())
 
 
 class PrivacyLedger:
-    """What was spent, in `private/ledger/privacy.jsonl`. One per daemon; thread-safe."""
+    """What was charged, in `private/ledger/privacy.jsonl`. One per daemon; thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
 
-    def after(self, what: str, epsilon: float, run: str = "") -> float:
-        """What would be spent on `what` with this run; a run that is noted already adds nothing."""
-        lines = [line for line in self.history() if line["what"] == what]
-        if any(line["run"] == run for line in lines):
-            epsilon = 0.0
-        spent = [float(str(line["epsilon"])) for line in lines]
-        return sum({*spent, epsilon} if what == LABELS else [*spent, epsilon])
+    def after(self, charges: Sequence[Charge], delta: float) -> float:
+        """The epsilon of all that was charged before and of these charges; what is paid for already adds nothing."""
+        lines = self.history()
+        new = [charge.releases for charge in charges if charge.releases and not _paid(lines, charge.key)]
+        return composed(together(*(_releases(line) for line in lines), *new), delta)
 
-    def spend(self, what: str, epsilon: float, run: str, budget: float | None, who: str) -> None:
-        """Write it down before it is used, or refuse."""
-        with self._lock:
-            after = self.after(what, epsilon, run)
-            if budget is not None and after > budget:
-                raise Refused(overspent(who, what, after, budget))
-            if any((line["what"], line["run"]) == (what, run) for line in self.history()):
-                return
-            line = {"at": now_text(), "what": what, "run": run, "epsilon": epsilon}
-            append_line(self.folder / "privacy.jsonl", line)
+    def spend(self, charges: Sequence[Charge], run: str, epsilon: float | None, delta: float, who: str) -> None:
+        """Write it down before it is used, or refuse it all."""
+        with self._lock, locked(self.folder / "privacy.lock"):
+            lines = self.history()
+            new = [charge for charge in charges if charge.releases and not _paid(lines, charge.key)]
+            after = self.after(new, delta) if new and epsilon is not None else 0.0
+            if epsilon is not None and after > epsilon:
+                raise Refused(overspent(who, after, epsilon, delta))
+            for charge in new:
+                line = {"at": now_text(), "run": run, "what": charge.what, "key": charge.key}
+                append_line(self.folder / "privacy.jsonl", {**line, "releases": plain(charge.releases or {})})
 
-    def history(self) -> list[dict[str, object]]:
+    def history(self) -> list[dict[str, Any]]:
         return read_lines(self.folder / "privacy.jsonl")[0]
 
     def secret(self) -> bytes:
@@ -67,12 +110,39 @@ class PrivacyLedger:
         return secret
 
 
-def overspent(who: str, what: str, after: float, budget: float) -> str:
-    return f"'{who}' has a privacy budget of {budget:g} for its {what}; with this job {after:g} would be spent."
+def _paid(lines: Sequence[Mapping[str, Any]], key: str) -> bool:
+    """Before the table is read, a key of labels is an epsilon alone: then any column that was paid for will do."""
+    return any(line.get("key") == key or str(line.get("key")).startswith(f"{key} ") for line in lines)
 
 
-def private_labels(y: Floats, ids: Sequence[object], epsilon: float, secret: bytes) -> Floats:
-    """Labels of -1 and 1, answered at random and de-biased, the same for the same id in every job."""
-    names = [f"{epsilon!r} {id_text(value)}" for value in ids]
+def _releases(line: Mapping[str, Any]) -> Releases:
+    """Lines of an earlier version have an epsilon alone: it is composed as a pure one, which costs the most."""
+    return from_plain(line["releases"]) if "releases" in line else {PureRelease(float(line["epsilon"])): 1}
+
+
+def composed(releases: Releases, delta: float) -> float:
+    """Their epsilon at this delta; pure ones alone are never worse than their sum."""
+    found = accountant.epsilon(releases, delta)
+    pure = [kind.epsilon * count for kind, count in releases.items() if isinstance(kind, PureRelease)]
+    return min(found, sum(pure)) if len(pure) == len(releases) else found
+
+
+def overspent(who: str, after: float, epsilon: float, delta: float) -> str:
+    return (
+        f"'{who}' has a privacy budget of {epsilon:g} at delta {delta:g} over all jobs, and with this job {after:.4g} "
+        "would be spent."
+    )
+
+
+def label_digest(column: str, ids: Sequence[object], labels: Sequence[object]) -> str:
+    """Which labels these are: of which column, and the label of every id, in whatever order the file has them."""
+    lines = sorted(f"{id_text(value)}\0{label!r}\n" for value, label in zip(ids, labels, strict=True))
+    return hashlib.sha256(f"{column!r}\n".encode() + "".join(lines).encode()).hexdigest()
+
+
+def private_labels(y: Floats, ids: Sequence[object], epsilon: float, secret: bytes, digest: str) -> Floats:
+    """Labels of -1 and 1, answered at random and de-biased, the same for the same id in every job over the same labels
+    (`digest`)."""
+    names = [f"{epsilon!r} {digest} {id_text(value)}" for value in ids]
     truth = (y > 0).astype(np.float64)[:, None]
     return np.ascontiguousarray(private_targets(truth, epsilon, WordsByName(secret, names))[:, 0])

@@ -95,12 +95,12 @@ class Gauges:
             return self._used
 
     def _about_budget(self) -> list[Family]:
-        budget = self._daemon.home.config.policy.epsilon
-        spent = {what: self._daemon.privacy.after(what, 0.0) for what in ("labels", "columns")}
-        left = {} if budget is None else {what: budget - one for what, one in spent.items()}
+        policy = self._daemon.home.config.policy
+        spent = self._daemon.privacy.after([], policy.delta)
+        left: dict[Labels, float] = {} if policy.epsilon is None else {(): policy.epsilon - spent}
         return [
-            Family("epsilon_spent", "gauge", "Privacy budget spent over all runs.", by("of", spent)),
-            Family("epsilon_left", "gauge", "Privacy budget left, where the policy has one.", by("of", left)),
+            single("epsilon_spent", "gauge", "Privacy budget spent over all runs, at the policy's delta.", spent),
+            Family("epsilon_left", "gauge", "Privacy budget left, where the policy has one.", left),
         ]
 
     def _machine(self) -> list[Family]:

@@ -1,8 +1,9 @@
 """A training party behind two checks of its owner: the rows are the agreed ones, and none is asked for too often.
 
 The guard is a party around a party. At the beginning it names its rows to the others by a digest of their tokens, so
-that a table that was joined wrongly fails at once. And it counts where shares leave, whatever brought them about: an
-answer that would use a row more often than the owner allows does not leave, and the run ends.
+that a table that was joined wrongly fails at once. And it counts where numbers about rows leave, whatever brought them
+about: shares of every kind of sum, and at a label holder, whose own share is in the total, the products and derivatives
+that it tells others. What would use a row more often than the owner allows does not leave, and the run ends.
 """
 
 from collections.abc import Sequence
@@ -10,10 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.algorithms.afsgd_vp import Product
+from offbeat.algorithms.vfb2 import Backward
 from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party import smoothness
 from offbeat.party.contract import Broadcast, Effect, Event, Message, Party, PartyName, Received, Send, Started, State
 from offbeat.party.masked_sum import PROBES, PRODUCTS, SURVEY, PartialGiven, ShareGiven
+from offbeat.party.survey import Products, TablePart
+
+SHARES = (ShareGiven, PartialGiven)
+TOTALS = (Backward, Product, Products, TablePart)
+"""What a label holder tells of rows in whose total its own share is."""
+LEAVING = frozenset((*SHARES, *TOTALS))
 
 
 class RowsNamed(Message, frozen=True):
@@ -49,29 +58,44 @@ class Guarded:
     def _count(self, effects: Sequence[Effect]) -> list[Effect]:
         """Why the run ends instead of these effects, if a row would be used too often."""
         for effect in effects:
-            if not isinstance(effect, Send) or not isinstance(effect.body, ShareGiven | PartialGiven):
+            if not isinstance(effect, (Send, Broadcast)) or type(effect.body) not in LEAVING:
                 continue
-            body = effect.body
-            asker = body.asker if isinstance(body, PartialGiven) else effect.to
-            if isinstance(body, PartialGiven) and body.tree > 0:
-                continue  # the masks of an answer that is counted with its first tree
-            rows, times = self._rows_of(asker, body)
-            broken = f"enter at most {self.rows.cap} sums (row_cap), and '{asker}' asked for one more"
-            for _ in range(times):
-                refusal = self.rows.count(rows, broken)
-                if refusal:
-                    return refusal
+            rows, times = self._rows_of(effect)
+            if times and not self.rows.use(rows, times):
+                asker = self._asker(effect)
+                return self.rows.over(f"enter at most {self.rows.cap} sums (row_cap), and '{asker}' asked for one more")
         return []
 
-    def _rows_of(self, asker: PartyName, body: ShareGiven | PartialGiven) -> tuple[slice, int]:
-        """Which rows a share is of, and how many numbers of each it tells."""
+    def _asker(self, effect: Send | Broadcast) -> PartyName:
+        """For whom a number leaves: the parties behind a tree's next node, or the label holder itself, do not show."""
+        if isinstance(effect.body, PartialGiven):
+            return effect.body.asker
+        return effect.to if isinstance(effect, Send) and isinstance(effect.body, ShareGiven) else self.name
+
+    def _rows_of(self, effect: Send | Broadcast) -> tuple[slice, int]:
+        """Which rows a message is about, and how many numbers of each it tells."""
+        body: Any = effect.body
+        if isinstance(body, PartialGiven) and body.tree > 0:
+            return slice(0, 0), 0  # the masks of an answer that is counted with its first tree
+        if isinstance(body, SHARES):
+            return self._of_share(self._asker(effect), body)
+        if isinstance(body, Backward | Product):
+            number = body.number if isinstance(body, Backward) else body.round
+            return (slice(0, 0), 0) if number < 0 else (slice(*self.inner.rows_asked(self.name, number)), 1)
+        values = body.values if isinstance(body, Products) else body.derivatives
+        return self._rows_from(body.start, values), 1
+
+    def _of_share(self, asker: PartyName, body: Any) -> tuple[slice, int]:
         if body.kind == PRODUCTS:
             return slice(*self.inner.rows_asked(asker, body.first)), 1
         if body.kind == SURVEY:
-            return slice(body.first, body.first + len(body.words) // self.inner.party.problem.outputs), 1
+            return self._rows_from(body.first, body.words), 1
         if body.kind == PROBES:
             return slice(0, smoothness.rows_of(self.inner.block)), smoothness.PROBES
         return slice(0, 0), 0  # numbers about weights, not about rows
+
+    def _rows_from(self, start: int, values: np.ndarray) -> slice:
+        return slice(start, start + len(values) // self.inner.party.problem.outputs)
 
     def snapshot(self) -> State:
         return {"inner": self.inner.snapshot(), "asked": self.rows.asked.copy()}

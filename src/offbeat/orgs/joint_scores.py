@@ -28,6 +28,7 @@ from offbeat.orgs.runs import Run
 from offbeat.orgs.standing import Lane, Terms
 from offbeat.orgs.tokens import TOKEN_BYTES, tokens_of
 from offbeat.orgs.train import sums_of
+from offbeat.party.masked_sum import SumOptions
 from offbeat.privacy.masks import scale_of
 from offbeat.runtime.grpc.identity import Identity, Roster
 
@@ -50,7 +51,7 @@ class Answering:
 
     def open(self, run: Run, peer: str, request: control.OpenScoring) -> Answer:
         self._refuse(run, peer, 1)
-        terms = Terms(run.run, request.service, peer, run.job.parties, sums_of(run.job))
+        terms = Terms(run.run, request.service, peer, run.job.parties, self._sums(run))
         if "pairwise" not in self._home.config.policy.secure_sum:
             raise Refused(f"'{self._home.name}' allows no pairwise masks (secure_sum), which scoring uses.")
         lane = Lane(terms, self._home.name, os.urandom(32))
@@ -63,6 +64,9 @@ class Answering:
                 del self._lanes[oldest]
         log.info("run %s: '%s' has opened a scoring session", run.run, peer)
         return control.ScoringKey(*lane.offer(self._identity))
+
+    def _sums(self, run: Run) -> SumOptions:
+        return sums_of(run.job, self._home.config.policy.parties_least)
 
     def take_keys(self, run: Run, peer: str, request: control.ScoringKeys) -> Answer:
         lane = self._lane(run, peer, request.service)

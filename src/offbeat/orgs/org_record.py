@@ -118,8 +118,8 @@ def _warnings(job: Job, name: str, outcome: Outcome) -> tuple[str, ...]:
     private = job.method.label_dp_epsilon
     if private is not None:
         found.append(
-            f"The labels at {', '.join(job.labels_at)} were answered at random ({private:g}-label-privacy): objective "
-            "and certificate are about those answers, the test metrics about the true labels."
+            f"The labels at {', '.join(job.labels_at)} were answered at random ({private:g}-label-privacy): objective, "
+            "certificate and test metrics are computed from those answers, never from the labels."
         )
     elif others and job.model.task == "classification":
         found.append(

@@ -225,6 +225,7 @@ secure_sum = ["pairwise", "two-tree"]
 parties_least = 3                 # with two parties no sum can hide a share
 columns_never = []                # columns that must not be used, even if listed above
 rows_least = 100                  # fewer common training rows are refused
+test_rows_least = 25              # and fewer test rows, if there are any: metrics over few rows tell their labels
 ids_ratio_most = 10.0             # a party that brings this many times the ids of this one is refused
 passes_most = 1000.0
 row_cap = 0                       # how often one row may enter a sum, over all jobs and predictions; 0: no cap
@@ -232,9 +233,12 @@ labels_for = {_names(labels_for)} # who may learn this party's labels, which the
 derivatives = true                # whether it takes derivatives, which tell it the others' labels
 predictions_for = {_names(predictions_for)} # who else may ask for joint predictions
 prediction_rows_most = 100000
+on_loss = ["wait", "stop"]        # what a job may do when a party is lost; "continue" makes a second roster, and the
+                                  # difference of two rosters' sums can tell the share of whoever was left out
 predict_without = false           # whether a prediction may leave out a party that does not answer
-# epsilon = 4.0                   # a privacy budget over all jobs, for its labels (jobs with label_dp_epsilon) or its
+# epsilon = 4.0                   # a privacy budget over all jobs together, of labels (jobs with label_dp_epsilon) and
                                   # columns (VAFL with embedding.epsilon); a job that adds no noise to them is refused
+delta = 1e-5                      # of that budget, whatever a job says
 """
 
 

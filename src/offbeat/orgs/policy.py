@@ -1,12 +1,13 @@
 """What the owner of a party allows. A job outside it is refused with the reason, before any data is touched."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
 
 from offbeat.errors import Refused
-from offbeat.jobs.organisations import LABELS, Job, wanted_of
+from offbeat.jobs.organisations import Job
+from offbeat.orgs.budget import LABELS, Charge, charges_of, overspent
 from offbeat.settings import Settings
 
 Names = tuple[str, ...]
@@ -26,6 +27,7 @@ class Policy(Settings, frozen=True):
     parties_least: Annotated[int, msgspec.Meta(ge=2)] = 3
     columns_never: Names = ()  # never used, whatever the data section lists
     rows_least: Annotated[int, msgspec.Meta(ge=1)] = 100  # a smaller intersection is refused
+    test_rows_least: Annotated[int, msgspec.Meta(ge=1)] = 25  # a smaller test set, if there is one, is refused
     passes_most: Annotated[float, msgspec.Meta(gt=0)] = 1000.0
     row_cap: Annotated[int, msgspec.Meta(ge=0)] = 0  # how often one row may enter a sum, ever; 0: no cap
     ids_ratio_most: Annotated[float, msgspec.Meta(ge=1)] = 10.0  # no other party may bring this many times its ids
@@ -33,12 +35,14 @@ class Policy(Settings, frozen=True):
     derivatives: bool = True  # whether this party may be sent derivatives (they tell it other parties' labels)
     predictions_for: Names = ()  # who else may ask for joint predictions
     prediction_rows_most: Annotated[int, msgspec.Meta(ge=0)] = 100_000  # in one question
+    on_loss: tuple[Literal["wait", "stop", "continue"], ...] = ("wait", "stop")  # "continue" means a second roster
     predict_without: bool = False  # whether a prediction may leave out a party that does not answer
     epsilon: Annotated[float, msgspec.Meta(gt=0)] | None = None  # privacy budget over all jobs; None: none is kept
+    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-5  # of that budget, whatever delta a job names
 
 
-Spent = Callable[[str, float], float]
-"""(labels or columns, epsilon of the job) -> what this party would have spent on them with it."""
+Spent = Callable[[Sequence[Charge], float], float]
+"""(what a job would charge, delta) -> the epsilon of all that this party would then have spent."""
 
 
 def refuse_job(policy: Policy, job: Job, me: str, initiator: str, spent: Spent) -> None:
@@ -69,6 +73,11 @@ def objections(policy: Policy, job: Job, me: str, initiator: str) -> list[str]:
         reasons.append(f"its policy allows the secure sums {_listed(policy.secure_sum)}, not '{job.method.secure_sum}'")
     if len(job.parties) < policy.parties_least:
         reasons.append(f"its policy wants at least {policy.parties_least} parties, the job has {len(job.parties)}")
+    if job.network.on_loss not in policy.on_loss and not job.embeds:
+        reasons.append(
+            f"its policy allows on_loss {_listed(policy.on_loss)}, not '{job.network.on_loss}': the sums of two "
+            "rosters differ by the share of whoever was left out"
+        )
     if job.method.passes > policy.passes_most:
         reasons.append(f"its policy allows {policy.passes_most:g} passes, the job wants {job.method.passes:g}")
     learners = tuple(name for name in told_labels(job) if not allows(policy.labels_for, name))
@@ -90,15 +99,14 @@ def _over_budget(policy: Policy, job: Job, me: str, spent: Spent) -> list[str]:
     """A budget is kept over all jobs together, or there is none: a job without noise would pass any."""
     if policy.epsilon is None:
         return []
-    what, epsilon = wanted_of(job, me)
-    if epsilon is None:
-        remedy = "label_dp_epsilon under [method]" if what == LABELS else "VAFL with epsilon under [embedding]"
+    charges = charges_of(job, me)
+    bare = [charge.what for charge in charges if charge.releases is None]
+    if bare:
+        remedy = "label_dp_epsilon under [method]" if bare[0] == LABELS else "VAFL with epsilon under [embedding]"
         budget = f"its policy has a privacy budget of {policy.epsilon:g}"
-        return [f"{budget}, and this job adds no noise to its {what} ({remedy} would)"]
-    after = spent(what, epsilon)
-    if after <= policy.epsilon:
-        return []
-    return [f"its privacy budget for its {what} is {policy.epsilon:g}, and with this job {after:g} would be spent"]
+        return [f"{budget}, and this job adds no noise to its {bare[0]} ({remedy} would)"]
+    after = spent(charges, policy.delta)
+    return [overspent(me, after, policy.epsilon, policy.delta).rstrip(".")] if after > policy.epsilon else []
 
 
 def refuse_rows(policy: Policy, me: str, rows: int) -> None:
@@ -107,6 +115,14 @@ def refuse_rows(policy: Policy, me: str, rows: int) -> None:
         raise Refused(
             f"'{me}' refuses the alignment: {rows} training rows are shared by all parties, and its policy wants at "
             f"least {policy.rows_least}. A tiny intersection tells too much about the few people in it."
+        )
+
+
+def refuse_test_rows(policy: Policy, me: str, rows: int) -> None:
+    if 0 < rows < policy.test_rows_least:
+        raise Refused(
+            f"'{me}' refuses the test set: it has {rows} rows, and its policy wants at least {policy.test_rows_least} "
+            "(test_rows_least). Metrics over few rows tell their labels. Raise test_fraction, or set it to 0."
         )
 
 

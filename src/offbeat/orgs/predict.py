@@ -34,7 +34,8 @@ WORDS_EACH = 2
 class Wanted(contract.Message, frozen=True):
     """The rows to be scored.
 
-    Reveals: which of its rows the asker is interested in, to every party that has them (and their number, to all).
+    Reveals: which of its rows the asker is interested in, to every party that has them, and to any party of the job
+    that guesses the id (and their number, to all).
     """
 
     tokens: bytes
@@ -240,8 +241,8 @@ class Predictor:
     def _on_without(self, sender: contract.PartyName, body: Without) -> list[contract.Effect]:
         if not self.without:
             return self._decline(f"'{self.name}' does not predict without a party")
-        fewer = set(body.names) < set(self.roster.names) and len(set(body.names)) == len(body.names)
-        if sender != self.asker or not fewer or not {self.name, sender} <= set(body.names):
+        self.roster.check(sender, body.epoch, body.names)
+        if sender != self.asker or not set(body.names) < set(self.roster.names):
             raise UnexpectedEvent(f"'{sender}' names {list(body.names)} as those who are left of the prediction.")
         if body.epoch != self.roster.epoch + 1:
             raise UnexpectedEvent(f"'{sender}' counts epoch {body.epoch} after {self.roster.epoch}.")

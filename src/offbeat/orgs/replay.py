@@ -13,6 +13,7 @@ from offbeat.jobs.organisations import job_from_text
 from offbeat.metrics.record import RECORD_FILE, RunRecord
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.party_config import Home, read_home
+from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnRows, own_rows
 from offbeat.orgs.sessions import OwnSessions
 from offbeat.orgs.tables import KeptTable, Tables
@@ -67,9 +68,7 @@ def _identity(home: Home, key: Path | None) -> Identity:
 
 
 def _training(sessions: OwnSessions, own: OwnRows) -> Log:
-    limits = sessions.kept("limits")
-    assert limits is not None
-    training = sessions.training(own, cap=limits["cap"], before=limits["before"])
+    training = sessions.training(own, RowLedger(sessions.home.ledger).granted(sessions.run))
     return Log(training.party, training.messages, sessions.folder)
 
 
@@ -81,7 +80,7 @@ def _opened(home: Home, run: str, identity: Identity) -> tuple[OwnSessions, OwnR
     job = job_from_text(job_file.read_text(encoding="utf-8"), job_file)
     sessions = OwnSessions(home, identity, run, job)
     aligned, accepted = sessions.kept("alignment"), sessions.kept("table")
-    if aligned is None or sessions.kept("limits") is None or not log_path(sessions.folder, home.name).is_file():
+    if aligned is None or not log_path(sessions.folder, home.name).is_file():
         raise BadInput(
             f"'{home.name}' has no log of a training under {sessions.folder}: it did not begin, or keep_days is over."
         )

@@ -1,12 +1,22 @@
 """How often each row of a party has entered a sum, over all runs and predictions, and the cap its owner set.
 
 Every sum that a row enters tells the asker a little about it; enough of them give the row's features away up to a
-rotation. The ledger counts, and refuses the sum that would pass the cap. It is the owner's and lies with the keys.
+rotation. The ledger writes a use down before the share leaves, and refuses the one that would pass the cap. It is the
+owner's and lies with the keys.
+
+    use        a prediction or a test: so many sums of each row, written down as a whole
+    reserve    a training: every row of it may enter `level` sums. The level rises while the training goes on; at its
+               end, however it ends, the true counts take its place. A training that is killed stays at its level.
+
+All runs of a daemon share one ledger: what one has reserved is gone for the others.
 """
 
+import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +29,53 @@ from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 
 Counts = NDArray[np.int64]
 FOLD_BYTES = 2**24
+LEVEL_STEP = 4  # so many sums are reserved at a time, or a quarter more than before
+
+
+@dataclass
+class _Open:
+    """A training under way: its rows, up to which level they are reserved, and the level that was refused."""
+
+    ids: list[str]
+    rows: frozenset[str]
+    level: int = 0
+    refused: int = 0  # 0: none was
+
+
+@dataclass
+class _Known:
+    """What the files say."""
+
+    counts: dict[str, int] = field(default_factory=dict)  # of all that is over
+    noted: set[str] = field(default_factory=set)  # by name, what is over
+    open: dict[str, _Open] = field(default_factory=dict)
+    over: dict[str, int] = field(default_factory=dict)  # of what is over: the level that was refused
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        what = line["what"]
+        if "counts" in line:
+            ids = line["ids"] if "ids" in line else self.open[what].ids
+            for text, count in zip(ids, line["counts"], strict=True):
+                self.counts[text] = self.counts.get(text, 0) + count
+            self.noted.add(what)
+            self.over[what] = self.open.pop(what, _Open([], frozenset())).refused
+            return
+        if "ids" in line:
+            self.open[what] = _Open(line["ids"], frozenset(line["ids"]))
+        mine = self.open[what]
+        mine.level, mine.refused = line.get("level", mine.level), line.get("refused", mine.refused)
+
+    def of(self, ids: Sequence[str], *, but: str = "") -> Counts:
+        """How often each row has been used or may still be; without the training named `but`."""
+        found = np.array([self.counts.get(text, 0) for text in ids], dtype=np.int64)
+        for what, other in self.open.items():
+            if what != but:
+                found += np.fromiter((other.level if text in other.rows else 0 for text in ids), np.int64, len(ids))
+        return found
 
 
 class RowLedger:
-    """Counts by row id, with one line of history for every run and prediction. One per daemon; thread-safe.
+    """Counts by row id, with history for every run and prediction. One per daemon; thread-safe.
 
     history.jsonl   who used how many rows, and when
     uses.jsonl      the rows of each use: added to, never rewritten, so that a use costs what it uses
@@ -33,34 +86,90 @@ class RowLedger:
         self.folder = folder
         self._uses, self._history = folder / "uses.jsonl", folder / "history.jsonl"
         self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
-        self._noted: set[str] = set()
+        self._known = _Known()
         self._read_to = 0
         self._opened = False
 
     def counts(self, ids: Sequence[object]) -> Counts:
-        """How often each of these rows has entered a sum before."""
+        """How often each of these rows has entered a sum, or may still in a run that has reserved it."""
         with self._lock:
             self._catch_up()
-            return np.array([self._counts.get(id_text(value), 0) for value in ids], dtype=np.int64)
+            return self._known.of(_texts(ids))
 
-    def add(self, ids: Sequence[object], counts: Counts, *, what: str, asker: str) -> None:
-        """Write down what a run or a prediction has used; a second entry under the same name replaces nothing."""
+    def use(self, ids: Sequence[object], counts: Counts, *, what: str, asker: str, who: str, cap: int = 0) -> None:
+        """Write a use down before it happens, or refuse it by the cap; a second one of the same name adds nothing."""
         with self._lock, locked(self.folder / "rows.lock"):
             self._catch_up()
-            if what in self._noted:
+            if what in self._known.noted:
                 return
-            texts = [id_text(value) for value in ids]
-            append_line(self._uses, {"what": what, "ids": texts, "counts": counts.tolist()})
-            most, total = int(counts.max(initial=0)), int(counts.sum())
-            line = {"at": now_text(), "what": what, "asker": asker, "rows": len(counts), "most": most, "sum": total}
-            append_line(self._history, line)
+            texts = _texts(ids)
+            _refuse_over_cap(cap, self._known.of(texts) + counts, who)
+            self._append({"what": what, "ids": texts, "counts": counts.tolist()})
+            self._note(what, asker, counts)
+
+    def reserve(self, ids: Sequence[object], needed: int, *, what: str, asker: str, cap: int = 0) -> int:
+        """The level up to which the rows of a training are reserved, at least `needed`, written down before this
+        returns; 0: the cap does not allow it. The same answer whenever it is asked again, after a crash too."""
+        with self._lock, locked(self.folder / "rows.lock"):
             self._catch_up()
+            if what in self._known.noted:
+                refused = self._known.over.get(what, 0)
+                return 0 if refused and needed >= refused else needed
+            mine = self._known.open.get(what)
+            if mine is None:
+                mine = self._begin(_texts(ids), what, asker)
+            if mine.refused and needed >= mine.refused:
+                return 0
+            return mine.level if needed <= mine.level else self._raise(mine, needed, what, cap)
+
+    def _begin(self, texts: list[str], what: str, asker: str) -> _Open:
+        self._append({"what": what, "ids": texts, "level": 0})
+        append_line(self._history, {"at": now_text(), "what": what, "asker": asker, "rows": len(texts), "begun": True})
+        return self._known.open[what]
+
+    def _raise(self, mine: _Open, needed: int, what: str, cap: int) -> int:
+        level = needed + max(LEVEL_STEP, needed // 4)
+        if cap:
+            level = min(level, cap - int(self._known.of(mine.ids, but=what).max(initial=0)))
+        if level < needed:
+            self._append({"what": what, "refused": needed})
+            return 0
+        self._append({"what": what, "level": level})
+        return level
+
+    def granted(self, what: str) -> Callable[[int], int]:
+        """What a training was granted, for whoever replays it: nothing is written."""
+        with self._lock:
+            self._catch_up()
+            mine = self._known.open.get(what)
+            refused = self._known.over.get(what, 0) if mine is None else mine.refused
+        return lambda needed: 0 if refused and needed >= refused else needed
+
+    def settle(self, counts: Counts, *, what: str, asker: str) -> None:
+        """A training is over: how often its rows were really used takes the place of what was reserved."""
+        with self._lock, locked(self.folder / "rows.lock"):
+            self._catch_up()
+            if what not in self._known.open:
+                return
+            self._append({"what": what, "counts": counts.tolist()})
+            self._note(what, asker, counts)
 
     def history(self) -> list[dict[str, object]]:
-        return read_lines(self._history)[0]
+        """Who used how many rows; of a training that is under way or was killed, that it began."""
+        lines = read_lines(self._history)[0]
+        over = {line["what"] for line in lines if "sum" in line}
+        return [line for line in lines if "sum" in line or line["what"] not in over]
 
-    # -- reading --------------------------------------------------------------------------------------------------
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        append_line(self._uses, line)
+        self._catch_up()
+
+    def _note(self, what: str, asker: str, counts: Counts) -> None:
+        most, total = int(counts.max(initial=0)), int(counts.sum())
+        line = {"at": now_text(), "what": what, "asker": asker, "rows": len(counts), "most": most, "sum": total}
+        append_line(self._history, line)
 
     def _catch_up(self) -> None:
         """Read what was written since the last look, by this daemon or by another process."""
@@ -68,23 +177,28 @@ class RowLedger:
             self._open()
         lines, self._read_to = read_lines(self._uses, self._read_to)
         for line in lines:
-            self._noted.add(line["what"])
-            for text, count in zip(line["ids"], line["counts"], strict=True):
-                self._counts[text] = self._counts.get(text, 0) + count
+            self._known.take(line)
 
     def _open(self) -> None:
         folded = read_checkpoint(self.folder, "rows") or {"ids": [], "counts": np.empty(0, np.int64)}
-        self._counts = dict(zip(folded["ids"], folded["counts"].tolist(), strict=True))
-        history = self.history()
-        self._noted = {str(line["what"]) for line in history}
-        self._read_to, self._opened = 0, True
-        lines, _ = read_lines(self._uses)
-        known = sum(self._counts.values()) + sum(sum(line["counts"]) for line in lines)
-        missing = sum(int(str(line["sum"])) for line in history) - known
-        if missing > 0:
+        self._known = _Known(dict(zip(folded["ids"], folded["counts"].tolist(), strict=True)))
+        self._known.over = dict(folded.get("refused", {}))
+        lines, self._read_to = read_lines(self._uses)
+        for line in lines:
+            self._known.take(line)
+        self._opened = True
+        self._refuse_lost(read_lines(self._history)[0])
+
+    def _refuse_lost(self, history: list[dict[str, Any]]) -> None:
+        known = self._known
+        missing = sum(line.get("sum", 0) for line in history) - sum(known.counts.values())
+        known.noted |= {line["what"] for line in history if "sum" in line}
+        lost = {line["what"] for line in history if "begun" in line} - known.noted - known.open.keys()
+        if missing > 0 or lost:
             raise BadData(
-                f"the ledger in {self.folder} has lost {missing} uses of rows that history.jsonl lists: rows.json or "
-                "uses.jsonl was deleted, or an older copy was put back. Restore the newest copy of all three."
+                f"the ledger in {self.folder} has lost {missing} uses of rows and {len(lost)} trainings under way that "
+                "history.jsonl lists: rows.json or uses.jsonl was deleted, or an older copy was put back. Restore the "
+                "newest copy of all three."
             )
 
     def fold(self) -> None:
@@ -93,15 +207,41 @@ class RowLedger:
             self._catch_up()
             if self._read_to < FOLD_BYTES:
                 return
-            values = np.fromiter(self._counts.values(), np.int64, len(self._counts))
-            write_checkpoint(self.folder, "rows", {"ids": list(self._counts), "counts": values})
-            write_durably(self._uses, b"")  # a crash before this counts the uses twice, which is the safe side
-            self._read_to = 0
+            known = self._known
+            values = np.fromiter(known.counts.values(), np.int64, len(known.counts))
+            refused = {what: level for what, level in known.over.items() if level}
+            write_checkpoint(self.folder, "rows", {"ids": list(known.counts), "counts": values, "refused": refused})
+            left = [_line_of(what, one) for what, one in known.open.items()]
+            write_durably(self._uses, b"".join(left))  # a crash before this counts uses twice: the safe side
+            self._opened = False
 
 
-def refuse_rows_over_cap(cap: int, before: Counts, more: int, who: str) -> None:
-    if cap and before.size and int(before.max()) + more > cap:
-        over = int((before + more > cap).sum())
+def _line_of(what: str, one: _Open) -> bytes:
+    line = {"what": what, "ids": one.ids, "level": one.level, "refused": one.refused}
+    return json.dumps(line).encode() + b"\n"
+
+
+class Reservation:
+    """One training's rows in the ledger: what a guard asks before a share leaves."""
+
+    def __init__(self, ledger: RowLedger, ids: Sequence[object], *, what: str, asker: str, cap: int) -> None:
+        self._ledger, self._ids, self._what, self._asker, self._cap = ledger, ids, what, asker, cap
+
+    def __call__(self, needed: int) -> int:
+        """The level that is written down, at least `needed`; 0: refused."""
+        return self._ledger.reserve(self._ids, needed, what=self._what, asker=self._asker, cap=self._cap)
+
+    def settle(self, counts: Counts) -> None:
+        self._ledger.settle(counts, what=self._what, asker=self._asker)
+
+
+def _texts(ids: Sequence[object]) -> list[str]:
+    return [id_text(value) for value in ids]
+
+
+def _refuse_over_cap(cap: int, after: Counts, who: str) -> None:
+    if cap and after.size and int(after.max()) > cap:
         raise Refused(
-            f"'{who}' lets a row enter at most {cap} sums (row_cap); {over} of the {before.size} rows would pass that."
+            f"'{who}' lets a row enter at most {cap} sums (row_cap); {int((after > cap).sum())} of the {after.size} "
+            "rows would pass that."
         )

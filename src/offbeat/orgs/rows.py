@@ -1,5 +1,6 @@
 """One party's table in the aligned order, prepared for learning from its own training rows alone."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from offbeat.data.table import Table, read_table
 from offbeat.errors import BadData, BadInput
 from offbeat.jobs.organisations import Job
 from offbeat.names import did_you_mean
-from offbeat.orgs.budget import PrivacyLedger, private_labels
+from offbeat.orgs.budget import PrivacyLedger, label_digest, private_labels
 from offbeat.orgs.party_config import Home
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 
@@ -32,7 +33,7 @@ class OwnRows:
     test: Matrix
     tokens_train: tuple[bytes, ...]
     tokens_test: tuple[bytes, ...]
-    y_train: Floats | None
+    y_train: Floats | None  # under label_dp_epsilon: de-biased random answers, in place of -1 and 1
     y_test: Floats | None
     classes: tuple[Any, ...] | None
     fitted: Fitted
@@ -85,25 +86,33 @@ def _without(table: Table, never: Sequence[str]) -> Table:
 def own_rows(home: Home, table: Table, job: Job, rows: NDArray[np.int64], tokens: Sequence[bytes]) -> OwnRows:
     """Put the table into the aligned order, hold test rows out by their ids, and prepare the columns. Tokens change
     with every run; ids do not, and all parties have the same: jobs over the same rows are tested on the same ones."""
-    test = held_out(table.ids[rows], seed=job.rows.test_seed, fraction=job.rows.test_fraction)
+    test = rows_to_test(job, table.ids[rows])
     features = take_rows(table.features, rows)
     preparation = preparation_from(home.config.data.prepare, f"{home.name}, data.prepare")
     fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation, table.levels, table.dates)
     block = fitted.apply(features)
     labels, classes = _labels(home, table, job, rows)
-    y_train = None if labels is None else _for_training(home, job, labels[~test], table.ids[rows][~test])
+    labels = labels if labels is None else _as_answered(home, job, table, labels, table.ids[rows])
     names = np.array(list(tokens), dtype=object)
     return OwnRows(
         train=take_rows(block, ~test),
         test=take_rows(block, test),
         tokens_train=tuple(names[~test]),
         tokens_test=tuple(names[test]),
-        y_train=y_train,
+        y_train=None if labels is None else labels[~test],
         y_test=None if labels is None else labels[test],
         classes=classes,
         fitted=fitted,
         notes=tuple(f"{home.name}: {note}" for note in fitted.notes),
     )
+
+
+def rows_to_test(job: Job, ids: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows are held out follows from the parties' names and the number of test rows: nobody can look for a test
+    set that holds one person, or for two that differ by one."""
+    count = round(job.rows.test_fraction * ids.size)
+    joint = hashlib.sha256(repr((sorted(job.parties), count)).encode()).digest()
+    return held_out(ids, seed=int.from_bytes(joint, "big"), rows=count)
 
 
 def _labels(
@@ -119,12 +128,18 @@ def _labels(
     return encode_labels(table.labels[rows], job.model.task, f"the label of {home.data_file.name}")
 
 
-def _for_training(home: Home, job: Job, labels: Floats, ids: NDArray[Any]) -> Floats:
-    """The labels as the training may see them."""
+def _as_answered(home: Home, job: Job, table: Table, labels: Floats, ids: NDArray[Any]) -> Floats:
+    """The labels as training and test may see them: under label_dp_epsilon both know the random answers alone."""
     epsilon = job.method.label_dp_epsilon
     if epsilon is None:
         return labels
-    return private_labels(labels, ids.tolist(), epsilon, PrivacyLedger(home.ledger).secret())
+    ledger, digest = PrivacyLedger(home.ledger), digest_of_labels(home, table)
+    return private_labels(labels, ids.tolist(), epsilon, ledger.secret(), digest)
+
+
+def digest_of_labels(home: Home, table: Table) -> str:
+    assert table.labels is not None
+    return label_digest(str(home.config.data.label), table.ids.tolist(), table.labels.tolist())
 
 
 # -- a trained block, kept by its owner -------------------------------------------------------------------------------

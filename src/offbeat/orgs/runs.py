@@ -24,21 +24,21 @@ import numpy as np
 
 from offbeat.data.table import Table
 from offbeat.errors import DiskFull, OffbeatError, PeerFailed, Refused
-from offbeat.jobs.organisations import Job, wanted_of
-from offbeat.learning.scores import root_mean_square, two_class_metrics
+from offbeat.jobs.organisations import Job
+from offbeat.learning.scores import answered_metrics, root_mean_square, two_class_metrics
 from offbeat.metrics.plain import json_text
 from offbeat.orgs import align_psi, predict
-from offbeat.orgs.budget import PrivacyLedger
+from offbeat.orgs.budget import PrivacyLedger, charges_of
 from offbeat.orgs.control import ENDED_PHASES, Facts, Report, RunStatus, error_named
 from offbeat.orgs.discreet import Discreet, Withheld, for_kind, for_peers, printable
 from offbeat.orgs.durable import write_durably
 from offbeat.orgs.kept_alignments import KeptAlignments
 from offbeat.orgs.org_record import OwnRun, write_record
 from offbeat.orgs.party_config import Home
-from offbeat.orgs.policy import refuse_rows, refuse_sizes
+from offbeat.orgs.policy import refuse_rows, refuse_sizes, refuse_test_rows
 from offbeat.orgs.room import wait_for_room
-from offbeat.orgs.row_ledger import Counts, RowLedger, refuse_rows_over_cap
-from offbeat.orgs.rows import OwnRows, own_rows, write_model
+from offbeat.orgs.row_ledger import Reservation, RowLedger
+from offbeat.orgs.rows import OwnRows, digest_of_labels, own_rows, write_model
 from offbeat.orgs.sessions import OwnSessions, ids_of
 from offbeat.orgs.tables import KeptTable, Tables
 from offbeat.orgs.train import OwnTraining
@@ -252,7 +252,8 @@ class Run:
         table, aligned = kept.table, self._aligned(kept)
         own = own_rows(self.home, table, self.job, aligned["rows"], aligned["tokens"])
         refuse_rows(self.home.config.policy, self.home.name, len(own.tokens_train))
-        self._spend()
+        refuse_test_rows(self.home.config.policy, self.home.name, len(own.tokens_test))
+        self._spend(table)
         self._enter("training", rows=len(aligned["rows"]))
         training, outcome = self._trained(own, ids_of(own.tokens_train, table, aligned))
         finish = outcome.finished[self.home.name]
@@ -269,11 +270,13 @@ class Run:
         log.info("run %s: %s", self.run, phase)
         self.update(phase=phase, progress={**self.status.progress, **progress})
 
-    def _spend(self) -> None:
+    def _spend(self, table: Table) -> None:
         """Write down what leaves of this party under an account, before it can."""
-        what, epsilon = wanted_of(self.job, self.home.name)
-        if epsilon is not None:
-            self.privacy.spend(what, epsilon, self.run, self.home.config.policy.epsilon, self.home.name)
+        policy, label = self.home.config.policy, self.home.config.data.label
+        private = self.home.name in self.job.labels_at and self.job.method.label_dp_epsilon is not None
+        digest = digest_of_labels(self.home, table) if private else ""
+        charges = charges_of(self.job, self.home.name, self.run, str(label), digest)
+        self.privacy.spend(charges, self.run, policy.epsilon, policy.delta, self.home.name)
 
     def _aligned(self, table: KeptTable) -> dict[str, Any]:
         """Which rows of the table are aligned, in which order, by which tokens."""
@@ -315,11 +318,19 @@ class Run:
         return (*aligned["notes"], told, learned)
 
     def _trained(self, own: OwnRows, ids: list[Any]) -> tuple[OwnTraining, Outcome]:
-        cap, before = self._row_limits(ids)
-        training = self._training = self.own.training(own, cap=cap, before=before)
-        with self._progress_of(training):
-            outcome = self.session("train", training.party, training.messages, self.folder, self._training_digest(own))
-        self.ledger.add(ids, training.watched.asked, what=self.run, asker=self.initiator)
+        reservation = self._reserved(ids)
+        training = self._training = self.own.training(own, reservation)
+        try:
+            with self._progress_of(training):
+                outcome = self.session(
+                    "train", training.party, training.messages, self.folder, self._training_digest(own)
+                )
+        except DiskFull:  # a pause: what is reserved stays so
+            raise
+        except BaseException:
+            reservation.settle(training.watched.asked)  # a run that fails has used its rows too
+            raise
+        reservation.settle(training.watched.asked)
         self._training = None
         write_model(self.private, "model", training.model())
         self.update(kept=training.certified())
@@ -345,15 +356,14 @@ class Run:
             over.set()
             noting.join()
 
-    def _row_limits(self, ids: list[Any]) -> tuple[int, Counts]:
-        """The cap and what was used before, as they were when the training began: a restart must not see others."""
-        kept = self.own.kept("limits")
-        if kept is not None:
-            return kept["cap"], kept["before"]
-        cap, before = self.home.config.policy.row_cap, self.ledger.counts(ids)
-        refuse_rows_over_cap(cap, before, 1, self.home.name)
-        write_checkpoint(self.private, "limits", {"cap": cap, "before": before})
-        return cap, before
+    def _reserved(self, ids: list[Any]) -> Reservation:
+        cap = self.home.config.policy.row_cap
+        reservation = Reservation(self.ledger, ids, what=self.run, asker=self.initiator, cap=cap)
+        if not reservation(1):
+            raise Refused(
+                f"'{self.home.name}' lets a row enter at most {cap} sums (row_cap); a row of this run has none left."
+            )
+        return reservation
 
     def _training_digest(self, own: OwnRows) -> str:
         """Every stream of the training compares it: the same job over the same rows in the same order."""
@@ -363,19 +373,21 @@ class Run:
         """Score the held-out rows together; the first label holder alone learns the scores and computes metrics."""
         if not len(own.tokens_test):
             return {}
-        refuse_rows_over_cap(self.home.config.policy.row_cap, self.ledger.counts(ids), 1, self.home.name)
+        cap, learner = self.home.config.policy.row_cap, self.job.labels_at[0]
+        once = np.ones(len(ids), np.int64)
+        self.ledger.use(ids, once, what=f"{self.run}/test", asker=learner, who=self.home.name, cap=cap)
         party = self.own.tester(own)
         outcome = self.session("test", party, predict.MESSAGES, self.folder / "test", self._training_digest(own))
         finish = outcome.finished[self.home.name]
         if finish.verdict != "predicted":
             raise PeerFailed(f"the test rows could not be scored: {finish.reason}.")
-        self.ledger.add(ids, np.ones(len(ids), np.int64), what=f"{self.run}/test", asker=self.job.labels_at[0])
         if party.result is None:
             return {}
         assert own.y_test is not None
         if self.job.model.task == "regression":
             return {"test_rmse": root_mean_square(party.result - own.y_test)}
-        found = two_class_metrics(party.result, own.y_test)
+        answered = self.job.method.label_dp_epsilon is not None
+        found = (answered_metrics if answered else two_class_metrics)(party.result, own.y_test)
         return {name: value for name, value in found.items() if np.isfinite(value)}
 
     # -- what is told of it while it goes on ----------------------------------------------------------------------

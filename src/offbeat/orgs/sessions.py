@@ -1,6 +1,6 @@
 """This party's part in the sessions of one run: alignment, training, test, predictions; the same after a restart.
 
-private/<run>/   salt, nonce, aligned rows, limits, this party's block: never leaves the owner
+private/<run>/   salt, nonce, aligned rows, this party's block: never leaves the owner
 """
 
 import os
@@ -19,13 +19,12 @@ from offbeat.orgs.align_psi import Aligner
 from offbeat.orgs.kept_alignments import tokens_in_order
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.predict import Predictor, Scorer
-from offbeat.orgs.row_ledger import Counts
 from offbeat.orgs.rows import OwnRows, read_model
-from offbeat.orgs.scoring import part_scores
+from offbeat.orgs.scoring import GivenScores, part_scores
 from offbeat.orgs.tokens import IdColumn, tokens_of
 from offbeat.orgs.train import OwnLinear, OwnTraining, sums_of
 from offbeat.orgs.train_embedding import OwnEmbedding
-from offbeat.orgs.watched_rows import WatchedRows
+from offbeat.orgs.watched_rows import Reserve, WatchedRows
 from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.grpc.identity import Identity
 
@@ -36,6 +35,7 @@ class OwnSessions:
     def __init__(self, home: Home, identity: Identity, run: str, job: Job) -> None:
         self.home, self.identity, self.run, self.job = home, identity, run, job
         self.folder, self.private = home.runs / run, home.private / run
+        self.given = GivenScores(self.private / "scores.jsonl")
 
     @property
     def salt(self) -> bytes:
@@ -76,17 +76,20 @@ class OwnSessions:
             imported=imported,
         )
 
-    def training(self, own: OwnRows, *, cap: int, before: Counts) -> OwnTraining:
-        watched = WatchedRows(self.home.name, own.tokens_train, cap=cap, before=before)
+    def training(self, own: OwnRows, reserve: Reserve) -> OwnTraining:
+        cap = self.home.config.policy.row_cap
+        watched = WatchedRows(self.home.name, own.tokens_train, reserve=reserve, cap=cap)
         secret = self.secret("masks")
         if self.job.embeds:
             return OwnEmbedding(self.job, own, watched, secret=secret, shape=self.home.config.data.shape)
-        return OwnLinear(self.job, own, watched, run=self.run, secret=secret)
+        least = self.home.config.policy.parties_least
+        return OwnLinear(self.job, own, watched, run=self.run, secret=secret, parties_least=least)
 
     def tester(self, own: OwnRows) -> Predictor:
         """The held-out rows are scored together; the first label holder alone learns the scores."""
         model = read_model(self.private, "model")
-        scores = part_scores(self.job, self.home, model, own.test, own.tokens_test, self.secret("scores"))
+        secret = self.secret("scores")
+        scores = part_scores(self.job, self.home, model, own.test, own.tokens_test, secret, self.given)
         scorer = FixedScores(own.tokens_test, scores)
         return self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test, rows=len(own.tokens_test))
 
@@ -100,7 +103,7 @@ class OwnSessions:
             scorer,
             run=f"{self.run}/{what}",
             secret=self.secret(what) if what == "test" else os.urandom(32),  # whoever asks again gets other masks
-            sums=sums_of(self.job),
+            sums=sums_of(self.job, self.home.config.policy.parties_least),
             tokens=tokens if self.home.name == asker else (),
             rows=rows,
             without=without,

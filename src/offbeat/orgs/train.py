@@ -1,6 +1,7 @@
 """One party of a training between organisations, built from its own rows by the families of runs in one place."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from offbeat.families.contract import Counters
@@ -62,15 +63,18 @@ def vertical_of(job: Job) -> VerticalJob:
     )
 
 
-def sums_of(job: Job) -> SumOptions:
-    """How sums are hidden: in the training of the linear methods, and in every prediction."""
-    return sum_options(vertical_of(job))
+def sums_of(job: Job, parties_least: int = 2) -> SumOptions:
+    """How sums are hidden: in the training of the linear methods, and in every prediction. `parties_least`: this
+    party's own, whatever roster a peer names."""
+    return replace(sum_options(vertical_of(job)), parties_least=parties_least)
 
 
 class OwnLinear:
     """A linear method. `secret` is this party's own, for this run: masks come from it."""
 
-    def __init__(self, job: Job, rows: OwnRows, watched: WatchedRows, *, run: str, secret: bytes) -> None:
+    def __init__(
+        self, job: Job, rows: OwnRows, watched: WatchedRows, *, run: str, secret: bytes, parties_least: int = 2
+    ) -> None:
         self.job, self.rows, self.watched, self.name = job, rows, watched, watched.owner
         penalty, strength = penalty_named(job.model.penalty), job.model.strength
         method, intercept = linear_named(job.method.algorithm), job.model.intercept
@@ -84,6 +88,7 @@ class OwnLinear:
             Problem(block.rows, loss, penalty, strength, rows.y_train, intercept=intercept),
             job.labels_at,
             only=self.name,
+            sums=sums_of(job, parties_least),
             run=run,
             secrets_seed=int.from_bytes(secret, "big"),
         )

@@ -22,7 +22,6 @@ from offbeat.party.expected import expect
 from offbeat.party.roster import Roster
 
 LOSS_POLICIES = ("wait", "stop", "continue")
-EPOCHS_MAX = 2**28
 LABELS_LOST_S = 60.0
 """Whoever may continue gives the last label holder so long to come back: it may be alive, and only its link cut."""
 
@@ -176,11 +175,9 @@ class Lifecycle:
     def on_roster(self, sender: PartyName, body: RosterNamed) -> bool:
         """Whether the roster is news. Epochs only rise."""
         everybody = self.roster.everybody
-        ordered = tuple(name for name in everybody if name in body.names)
-        known = body.names == ordered and self.roster.me in ordered and body.epoch < EPOCHS_MAX
+        self.roster.check(sender, body.epoch, body.names)
         own = body.epoch % len(everybody) == everybody.index(sender)
-        names_itself = sender == body.chair and sender in ordered and sender in self.roster.active
-        expect(known and names_itself and own, sender, f"the roster {body}")
+        expect(sender == body.chair and sender in self.roster.active and own, sender, f"the roster {body}")
         expect(
             self.on_loss == "continue",
             sender,

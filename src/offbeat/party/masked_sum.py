@@ -89,18 +89,21 @@ class SumOptions:
     scheme: str = "pairwise"
     fraction_bits: int = FRACTION_BITS
     two_party_insecure: bool = False
+    parties_least: int = 2  # this party answers no sum of fewer, whatever the job says
 
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
             raise BadJob(f"secure_sum must be one of {', '.join(SCHEMES)}; got {self.scheme!r}.")
 
     def check_roster(self, count: int) -> None:
-        if count == 2 and not self.two_party_insecure:
+        if count < 3 and not self.two_party_insecure:
             raise BadJob(
                 "Two parties cannot hide a share from each other: the asker subtracts its own share from the total "
                 "and has the other's, whatever the scheme. Add a third party, or set two_party_insecure = true to "
                 "accept that each learns the other's products."
             )
+        if count < self.parties_least:
+            raise BadJob(f"This party hides its share among at least {self.parties_least} parties; {count} take part.")
 
 
 Key = tuple[int, int, int]

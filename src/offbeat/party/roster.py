@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from offbeat.party.contract import PartyName
+from offbeat.party.expected import expect
+
+EPOCHS_MAX = 2**28
 
 
 class Roster:
@@ -22,6 +25,13 @@ class Roster:
         self.peers = tuple(name for name in names if name != self.me)
         self.labelled = tuple(name for name in names if name in self.active)
         self.is_chair = chair == self.me
+
+    def check(self, sender: PartyName, epoch: int, names: tuple[PartyName, ...]) -> None:
+        """Refuse a roster that a peer names, in training and in prediction, unless it has this party, the sender and
+        others of the run, in the run's order and each once."""
+        ordered = tuple(name for name in self.everybody if name in names)
+        known = names == ordered and self.me in names and sender in names and 0 <= epoch < EPOCHS_MAX
+        expect(known, sender, f"the roster {list(names)} of epoch {epoch}")
 
     @property
     def holds_labels(self) -> bool:

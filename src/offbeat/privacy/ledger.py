@@ -44,12 +44,18 @@ class Ledger:
     """Counts the releases of one run and refuses what the budget does not cover.
 
     `before`: what earlier runs released under the same budget. `proven` may carry a plan that calibration has already
-    shown to fit, if nothing came before it: then no accounting happens while training stays inside it. Without a
-    budget the ledger only counts.
+    shown to fit, if nothing came before it: then no accounting happens while training stays inside it. `reserved`: what
+    an account holds for this run; nothing beyond it is spent. Without a budget the ledger only counts.
     """
 
-    def __init__(self, budget: Budget | None, proven: Releases | None = None, before: Releases | None = None) -> None:
-        self.budget = budget
+    def __init__(
+        self,
+        budget: Budget | None,
+        proven: Releases | None = None,
+        before: Releases | None = None,
+        reserved: Releases | None = None,
+    ) -> None:
+        self.budget, self.reserved = budget, reserved
         self.before: Releases = dict(before or {})
         self.spent: dict[Release, int] = {}
         self._proven: dict[Release, int] = {} if self.before else dict(proven or {})
@@ -68,6 +74,8 @@ class Ledger:
 
     def affords(self, release: Release, times: int = 1) -> bool:
         """Whether `times` more of these stay within the budget."""
+        if self.reserved is not None and not _within(together(self.spent, {release: times}), self.reserved):
+            return False
         if self.budget is None:
             return True
         wanted = together(self.before, self.spent, {release: times})

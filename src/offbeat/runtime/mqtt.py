@@ -12,6 +12,8 @@ acknowledged from log to log, make that once and in order, whatever the broker f
                not take is dropped, counted, and repeated later
 """
 
+import hashlib
+import hmac
 import socket
 import ssl
 import threading
@@ -291,6 +293,15 @@ class MqttRun:
 _QUEUE_FULL = 15  # paho's MQTT_ERR_QUEUE_SIZE
 
 
+def client_id(address: Address, run: str, name: PartyName) -> str:
+    """The same after a restart, and known only to whoever has the party's key: a broker gives the session, and the
+    place on the line, to whoever comes with its id."""
+    if address.identity is None:
+        return f"offbeat-{run}-{name}"
+    key = hashlib.sha256(address.files(name)[2].read_bytes()).digest()
+    return f"offbeat-{name}-{hmac.digest(key, f'{run} {name}'.encode(), 'sha256').hex()[:32]}"
+
+
 def _client(setting: Mqtt, name: PartyName, on_connect: Any, on_message: Any) -> Any:
     """A paho client: durable session, last will, TLS, no delay on small messages, bounded queues."""
     try:
@@ -299,7 +310,7 @@ def _client(setting: Mqtt, name: PartyName, on_connect: Any, on_message: Any) ->
         raise NotInstalled(
             "Edges over a broker need paho-mqtt, which is not installed: pip install 'offbeat[mqtt]'."
         ) from problem
-    identifier = f"offbeat-{setting.run_name}-{name}"
+    identifier = client_id(setting.address, setting.run_name, name)
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, identifier, clean_session=False, protocol=paho.MQTTv311)
     client.will_set("/".join(("offbeat", setting.run_name, "status", name)), LOST, qos=1, retain=True)
     client.max_queued_messages_set(setting.bounds.outgoing)

@@ -96,7 +96,7 @@ def upload(release):
 
 
 def guarded(cap=0, tokens=TOKENS, **effects):
-    rows = WatchedRows("shop", tokens, cap=cap, before=np.zeros(4, np.int64))
+    rows = WatchedRows("shop", tokens, reserve=lambda needed: 0 if cap and needed > cap else needed, cap=cap)
     return GuardedEmbedding(Script("shop", **effects), rows)
 
 

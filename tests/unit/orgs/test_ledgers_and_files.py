@@ -43,7 +43,8 @@ def test_the_ledger_counts_as_a_plain_counter_does(uses: list[tuple[int, dict[st
             seen: set[int] = set()
             for number, (name, rows, then) in enumerate(uses):
                 ledger = (first, second)[number % 2]
-                ledger.add(list(rows), np.array(list(rows.values()), np.int64), what=f"use {name}", asker="bank")
+                counts = np.array(list(rows.values()), np.int64)
+                ledger.use(list(rows), counts, what=f"use {name}", asker="bank", who="shop")
                 plain.update(rows if name not in seen else {})
                 seen.add(name)
                 if then == "reopened":
@@ -54,6 +55,53 @@ def test_the_ledger_counts_as_a_plain_counter_does(uses: list[tuple[int, dict[st
                 for one in (first, second):
                     assert one.counts(list("abcdef")).tolist() == [plain[row] for row in "abcdef"]
             assert len(first.history()) == len(seen)
+    finally:
+        row_ledger.FOLD_BYTES = kept
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["one", "two", "three"]),  # a training
+        st.one_of(st.integers(1, 14), st.just("over")),
+        st.sampled_from(["same", "reopened", "folded"]),
+    ),
+    max_size=14,
+)
+ROWS_OF = {"one": ["a", "b"], "two": ["b", "c"], "three": ["a", "b", "c"]}
+
+
+@given(STEPS, st.integers(0, 12))
+@settings(max_examples=60, deadline=None)
+def test_no_training_is_granted_what_another_has(steps: list[tuple[str, int | str, str]], cap: int) -> None:
+    """Whatever is killed, reopened or folded: granted levels and true counts of all together stay within the cap, and a
+    question once answered is answered the same way again."""
+    kept = row_ledger.FOLD_BYTES
+    row_ledger.FOLD_BYTES = 1
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            ledger, levels, over, refused = RowLedger(Path(place)), dict.fromkeys(ROWS_OF, 0), {}, {}
+            for what, step, then in steps:
+                if step == "over" and levels[what] and what not in over:
+                    over[what] = levels[what] // 2
+                    counts = np.full(len(ROWS_OF[what]), over[what])
+                    ledger.settle(counts, what=what, asker="bank")
+                elif isinstance(step, int) and what not in over:
+                    level = ledger.reserve(ROWS_OF[what], step, what=what, asker="bank", cap=cap)
+                    assert level == 0 or (level >= step and what not in refused) or step < refused.get(what, step + 1)
+                    levels[what] = max(level, levels[what])
+                    if not level:
+                        refused[what] = min(step, refused.get(what, step))
+                if then != "same":
+                    ledger = RowLedger(Path(place))
+                if then == "folded":
+                    ledger.fold()
+                each = Counter(dict.fromkeys("abc", 0))
+                for name, level in levels.items():
+                    each.update(dict.fromkeys(ROWS_OF[name], over.get(name, level)))
+                assert dict(zip("abc", ledger.counts(list("abc")).tolist(), strict=True)) == dict(each)
+                assert not cap or max(each.values()) <= cap
+                for name, level in refused.items():
+                    assert ledger.granted(name)(level) == 0 and (level == 1 or ledger.granted(name)(level - 1))
     finally:
         row_ledger.FOLD_BYTES = kept
 

@@ -6,12 +6,22 @@ import msgspec
 import pytest
 
 from offbeat.errors import BadInput, BadJob, Refused
-from offbeat.jobs.organisations import Job, Method, Model, job_from_text
+from offbeat.jobs.organisations import Job, Method, Model, Network, job_from_text
 from offbeat.orgs.party_config import example, read_home
-from offbeat.orgs.policy import Policy, objections, refuse_job, refuse_prediction, refuse_rows, refuse_sizes
+from offbeat.orgs.policy import (
+    Policy,
+    objections,
+    refuse_job,
+    refuse_prediction,
+    refuse_rows,
+    refuse_sizes,
+    refuse_test_rows,
+)
 
 JOB = Job(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))
 OPEN = Policy(jobs=("any",), initiators=("any",), leaders=("any",), labels_for=("any",), predictions_for=("any",))
+
+WITHOUT_SOMEBODY = msgspec.structs.replace(JOB, network=Network(on_loss="continue"))
 
 
 def policy(**changes: object) -> Policy:
@@ -28,6 +38,7 @@ def policy(**changes: object) -> Policy:
         (policy(methods=("vfb2-svrg",)), JOB, "not 'vfb2-saga'"),
         (policy(secure_sum=("two-tree",)), JOB, "not 'pairwise'"),
         (policy(parties_least=4), JOB, "at least 4 parties, the job has 3"),
+        (OPEN, WITHOUT_SOMEBODY, "allows on_loss 'wait', 'stop', not 'continue'"),
         (policy(passes_most=10), JOB, "allows 10 passes, the job wants 60"),
         (policy(derivatives=False), JOB, "would tell it their labels"),
         (policy(leaders=("telecom",)), JOB, "lets 'telecom' lead the matching of ids, not 'bank'"),
@@ -36,7 +47,7 @@ def policy(**changes: object) -> Policy:
 )
 def test_each_bound_of_a_policy_refuses_with_its_reason(policy: Policy, job: Job, reason: str) -> None:
     with pytest.raises(Refused, match="'shop' refuses the job 'credit' of 'bank'") as refused:
-        refuse_job(policy, job, "shop", "bank", lambda what, epsilon: epsilon)
+        refuse_job(policy, job, "shop", "bank", lambda charges, delta: 0.0)
     assert reason in str(refused.value)
     assert refused.value.exit_code == 4
 
@@ -77,6 +88,14 @@ def test_tiny_intersections_and_foreign_predictions_are_refused() -> None:
         refuse_prediction(policy(prediction_rows_most=5), "shop", "bank", 6)
 
 
+def test_a_test_set_of_few_rows_is_refused_and_none_is_fine() -> None:
+    for rows in (0, 25, 26):
+        refuse_test_rows(Policy(), "bank", rows)
+    for rows in (1, 24):
+        with pytest.raises(Refused, match=f"'bank' refuses the test set: it has {rows} rows"):
+            refuse_test_rows(Policy(), "bank", rows)
+
+
 def test_a_job_comes_back_from_its_own_text_with_the_same_digest() -> None:
     job = msgspec.structs.replace(JOB, method=Method(target=1e-9, batch=32), model=Model(strength=0.25))
     assert job_from_text(job.text) == job
@@ -101,6 +120,7 @@ def test_a_job_comes_back_from_its_own_text_with_the_same_digest() -> None:
         ('[method]\ntarget = "small"', "method.target must be a finite number above 0; got 'small'"),
         ("[method]\nstepp = 1", "unknown key 'stepp' under [method]. Did you mean 'step'"),
         ("[method]\nalgorithm = 'afsvrg-vp'", "labels at every party"),
+        ("[rows]\ntest_seed = 3", "rows.test_seed is gone"),
         ("[model]\nloss = 'squared'", "does not go with"),
         ("[model]\npenalty = 'none'", "strength = 0"),
         ("name = ", "not valid TOML"),

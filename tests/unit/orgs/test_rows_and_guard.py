@@ -10,7 +10,7 @@ from offbeat.errors import BadData, BadInput, Refused
 from offbeat.jobs.organisations import Job, Model, Rows
 from offbeat.orgs.guard import Guarded, RowsNamed
 from offbeat.orgs.party_config import example, read_home
-from offbeat.orgs.row_ledger import RowLedger, refuse_rows_over_cap
+from offbeat.orgs.row_ledger import Reservation, RowLedger
 from offbeat.orgs.rows import OwnModel, load_table, own_rows, read_model, write_model
 from offbeat.orgs.tokens import id_column
 from offbeat.orgs.watched_rows import WatchedRows
@@ -88,18 +88,45 @@ def test_a_job_that_wants_labels_which_are_not_there_is_refused(tmp_path: Path) 
     assert not Model(intercept=False).intercept
 
 
+def use(ledger: RowLedger, ids: list[object], counts: list[int], what: str, cap: int = 0) -> None:
+    ledger.use(ids, np.array(counts), what=what, asker="bank", who="shop", cap=cap)
+
+
 def test_the_ledger_counts_rows_over_runs_and_holds_the_cap(tmp_path: Path) -> None:
     ledger = RowLedger(tmp_path / "ledger")
     assert ledger.counts(["a", "b"]).tolist() == [0, 0]
-    ledger.add(["a", "b"], np.array([3, 1]), what="run-1", asker="bank")
-    ledger.add(["b", 7], np.array([1, 1]), what="run-2", asker="shop")
-    ledger.add(["b", 7], np.array([1, 1]), what="run-2", asker="shop")  # a report after a restart
+    use(ledger, ["a", "b"], [3, 1], "run-1")
+    use(ledger, ["b", 7], [1, 1], "run-2")
+    use(ledger, ["b", 7], [1, 1], "run-2")  # a report after a restart
     assert ledger.counts(["a", "b", "7", "new"]).tolist() == [3, 2, 1, 0]
     assert [line["what"] for line in ledger.history()] == ["run-1", "run-2"]
-    refuse_rows_over_cap(4, ledger.counts(["a"]), 1, "bank")
-    refuse_rows_over_cap(0, ledger.counts(["a"]), 99, "bank")
-    with pytest.raises(Refused, match="1 of the 2 rows"):
-        refuse_rows_over_cap(3, ledger.counts(["a", "b"]), 1, "bank")
+    with pytest.raises(Refused, match=r"'shop' lets a row enter at most 3 sums.*1 of the 2 rows"):
+        use(ledger, ["a", "b"], [1, 1], "run-3", cap=3)
+    use(ledger, ["a"], [1], "run-3", cap=4)
+    assert ledger.counts(["a", "b"]).tolist() == [4, 2], "what is refused is not counted"
+
+
+def test_a_training_reserves_before_it_uses_and_settles_what_it_used(tmp_path: Path) -> None:
+    ledger = RowLedger(tmp_path)
+    one = Reservation(ledger, ["a", "b"], what="one", asker="bank", cap=12)
+    assert one(1) == 5 and one(5) == 5
+    assert RowLedger(tmp_path).counts(["a", "b", "c"]).tolist() == [5, 5, 0], "on the disk before one share left"
+    other = Reservation(RowLedger(tmp_path), ["b", "c"], what="other", asker="bank", cap=12)
+    assert other(3) == 7 and ledger.counts(["a", "b", "c"]).tolist() == [5, 12, 7], "runs see each other's rows"
+    assert one(6) == 0 and one(5) == 5, "'b' has none left"
+    one.settle(np.array([2, 4]))
+    assert ledger.counts(["a", "b", "c"]).tolist() == [2, 11, 7]
+    assert other(8) == 8 and other(9) == 0
+    again = Reservation(RowLedger(tmp_path), ["a", "b"], what="one", asker="bank", cap=1000)
+    assert [again(needed) for needed in (1, 5, 6, 7)] == [1, 5, 0, 0], "a replay is answered as the run was"
+    assert [ledger.granted("one")(needed) for needed in (1, 5, 6)] == [1, 5, 0]
+    assert [line["what"] for line in ledger.history()] == ["other", "one"] and "begun" in ledger.history()[0]
+
+
+def test_without_a_cap_uses_are_counted_all_the_same(tmp_path: Path) -> None:
+    reserve = Reservation(RowLedger(tmp_path), ["a"], what="one", asker="bank", cap=0)
+    assert [reserve(1), reserve(6), reserve(100)] == [5, 10, 125]
+    assert RowLedger(tmp_path).counts(["a"]).tolist() == [125], "a run that was killed stays at what it had reserved"
 
 
 class Answering:
@@ -126,7 +153,7 @@ class Answering:
 
 
 def guarded(tokens: list[bytes], cap: int = 0) -> Guarded:
-    rows = WatchedRows("bank", tokens, cap=cap, before=np.zeros(len(tokens), np.int64))
+    rows = WatchedRows("bank", tokens, reserve=lambda needed: 0 if cap and needed > cap else needed, cap=cap)
     return Guarded(Answering(), rows)  # type: ignore[arg-type]
 
 

@@ -5,8 +5,8 @@ import pytest
 from offbeat.errors import BadJob, UnexpectedEvent
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Broadcast, Finish, Observe, Send
-from offbeat.party.lifecycle import EPOCHS_MAX, LOSS_POLICIES, Alarm, Begin, Halt, Lifecycle, RosterNamed
-from offbeat.party.roster import Roster
+from offbeat.party.lifecycle import LOSS_POLICIES, Alarm, Begin, Halt, Lifecycle, RosterNamed
+from offbeat.party.roster import EPOCHS_MAX, Roster
 
 NAMES = ("ana", "bo", "cy", "di")
 BEGIN = Begin(0, 0.5, 64, 2.0, 9.0, 1.0)

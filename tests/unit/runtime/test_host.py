@@ -6,13 +6,20 @@ import numpy as np
 import pytest
 
 from offbeat.message.codec import Codec
-from offbeat.party.contract import Compute, Computed, Finish, Message, Observe, Started, Wake, Woken
+from offbeat.party.contract import Compute, Computed, Finish, Message, Observe, Send, Started, Wake, Woken
+from offbeat.runtime.eventlog import read_log
 from offbeat.runtime.host import HostOptions, PartyHost
 from offbeat.runtime.recovery import carry_over, header_of, log_path, recover
 
 
 class Unsaid(Message, frozen=True, tag=True, array_like=True):
     """Reveals: nothing; it is never sent."""
+
+
+class Said(Message, frozen=True, tag=True, array_like=True):
+    """Reveals: a number."""
+
+    number: int
 
 
 CODEC = Codec([Unsaid])
@@ -95,3 +102,28 @@ def test_a_party_keeps_its_memory_for_another_run_with_other_options(tmp_path):
     assert again.started == [True] and host.drive.finished == Finish("passes", "")
     (log,) = (tmp_path / "events").iterdir()
     assert header_of(log).run == "two" and log != log_path(tmp_path, "ana")
+
+
+class Talker(Worker):
+    """Says something at every event."""
+
+    def handle(self, event):
+        return [Send("peer", Said(self.sum)), *super().handle(event)]
+
+
+@pytest.mark.parametrize("batch_events", [1, 32])
+def test_an_event_is_on_the_disk_before_what_it_caused_leaves(batch_events, tmp_path):
+    """What is charged while an event is handled is charged again by whoever reads the log: nothing leaves sooner."""
+    left = []
+
+    def send(written):
+        left.append(written)
+        kinds = [type(record).__name__ for _, record in read_log(log_path(tmp_path, "ana"))]
+        assert sum(kind in ("LogStarted", "LogComputed") for kind in kinds) >= len(left)
+
+    options = HostOptions(folder=tmp_path, resume=True, batch_events=batch_events, fsync=True)
+    host = PartyHost(Talker(5), Codec((Said,)), options, send)
+    host.begin()
+    host.run()
+    host.close()
+    assert len(left) == 6

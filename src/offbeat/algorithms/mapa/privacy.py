@@ -52,16 +52,18 @@ Privacy = Sound | Paper | Unprotected
 
 @dataclass(frozen=True)
 class EdgePrivacy:
-    """One edge's recipe, its budget, the plan that calibration has shown to fit, and what earlier runs released under
-    the same budget."""
+    """One edge's recipe, its budget, the plan that calibration has shown to fit, what earlier runs released under the
+    same budget, and what its site's account holds for this run (None: there is no such account)."""
 
     mechanism: Mechanism
     budget: Budget | None = None
     proven: tuple[tuple[Release, int], ...] = ()
     before: tuple[tuple[Release, int], ...] = ()
+    reserved: tuple[tuple[Release, int], ...] | None = None
 
     def ledger(self) -> Ledger:
-        return Ledger(self.budget, dict(self.proven), dict(self.before))
+        reserved = None if self.reserved is None else dict(self.reserved)
+        return Ledger(self.budget, dict(self.proven), dict(self.before), reserved)
 
 
 def privacy_of_edges(privacy: Privacy, rows: Mapping[str, int], batch: float) -> dict[str, EdgePrivacy]:

@@ -76,7 +76,7 @@ class Overview:
     decisions: Sequence[dict[str, Any]]
     uses: Uses
     epsilon: float | None
-    spent: dict[str, float]
+    spent: float
     scores: "Scores | None" = None
 
 
@@ -148,7 +148,7 @@ class Watching:
             decisions=self._approvals.history()[-ENDED_SHOWN:],
             uses=self._all_uses(self.home.ledger / "history.jsonl"),
             epsilon=config.policy.epsilon,
-            spent={what: self._privacy.after(what, 0.0) for what in ("labels", "columns")},
+            spent=self._privacy.after([], config.policy.delta),
             scores=self.scores,
         )
 

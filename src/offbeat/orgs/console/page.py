@@ -275,18 +275,13 @@ def _rows_given(seen: Overview) -> Markup:
 def _epsilon(seen: Overview) -> Markup:
     if seen.epsilon is None:
         return tag("p", "There is no privacy budget: the policy has no epsilon.", class_="quiet")
-    meters = [
-        tag(
-            "p",
-            tag(
-                "meter", f"{spent:g}", min=0, max=seen.epsilon, high=0.8 * seen.epsilon, value=min(spent, seen.epsilon)
-            ),
-            f" epsilon for {what}: {spent:g} of {seen.epsilon:g} spent, {seen.epsilon - spent:g} left",
-            class_="far",
-        )
-        for what, spent in seen.spent.items()
-    ]
-    return tag("div", *meters)
+    spent, budget = seen.spent, seen.epsilon
+    return tag(
+        "p",
+        tag("meter", f"{spent:.4g}", min=0, max=budget, high=0.8 * budget, value=min(spent, budget)),
+        f" epsilon over all jobs: {spent:.4g} of {budget:g} spent, {max(0.0, budget - spent):.4g} left",
+        class_="far",
+    )
 
 
 def _policy(seen: Overview) -> Markup:

@@ -1,0 +1,241 @@
+"""`make attacks`: every attack is run; one line says what it is, what it got before, and what it gets now.
+
+The lines stand here, the attacks in the tests beside this file. A line holds when all its tests pass, is broken when
+one fails, and was not tried when one was skipped (without a broker, for example). A test that stands in no line fails.
+"""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PLACE = Path(__file__).parent
+HOLDS, BROKEN, SKIPPED, WORKS = "holds", "BROKEN", "not tried", "works"
+
+
+class Attack(NamedTuple):
+    name: str
+    before: str
+    now: str
+    tests: tuple[str, ...]  # beginnings of the names of tests
+    open: bool = False  # it still works: the documents say so, and its test shows how
+
+
+KNOWN = (
+    Attack(
+        "differing questions to parties",
+        "one party's own share, error 5e-13",
+        "uniform words",
+        ("test_asked_alike", "test_another_", "test_two_askers", "test_a_survey_is_cut", "test_two_trees_asked"),
+    ),
+    Attack(
+        "probes of one's own choice",
+        "a Gram matrix, so features up to rotation",
+        "one probe, of everybody's coin",
+        ("test_probes_",),
+    ),
+    Attack(
+        "a question again",
+        "the difference of two shares",
+        "a refusal with the asker's name",
+        (
+            "test_a_question_",
+            "test_a_certificate_is_asked",
+            "test_rounds_are",
+            "test_derivatives_of_what",
+            "test_a_dominator_cannot",
+            "test_masked_words_of_a_leaf",
+        ),
+    ),
+    Attack(
+        "one row again and again",
+        "500 answers at a cap of 3, counted 0",
+        "the cap, counted before each answer",
+        (
+            "test_a_row_is_answered",
+            "test_a_run_that_fails_has",
+            "test_runs_side_by_side",
+            "test_a_party_killed_between",
+        ),
+    ),
+    Attack(
+        "a passive party asks",
+        "any sum",
+        "a refusal: not its to ask",
+        ("test_every_kind_is_asked", "test_there_are_no"),
+    ),
+    Attack(
+        "a smaller roster",
+        "the share of whoever was left out, though on_loss is wait",
+        "a refusal; by policy, no second",
+        ("test_a_smaller_roster", "test_the_share_of_whoever", "test_surveys_of_another_epoch"),
+    ),
+    Attack(
+        "a roster with a name twice",
+        "an unmasked share",
+        "a refusal, in training and in prediction",
+        ("test_a_roster_", "test_two_of_three"),
+    ),
+    Attack(
+        "an id that one party has",
+        "that party's score; who has which id",
+        "a random word, the same for all",
+        ("test_an_id_that_somebody", "test_parties_that_are_asked_for_different"),
+    ),
+    Attack("200,000 ids in a question for one", "answers", "a refusal", ("test_a_prediction_asks",)),
+    Attack(
+        "one person as the test set",
+        "its true label",
+        "no job chooses test rows; metrics are made of answers",
+        ("test_no_job_chooses", "test_metrics_under"),
+    ),
+    Attack(
+        "labels of two columns",
+        "XOR of answers = XOR of labels, charged 0",
+        "independent draws, charged",
+        ("test_answers_of_two",),
+    ),
+    Attack(
+        "delta 0.999999 in the job",
+        "no noise within a budget of 1",
+        "a refusal: the delta is the policy's",
+        ("test_a_delta_of",),
+    ),
+    Attack(
+        "last bits of an upload",
+        "20 of 20 tables told apart at epsilon 0.1",
+        "chance",
+        ("test_one_upload_does", "test_the_lowest_bits", "test_rounding_an_upload"),
+    ),
+    Attack(
+        "last bits, no row known",
+        "touched columns, precision 1.000",
+        "precision at the base rate",
+        ("test_an_upload_does_not_tell",),
+    ),
+    Attack(
+        "an accountant of one's own", "agreed", "agrees", ("test_the_accountant", "test_full_batches", "test_pure_rel")
+    ),
+    Attack(
+        "a leader with a dictionary",
+        "429 of 429 ids, and a dictated intersection",
+        "as many as it said, once",
+        ("test_a_leader_", "test_blinded_ids", "test_a_member_plays", "test_nothing_but_ready"),
+    ),
+    Attack(
+        "an impostor listens",
+        "proposals with the salt",
+        "a refusal: the key is not the pinned one",
+        ("test_an_impostor", "test_a_member_that_signs", "test_names_that_are_one"),
+    ),
+    Attack("80 polls", "everybody is shut out", "one is held, 79 are refused", ("test_polls_of_one",)),
+    Attack("a range of 2^25 rows", "512 MiB for 40 bytes", "a refusal, less than 2 MiB", ("test_a_small_question",)),
+    Attack(
+        "names with control characters",
+        "a daemon blocked; escape codes in logs",
+        "a refusal",
+        ("test_proposals_with", "test_proposals_that"),
+    ),
+    Attack(
+        "an old run's name",
+        "the same masks, budget charged 0",
+        "a refusal: names are used once",
+        ("test_a_run_that_was_deleted", "test_a_known_name"),
+    ),
+    Attack(
+        "another edge's client id",
+        "its place on the line, the cloud's too",
+        "ids are secrets of the key",
+        ("test_an_edge_does_not_take", "test_an_id_is_its"),
+    ),
+    Attack("bytes in a report", "the state of a run wedged", "a refusal", ("test_a_report_cannot",)),
+    Attack(
+        "an empty labels.secret",
+        "every random answer undone",
+        "an error that names the file",
+        ("test_an_empty_secret",),
+    ),
+)
+
+OWN = (
+    Attack("test sets that differ by one row", "one label", "sets of different sizes are drawn anew",
+           ("test_two_test_sets",)),
+    Attack("a corrected label", "which label it was, with certainty", "all answers are new draws, charged",
+           ("test_a_label_that_changes",)),
+    Attack("a prediction's name twice", "the second one uncounted", "counted", ("test_a_prediction_whose",)),
+    Attack("the same rows under a second roster", "uncounted", "counted as a second sum",
+           ("test_the_same_question_under",)),
+    Attack("one row twice in a question", "not tried", "counted twice", ("test_a_row_named_twice",)),
+    Attack("two predictions at once", "both within one cap", "one cap", ("test_two_predictions",)),
+    Attack("changed columns, private model", "a second noisy score, uncharged", "the first score",
+           ("test_a_record_whose",)),
+    Attack("the label holder's own rows", "derivatives of them uncounted", "counted", ("test_derivatives_tell",)),
+    Attack("two_party_insecure and a roster of two", "an unmasked share", "each owner's parties_least stands",
+           ("test_a_job_that_accepts",)),
+    Attack("back to an old roster", "not tried", "nothing: epochs only rise", ("test_a_roster_of_an_old",)),
+    Attack("many small jobs", "sums of epsilons under many deltas", "one account at one delta",
+           ("test_many_small_jobs", "test_a_run_that_is_killed_and")),
+    Attack("a new state folder for an edge", "the whole budget again", "a refusal: the account is the site's",
+           ("test_a_second_run_in_a_new", "test_a_run_spends_no_more")),
+    Attack("a ledger set back", "rows begin anew", "an error", ("test_a_ledger_that_was",)),
+    Attack("letters of others", "a forged answer taken", "refused", ("test_a_peer_answers",)),
+    Attack("runs of others", "not tried", "the same sentence", ("test_a_peer_learns",)),
+    Attack("other sizes than committed", "taken", "refused", ("test_an_initiator_changes",)),
+    Attack("a poisoned model or clip", "not tried", "clipped exactly, or refused",
+           ("test_no_model_and", "test_no_number_format", "test_a_clip_beyond", "test_the_grid_is", "test_zero_columns",
+            "test_an_adaptive_clips")),
+    Attack("an old state and a lying server", "not tried", "other noise, or the same bytes",
+           ("test_a_retry_and", "test_the_same_number_with", "test_a_client_of_an_old", "test_a_row_named_often",
+            "test_an_answer_of", "test_scores_of_a_private", "test_an_embedding_does", "test_a_sparse_row",
+            "test_noise_", "test_a_client_uses", "test_a_public_step", "test_edges_of_the_same",
+            "test_the_private_mode")),
+    Attack("different derivatives to parties", "one party's own share", "the same: see the threat model",
+           ("test_a_label_holder_that_lies",), open=True),
+)  # fmt: skip
+
+
+class Outcomes:
+    """A plugin of pytest: how each test ended."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, set[str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name = report.nodeid.rpartition("::")[2].partition("[")[0]
+        if report.when == "call" or report.outcome != "passed":
+            self.of.setdefault(name, set()).add(report.outcome)
+
+
+def state_of(attack: Attack, outcomes: dict[str, set[str]]) -> str:
+    mine = [outcomes[name] for name in outcomes if name.startswith(attack.tests)]
+    tried = all(any(name.startswith(test) for name in outcomes) for test in attack.tests)
+    if not tried or any("failed" in found for found in mine):
+        return BROKEN
+    if any("skipped" in found for found in mine):
+        return SKIPPED
+    return WORKS if attack.open else HOLDS
+
+
+def main() -> int:
+    seen = Outcomes()
+    files = [*sorted(PLACE.glob("test_*.py")), PLACE.parent / "unit" / "orgs" / "test_site_account.py"]
+    code = pytest.main(
+        ["--import-mode=importlib", "-q", "--no-header", "-p", "no:cacheprovider", *map(str, files)], [seen]
+    )
+    ended = 0
+    for title, attacks in (("Attacks that once worked", KNOWN), ("Attacks of our own", OWN)):
+        print(f"\n{title}\n  {'':9}  {'attack':39} | {'before':62} | now")
+        for attack in attacks:
+            state = state_of(attack, seen.of)
+            ended |= state == BROKEN
+            print(f"  {state:9}  {attack.name:39} | {attack.before:62} | {attack.now}")
+    listed = tuple(test for attack in (*KNOWN, *OWN) for test in attack.tests)
+    left = sorted(name for name in seen.of if not name.startswith(listed))
+    if left:
+        print(f"\nIn no line: {', '.join(left)}.")
+    return int(bool(code) or bool(ended) or bool(left))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

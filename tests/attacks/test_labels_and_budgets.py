@@ -1,0 +1,139 @@
+"""A curious initiator against label privacy and budgets: what the metrics, the answers and the accounts give it."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from offbeat.data.holdout import held_out
+from offbeat.errors import BadJob, Refused
+from offbeat.jobs.organisations import Job, Method, Rows, job_from_text
+from offbeat.learning.scores import accuracy, answered_metrics
+from offbeat.orgs.budget import PrivacyLedger, charges_of, label_digest, private_labels
+from offbeat.orgs.party_config import Home, example, read_home
+from offbeat.orgs.policy import Policy, refuse_job, refuse_test_rows
+from offbeat.orgs.rows import digest_of_labels, load_table, own_rows, rows_to_test
+
+IDS = np.array([f"C{i}" for i in range(2000)])
+TRUTH = np.where(np.random.default_rng(0).random(2000) < 0.3, 1.0, -1.0)
+JOB = Job(name="x", parties=("bank", "shop", "tel"), labels_at=("bank",), method=Method(label_dp_epsilon=0.1))
+TARGET = 1234
+
+
+def fraction(job: Job, share: float) -> Job:
+    return msgspec.structs.replace(job, rows=Rows(test_fraction=share))
+
+
+def bank(folder: Path, labels: list[int], column: str = "paid") -> Home:
+    (folder / "party.toml").write_text(example("bank", label=column))
+    rows = "\n".join(f"C{i},{i % 7},{label}" for i, label in enumerate(labels))
+    (folder / "bank.csv").write_text(f"id,x,{column}\n{rows}\n")
+    return read_home(folder)
+
+
+# -- the test set ----------------------------------------------------------------------------------------------------
+
+
+def test_no_job_chooses_a_test_set_of_one_person() -> None:
+    """Before: some seed of the job held out exactly the person wanted, and the accuracy was its label."""
+    alone = next(s for s in range(20_000) if np.flatnonzero(held_out(IDS, seed=s, rows=1)).tolist() == [TARGET])
+    assert accuracy(np.array([0.7]), TRUTH[[TARGET]]) == (TRUTH[TARGET] > 0), "the attack as it was"
+    with pytest.raises(BadJob, match=r"rows\.test_seed is gone"):
+        job_from_text(f'name="x"\nparties=["a","b","c"]\nlabels_at=["a"]\n[rows]\ntest_seed={alone}\n')
+    assert np.array_equal(rows_to_test(fraction(JOB, 0.2), IDS), rows_to_test(fraction(JOB, 0.2), IDS))
+    with pytest.raises(Refused, match="'bank' refuses the test set: it has 1 rows"):
+        refuse_test_rows(Policy(), "bank", int(rows_to_test(fraction(JOB, 1 / 2000), IDS).sum()))
+
+
+def test_two_test_sets_that_differ_by_one_person_are_not_to_be_had() -> None:
+    """Tried: fractions of 0.2 and 0.2 + 1/n. Test sets were nested: the difference of two accuracies was one label."""
+    sets = [rows_to_test(fraction(JOB, 0.2 + more / 2000), IDS) for more in range(40)]
+    apart = [int((one ^ other).sum()) for one in sets for other in sets if one is not other]
+    assert min(apart) > 500 and int(sets[1].sum()) == int(sets[0].sum()) + 1
+
+
+def test_metrics_under_label_privacy_are_made_of_answers(tmp_path: Path) -> None:
+    """Before: the test metrics were computed from the true labels, outside any budget."""
+    truth = [int(value) for value in (TRUTH[:400] > 0)]
+    home = bank(tmp_path, truth)
+    table = load_table(home)
+    own = own_rows(home, table, fraction(JOB, 0.5), np.arange(400), [i.to_bytes(16, "big") for i in range(400)])
+    assert own.y_test is not None and own.y_train is not None
+    assert len(set(own.y_test.tolist())) == len({*own.y_test.tolist(), *own.y_train.tolist()}) == 2
+    flipped = np.array([truth[int.from_bytes(token, "big")] for token in own.tokens_test]) != (own.y_test > 0.5)
+    assert 0.35 < flipped.mean() < 0.6, "at epsilon 0.1 nearly every other answer is wrong"
+    found = answered_metrics(np.where(own.y_test > 0.5, 1.0, -1.0), own.y_test)
+    assert set(found) == {"test_auc", "test_accuracy"} and all(0 <= value <= 1 for value in found.values())
+
+
+# -- answers ---------------------------------------------------------------------------------------------------------
+
+
+def test_answers_of_two_columns_say_nothing_about_where_they_differ() -> None:
+    """Before: the same draws for both, so that the XOR of answers was the XOR of labels, charged nothing."""
+    secret, other = os.urandom(32), np.where(np.random.default_rng(1).random(2000) < 0.3, 1.0, -1.0)
+    answers = [
+        private_labels(y, IDS.tolist(), 0.1, secret, label_digest(column, IDS.tolist(), y.tolist())) > 0.5
+        for column, y in (("paid", TRUTH), ("left", other))
+    ]
+    agree = np.mean((answers[0] ^ answers[1]) == ((TRUTH > 0) ^ (other > 0)))
+    assert abs(agree - 0.5) < 0.06
+
+
+def test_a_label_that_changes_is_not_found_by_comparing_answers(tmp_path: Path) -> None:
+    """Tried: submit the job again after the owner has corrected one label; the answer that moved was that label's."""
+    labels = [int(value) for value in (TRUTH[:300] > 0)]
+    answers, digests = [], []
+    for changed in (False, True):
+        labels[7] ^= changed
+        home = bank(tmp_path, labels)
+        table = load_table(home)
+        own = own_rows(home, table, fraction(JOB, 0.0), np.arange(300), [i.to_bytes(16, "big") for i in range(300)])
+        assert own.y_train is not None
+        answers.append(own.y_train)
+        digests.append(digest_of_labels(home, table))
+    assert digests[0] != digests[1] and np.count_nonzero(answers[0] != answers[1]) > 100
+    ledger = PrivacyLedger(tmp_path / "ledger")
+    for digest in digests:
+        ledger.spend(charges_of(JOB, "bank", "run", "paid", digest), "run", 1.0, 1e-5, "bank")
+    assert ledger.after([], 1e-5) == pytest.approx(0.2, abs=1e-3), "new draws are charged"
+
+
+# -- budgets ---------------------------------------------------------------------------------------------------------
+
+VAFL = 'name="x"\nparties=["bank","shop","tel"]\nlabels_at=["bank"]\n[method]\nalgorithm="vafl"\n[embedding]\n'
+OPEN = Policy(jobs=("any",), initiators=("any",), leaders=("any",), methods=("vafl",), epsilon=1.0)
+
+
+def test_a_delta_of_the_jobs_choice_buys_nothing(tmp_path: Path) -> None:
+    """Before: epsilon 0.01 at delta 0.999999 passed a policy of epsilon 1, with next to no noise."""
+    job = job_from_text(VAFL + "epsilon=0.01\ndelta=0.999999\nuploads_max=1000000\n")
+    with pytest.raises(Refused, match=r"budget of 1 at delta 1e-05 over all jobs, and with this job 88\.\d+ would"):
+        refuse_job(OPEN, job, "shop", "bank", PrivacyLedger(tmp_path).after)
+    fine = job_from_text(VAFL + "epsilon=0.9\ndelta=1e-5\nuploads_max=10\n")
+    refuse_job(OPEN, fine, "shop", "bank", PrivacyLedger(tmp_path).after)
+
+
+def test_many_small_jobs_do_not_add_up_to_more_than_the_budget(tmp_path: Path) -> None:
+    """Tried: jobs that each fit, from two threads' worth of daemons over one home."""
+    job, spent = job_from_text(VAFL + "epsilon=0.3\nuploads_max=3\n"), 0
+    for number in range(30):
+        ledger = PrivacyLedger(tmp_path)
+        try:
+            ledger.spend(charges_of(job, "shop", f"run {number}"), f"run {number}", 1.0, 1e-5, "shop")
+            spent += 1
+        except Refused:
+            assert ledger.after(charges_of(job, "shop", "more"), 1e-5) > 1.0
+    assert 5 < spent < 15 and PrivacyLedger(tmp_path).after([], 1e-5) <= 1.0, (
+        "Gaussian releases compose: nine, not three"
+    )
+
+
+def test_a_run_that_is_killed_and_begun_again_is_charged_once_and_a_failed_one_stays_charged(tmp_path: Path) -> None:
+    job = job_from_text(VAFL + "epsilon=0.8\nuploads_max=3\n")
+    for _ in range(3):
+        PrivacyLedger(tmp_path).spend(charges_of(job, "shop", "run"), "run", 1.0, 1e-5, "shop")
+    with pytest.raises(Refused, match="would be spent"):
+        PrivacyLedger(tmp_path).spend(charges_of(job, "shop", "next"), "next", 1.0, 1e-5, "shop")
