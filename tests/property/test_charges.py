@@ -20,11 +20,13 @@ from offbeat.algorithms.afsgd_vp import Product
 from offbeat.algorithms.mapa import GradientStep, parties
 from offbeat.algorithms.mapa.privacy import EdgePrivacy
 from offbeat.algorithms.mapa.rates import SteadyRate
+from offbeat.algorithms.methods import LINEAR as LINEAR_METHODS
 from offbeat.algorithms.vafl import messages as vafl
 from offbeat.algorithms.vfb2 import Backward, Stepped
 from offbeat.jobs.methods import labels_everywhere
 from offbeat.jobs.organisations import Embedding, Job, Method, Model, Network
 from offbeat.learning.horizontal import LinearModel, edge_data
+from offbeat.orgs import embedding_guard, guard
 from offbeat.orgs.budget import PrivacyLedger, charges_of
 from offbeat.orgs.embedding_guard import BatchNamed
 from offbeat.orgs.guard import RowsNamed
@@ -93,10 +95,20 @@ TELLS = {
 TELLS_NO_ROW = {
     *(RowsNamed, BatchNamed, KeyOffered, ShareAsked, Stepped),
     *(lifecycle.Ready, lifecycle.Begin, lifecycle.RosterNamed, lifecycle.Alarm, lifecycle.Halt),
-    *(survey.Mark, survey.Leap, survey.Taken, survey.Certified),
+    *(survey.Mark, survey.Leap, survey.Taken, survey.GoOn, survey.Certified),
     *(vafl.Noted, vafl.AnswerWanted, vafl.UnderWay, vafl.ReleaseWanted, vafl.Refresh, vafl.Ask, vafl.Resting),
     *(vafl.Resume, vafl.Resumed, vafl.StopWanted, vafl.Halt, vafl.Goodbye),
 }
+
+
+NEVER_SENT = {vafl.PredictAsked, vafl.PredictGiven}  # organisations score test rows under masks
+
+
+def test_every_kind_of_message_between_organisations_is_in_one_table():
+    kinds = {kind for method in LINEAR_METHODS.values() for kind in method.messages}
+    kinds |= {*vafl.MESSAGES, *guard.MESSAGES, *embedding_guard.MESSAGES}
+    tables = (set(TELLS), TELLS_NO_ROW, NEVER_SENT, {vafl.Gradient})
+    assert kinds == set().union(*tables) and len(kinds) == sum(map(len, tables))
 
 
 class DurableRows:

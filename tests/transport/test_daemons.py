@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, Refused
 from offbeat.jobs.organisations import Embedding, Job, Method, Model
 from offbeat.learning.scores import area_under_curve
 from offbeat.orgs import control
+from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.client import connect
 from offbeat.orgs.daemon import RUNS_AT_ONCE
 from offbeat.orgs.party_config import Home, read_home
@@ -471,6 +473,38 @@ def test_the_stop_of_a_party_that_does_not_lead_is_its_own(town: Town) -> None:
     assert town.ended("shop", run).phase == "stopped" and not town.ended("shop", run).kept
     with pytest.raises(Refused, match="Submit the job again"):
         connect(town.folder / "shop", run).decision_function(["c1"])
+    wait_until(lambda: any(line["what"] == run and "sum" in line for line in town.daemons["shop"].ledger.history()))
+
+
+def test_a_row_cap_ends_a_run_and_refuses_the_next(town: Town) -> None:
+    town.settings("shop", row_cap="25")
+    town.open()
+    run = town.submit(job(target=1e-300, passes=1000.0))
+    ended = town.ended("shop", run)
+    assert ended.phase == "failed" and "lets a row enter at most 25 sums (row_cap)" in ended.reason, ended
+    ids = [f"c{i}" for i in range(ROWS)]
+    wait_until(lambda: any(line["what"] == run and "sum" in line for line in town.daemons["shop"].ledger.history()))
+    assert town.daemons["shop"].ledger.counts(ids).max() == 25
+    again = town.submit(job(target=1e-300, passes=1000.0))
+    ended = town.ended("shop", again)
+    assert ended.phase == "refused" and "a row of this run has none left" in ended.reason, ended
+    assert town.daemons["shop"].ledger.counts(ids).max() == 25
+
+
+def test_what_a_job_costs_is_charged_before_its_training_begins(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: dict[tuple[str, str], list[str]] = {}
+    session = Run.session
+
+    def watched(self: Run, what: str, *more: Any) -> Any:
+        begun[self.home.name, what] = [line["key"] for line in PrivacyLedger(self.home.ledger).history()]
+        return session(self, what, *more)
+
+    monkeypatch.setattr(Run, "session", watched)
+    town.open()
+    run = town.submit(job(target=1e-3, label_dp_epsilon=2.0))
+    assert {town.ended(name, run).phase for name in NAMES} == {"done"}
+    assert begun["bank", "align"] == [] and begun["shop", "train"] == []
+    assert [key.split()[:2] for key in begun["bank", "train"]] == [["labels", "2.0"]]
 
 
 # -- daemons as processes, killed -------------------------------------------------------------------------------------
@@ -488,7 +522,7 @@ def test_a_daemon_killed_in_the_middle_goes_on_when_it_is_started_again(tmp_path
         for victim in ("telecom", "bank"):  # a collaborator, then the initiator and label holder
             log = town.folder / victim / "runs" / run / "events" / f"{victim}.log"
             before = log.stat().st_size if log.is_file() else 0
-            wait_until(lambda log=log, before=before: log.is_file() and log.stat().st_size > before + 20_000)
+            wait_until(lambda log=log, before=before: log.is_file() and log.stat().st_size > before + 4_000)
             children[victim].send_signal(signal.SIGKILL)
             children[victim].wait()
             children[victim] = serve(town, victim)

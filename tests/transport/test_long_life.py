@@ -49,6 +49,10 @@ def test_a_full_disk_pauses_a_run_and_loses_nothing(
     assert fits[0] == -1 or len(looks) == 5
     assert f"run {run} is paused" in caplog.text and f"run {run} goes on" in caplog.text
     assert statuses["bank"].metrics["test_auc"] == pytest.approx(reference.metrics["test_auc"], abs=1e-6)
+    uses = {
+        name: [line["sum"] for line in town.daemons[name].ledger.history() if line["what"] == run] for name in NAMES
+    }
+    assert uses["shop"] == uses["telecom"]  # asked for the same sums: what was used after the pause is counted too
 
 
 def test_a_disk_that_stays_full_ends_the_run_with_a_verdict(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,12 @@
 
 import http.client
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -143,3 +148,33 @@ def test_what_is_told_of_the_service(running: Running) -> None:
     assert running.call("GET", "/metrics", **{"X-Forwarded-For": "10.0.0.1"})[0] == 404
     assert running.call("GET", "/openapi.json")[1]["info"]["title"] == f"Scores of run {running.run}"
     assert b"/v1/batches" in running.call("GET", "/")[1]
+
+
+def test_the_command_serves_and_ends_cleanly_and_refuses_what_cannot_score(town: Town) -> None:
+    town.open()
+    run = town.submit(job(target=1e-3))
+    assert town.ended("bank", run).phase == "done"
+    home = str(town.folder / "bank")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+    def offbeat(*words: str) -> "subprocess.Popen[str]":
+        call = [sys.executable, "-m", "offbeat", *words, "--home", home]
+        return subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+    made, told = offbeat("caller", "new", "web", "--rows-a-day", "2", "--json").communicate(timeout=60)
+    token = json.loads(made)["token"]
+    assert "2 rows a day" in " ".join(told.split())
+    serving = offbeat("serve", run, "--port", "0", "--json")
+    assert serving.stdout is not None
+    address = json.loads("".join(iter(serving.stdout.readline, "}\n")) + "}")["address"]
+    request = urllib.request.Request(f"{address}v1/score", b'{"id": "c1"}', {"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert json.loads(answer.read())["rows_left_today"] == 1
+    listed, _ = offbeat("caller", "list", "--json").communicate(timeout=60)
+    assert json.loads(listed)[0]["left_today"] == 1
+    serving.send_signal(signal.SIGINT)
+    serving.communicate(timeout=60)
+    assert serving.returncode == 0
+    unknown = offbeat("serve", "credit-none")
+    _, complaint = unknown.communicate(timeout=60)
+    assert unknown.returncode == 2 and "knows no run 'credit-none'" in " ".join(complaint.split())

@@ -84,6 +84,16 @@ def test_only_parties_of_the_run_may_open_a_session_and_only_once(trained: tuple
     assert isinstance(bank.caller.call("shop", control.ScoreAsked(run, "other", 0, b"." * 16)), control.NotOpen)
 
 
+def test_one_asker_cannot_push_out_the_sessions_of_another(trained: tuple[Town, str]) -> None:
+    town, run = trained
+    assert scored(town, run, ["c1"]).known == [True]
+    for number in range(20):
+        town.daemons["shop"].caller.call("telecom", control.OpenScoring(run, f"score-{number}"))
+    lanes = town.daemons["telecom"].answering._lanes
+    assert sum(asker == "shop" for asker, _ in lanes) == 8
+    assert scored(town, run, ["c2"]).known == [True] and town.daemons["bank"].asking.retries == 0
+
+
 def test_a_party_without_an_open_port_answers_by_letters(tmp_path) -> None:  # type: ignore[no-untyped-def]
     town = Town(tmp_path, silent="telecom").open()
     try:

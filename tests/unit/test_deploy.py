@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from offbeat.cli import app
+from offbeat.runtime.grpc.identity import new_identity
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
@@ -118,3 +119,20 @@ def test_the_proxy_passes_peers_through_and_keeps_metrics_inside():
     assert "X-Forwarded-For" in text
     statements = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
     assert [line for line in statements if line[-1] not in "{};"] == []
+
+
+def test_the_proxys_configuration_is_what_nginx_takes(tmp_path):
+    nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    modules = Path("/etc/nginx/modules-enabled")
+    if nginx is None or not list(modules.glob("*stream*")):
+        pytest.skip("nginx with its module stream is not installed")
+    identity = new_identity("scores")
+    (tmp_path / "scores.crt").write_bytes(identity.certificate_pem)
+    (tmp_path / "scores.key").write_bytes(identity.key_pem)
+    text = (DEPLOY / "nginx.conf").read_text().replace("/etc/nginx/scores", f"{tmp_path}/scores")
+    (tmp_path / "nginx.conf").write_text(f"include {modules}/*.conf;\npid {tmp_path}/nginx.pid;\n{text}")
+    checked = subprocess.run(
+        [nginx, "-t", "-c", str(tmp_path / "nginx.conf"), "-g", f"error_log {tmp_path}/error.log;"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stderr

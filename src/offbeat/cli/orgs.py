@@ -226,12 +226,12 @@ def party_serve(
         write_log(sys.stderr, verbose=verbose, as_json=json_lines, party=settings.name)
     else:
         write_log_file(log_file, verbose=verbose, as_json=json_lines, party=settings.name)
-    daemon = Daemon(settings)
-    address = daemon.start()
-    say(f"'{daemon.home.name}' listens at {address}; roster {short(daemon.roster.hash)}. Ctrl-C ends.")
     done, hurry = threading.Event(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: hurry.set() if done.is_set() else done.set())
+    daemon = Daemon(settings)
+    address = daemon.start()
+    say(f"'{daemon.home.name}' listens at {address}; roster {short(daemon.roster.hash)}. Ctrl-C ends.")
     done.wait()
     for run in daemon.drain(drain, hurry):
         say(f"run {run} has not ended; it goes on when the daemon is started again.")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from offbeat.cli import catalogue, demo, look, run, watch
+from offbeat.cli import catalogue, demo, export, look, run, watch
 from offbeat.cli.output import Polite
 
 ELSEWHERE = {
@@ -63,6 +63,7 @@ app.command("bench")(catalogue.bench)
 app.command("watch")(watch.watch)
 app.command("report")(run.report)
 app.command("compare")(run.compare)
+app.command("export")(export.export)
 app.command("replay")(run.replay)
 app.command("audit")(look.audit)
 app.command("data")(look.data)

@@ -74,16 +74,16 @@ class GuardedEmbedding:
     def _count(self, effect: Send | Broadcast) -> list[Effect]:
         """What is sent again byte for byte tells nothing new: it is counted once."""
         body = effect.body
-        broken = f"leave at most {self.rows.cap} times (row_cap), and that is reached"
         if isinstance(body, Gradient):
             assert isinstance(effect, Send)
             rows = self._uploaded.pop((effect.to, body.release), None)
-            return [] if rows is None else self.rows.count(rows, broken)
-        assert isinstance(body, Upload | Refreshed)
-        if body.release <= self._counted:
+        else:
+            assert isinstance(body, Upload | Refreshed)
+            rows = body.rows if body.release > self._counted else None
+            self._counted = max(body.release, self._counted)
+        if rows is None or self.rows.use(rows):
             return []
-        self._counted = body.release
-        return self.rows.count(body.rows, broken)
+        return self.rows.over(f"leave at most {self.rows.cap} times (row_cap), and that is reached")
 
     def snapshot(self) -> State:
         return {

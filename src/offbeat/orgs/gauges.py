@@ -91,16 +91,17 @@ class Gauges:
         with self._lock:
             lines, self._read_to = read_lines(self._daemon.ledger.folder / "history.jsonl", self._read_to)
             for line in lines:
-                self._used[str(line["asker"])] += int(line["sum"])
+                self._used[str(line["asker"])] += int(line.get("sum", 0))
             return self._used
 
     def _about_budget(self) -> list[Family]:
         policy = self._daemon.home.config.policy
         spent = self._daemon.privacy.after([], policy.delta)
-        told = [single("epsilon_spent", "gauge", "Privacy budget spent over all runs, at the policy's delta.", spent)]
-        if policy.epsilon is not None:
-            told.append(single("epsilon_left", "gauge", "Privacy budget left.", policy.epsilon - spent))
-        return told
+        left: dict[Labels, float] = {} if policy.epsilon is None else {(): policy.epsilon - spent}
+        return [
+            single("epsilon_spent", "gauge", "Privacy budget spent over all runs, at the policy's delta.", spent),
+            Family("epsilon_left", "gauge", "Privacy budget left, where the policy has one.", left),
+        ]
 
     def _machine(self) -> list[Family]:
         end = validity(self._daemon.identity.certificate_pem)[1]

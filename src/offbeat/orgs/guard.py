@@ -22,6 +22,7 @@ from offbeat.party.survey import Products, TablePart
 SHARES = (ShareGiven, PartialGiven)
 TOTALS = (Backward, Product, Products, TablePart)
 """What a label holder tells of rows in whose total its own share is."""
+LEAVING = frozenset((*SHARES, *TOTALS))
 
 
 class RowsNamed(Message, frozen=True):
@@ -57,13 +58,12 @@ class Guarded:
     def _count(self, effects: Sequence[Effect]) -> list[Effect]:
         """Why the run ends instead of these effects, if a row would be used too often."""
         for effect in effects:
-            if not isinstance(effect, Send | Broadcast) or not isinstance(effect.body, (*SHARES, *TOTALS)):
+            if not isinstance(effect, (Send, Broadcast)) or type(effect.body) not in LEAVING:
                 continue
             rows, times = self._rows_of(effect)
-            broken = f"enter at most {self.rows.cap} sums (row_cap), and '{self._asker(effect)}' asked for one more"
-            refusal = self.rows.count(rows, broken, times) if times else []
-            if refusal:
-                return refusal
+            if times and not self.rows.use(rows, times):
+                asker = self._asker(effect)
+                return self.rows.over(f"enter at most {self.rows.cap} sums (row_cap), and '{asker}' asked for one more")
         return []
 
     def _asker(self, effect: Send | Broadcast) -> PartyName:

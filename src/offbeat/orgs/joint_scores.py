@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -28,12 +28,13 @@ from offbeat.orgs.runs import Run
 from offbeat.orgs.standing import Lane, Terms
 from offbeat.orgs.tokens import TOKEN_BYTES, tokens_of
 from offbeat.orgs.train import sums_of
+from offbeat.party.masked_sum import SumOptions
 from offbeat.privacy.masks import scale_of
 from offbeat.runtime.grpc.identity import Identity, Roster
 
 log = logging.getLogger("offbeat.party")
 
-LANES_KEPT = 64
+LANES_OF_ONE = 8  # sessions that one asker may have; its oldest goes first
 CALLS_OPEN_MOST = 32
 Call = Callable[[str, Request], Answer]
 
@@ -50,7 +51,7 @@ class Answering:
 
     def open(self, run: Run, peer: str, request: control.OpenScoring) -> Answer:
         self._refuse(run, peer, 1)
-        terms = Terms(run.run, request.service, peer, run.job.parties, sums_of(run.job))
+        terms = Terms(run.run, request.service, peer, run.job.parties, self._sums(run))
         if "pairwise" not in self._home.config.policy.secure_sum:
             raise Refused(f"'{self._home.name}' allows no pairwise masks (secure_sum), which scoring uses.")
         lane = Lane(terms, self._home.name, os.urandom(32))
@@ -58,10 +59,14 @@ class Answering:
             if (peer, request.service) in self._lanes:
                 raise Refused(f"'{peer}' has opened the scoring session '{request.service}' before.")
             self._lanes[peer, request.service] = lane
-            while len(self._lanes) > LANES_KEPT:
-                self._lanes.popitem(last=False)
+            of_peer = [key for key in self._lanes if key[0] == peer]
+            for oldest in of_peer[:-LANES_OF_ONE]:
+                del self._lanes[oldest]
         log.info("run %s: '%s' has opened a scoring session", run.run, peer)
         return control.ScoringKey(*lane.offer(self._identity))
+
+    def _sums(self, run: Run) -> SumOptions:
+        return sums_of(run.job, self._home.config.policy.parties_least)
 
     def take_keys(self, run: Run, peer: str, request: control.ScoringKeys) -> Answer:
         lane = self._lane(run, peer, request.service)
@@ -116,6 +121,7 @@ class Asking:
     def __init__(self, home: Home, predictions: Predictions, call: Call) -> None:
         self._home, self._predictions, self._call = home, predictions, call
         self._sessions: dict[str, Session] = {}
+        self._opening: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by run
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(CALLS_OPEN_MOST, "scoring")
         self.questions = self.rows = self.retries = 0
@@ -167,9 +173,12 @@ class Asking:
 
     def _session(self, run: Run) -> Session:
         with self._lock:
-            if run.run not in self._sessions:
-                self._sessions[run.run] = self._opened(run)
-            return self._sessions[run.run]
+            opening = self._opening[run.run]
+        with opening:  # those who ask for the same run wait for one opening; others are not held up
+            session = self._sessions.get(run.run)
+            if session is None:
+                session = self._sessions[run.run] = self._opened(run)
+            return session
 
     def _opened(self, run: Run) -> Session:
         service = f"score-{secrets.token_hex(8)}"

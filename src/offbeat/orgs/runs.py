@@ -325,9 +325,13 @@ class Run:
                 outcome = self.session(
                     "train", training.party, training.messages, self.folder, self._training_digest(own)
                 )
-        finally:  # a run that fails has used its rows too
-            reservation.settle(training.watched.asked)
-            self._training = None
+        except DiskFull:  # a pause: what is reserved stays so
+            raise
+        except BaseException:
+            reservation.settle(training.watched.asked)  # a run that fails has used its rows too
+            raise
+        reservation.settle(training.watched.asked)
+        self._training = None
         write_model(self.private, "model", training.model())
         self.update(kept=training.certified())
         return training, outcome

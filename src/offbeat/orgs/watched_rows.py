@@ -40,15 +40,25 @@ class WatchedRows:
         )
         return [Observe("misaligned", reason), Finish("misaligned", reason)]
 
-    def count(self, rows: Rows, broken: str, times: int = 1) -> list[Effect]:
-        """Count the rows as used so often, before that happens; where one passes what its owner allows, nothing is
-        counted, the run ends, and `broken` says by what."""
-        np.add.at(self.asked, rows, times)  # type: ignore[arg-type]  # a slice is fine; the stubs do not say so
+    def use(self, rows: Rows, times: int = 1) -> bool:
+        """Count the rows as used so often, before that happens; where one would pass what its owner allows, nothing is
+        counted, and the answer is no."""
+        self._add(rows, times)
         needed = int(self.asked[rows].max(initial=0))
         if needed > self._level:
             self._level = max(self._level, self._reserve(needed))
         if needed <= self._level:
-            return []
-        np.subtract.at(self.asked, rows, times)  # type: ignore[arg-type]
+            return True
+        self._add(rows, -times)
+        return False
+
+    def over(self, broken: str) -> list[Effect]:
+        """The run ends: a row would have been used too often, and `broken` says by what."""
         reason = f"'{self.owner}' lets a row {broken}"
         return [Observe("row_cap", reason), Finish("row-cap", reason)]
+
+    def _add(self, rows: Rows, times: int) -> None:
+        if isinstance(rows, slice):
+            self.asked[rows] += times
+        else:
+            np.add.at(self.asked, rows, times)  # a row may be named twice

@@ -152,7 +152,7 @@ def _so_far(view: View) -> list[tuple[str, str]]:
     elif view.certificate.gradient_norm is not None:
         figures.append(("Gradient norm", numbers.short(view.certificate.gradient_norm, 2)))
     if last["test_metric"] is not None:
-        figures.append(("Test metric", numbers.short(last["test_metric"])))
+        figures.append(("Score on the test rows", numbers.short(last["test_metric"])))
     figures.append((("Virtual" if now.clock == "virtual" else "Wall-clock") + " time", numbers.seconds(time_s)))
     messages = [party.messages for party in now.parties.values() if party.messages is not None]
     if messages:
@@ -204,14 +204,21 @@ def _measured(view: View, quantity: Quantity) -> bool:
     return bool(points(view.curve, "time_s", quantity))
 
 
+def _called(view: View) -> Mapping[Quantity, str]:
+    """The names of what is measured. Which score it is on the test rows, the record says; before, it is a score."""
+    metric = wording.test_metric(view.record) if view.record is not None else "score on the test rows"
+    return {**QUANTITIES, "test_metric": metric}
+
+
 def _chart(view: View, quantities: Sequence[Quantity], axis: Axis, log: bool) -> Markup:
     shown = [name for name in quantities if _measured(view, name)]
     if not shown:
         return Markup("")
-    lines = [Series(QUANTITIES[name], points(view.curve, axis, name), tone) for tone, name in enumerate(shown)]
+    called = _called(view)
+    lines = [Series(called[name], points(view.curve, axis, name), tone) for tone, name in enumerate(shown)]
     levels = [view.now.target] if log and view.now is not None and view.now.target else []
     along = view.unit if axis == "passes" else ""
-    return line_chart(lines, axis, " and ".join(QUANTITIES[name] for name in shown), log, levels, along)
+    return line_chart(lines, axis, " and ".join(called[name] for name in shown), log, levels, along)
 
 
 def _looks(view: View) -> Markup:
@@ -219,7 +226,8 @@ def _looks(view: View) -> Markup:
     if not view.curve:
         return tag("p", "")
     measured = [name for name in QUANTITIES if _measured(view, name)]
-    head = ("Time", view.unit.capitalize(), *(QUANTITIES[name].capitalize() for name in measured))
+    called = _called(view)
+    head = ("Time", view.unit.capitalize(), *(called[name][0].upper() + called[name][1:] for name in measured))
     rows = [
         (
             numbers.seconds(row.time_s),

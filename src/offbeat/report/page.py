@@ -144,14 +144,15 @@ def _view(record: RunRecord, quantities: Sequence[Quantity], log: bool) -> Marku
     shown = [quantity for quantity in quantities if _measured(record, quantity)]
     if not shown:
         return Markup("")
-    title = " and ".join(QUANTITIES[quantity] for quantity in shown)
+    called = {**QUANTITIES, "test_metric": wording.test_metric(record)}
+    title = " and ".join(called[quantity] for quantity in shown)
 
     return tag(
         "div",
-        legend([(QUANTITIES[quantity], tone) for tone, quantity in enumerate(shown)]) if len(shown) > 1 else "",
+        legend([(called[quantity], tone) for tone, quantity in enumerate(shown)]) if len(shown) > 1 else "",
         against_everything(
             lambda axis: line_chart(
-                [Series(QUANTITIES[name], points(record.curve, axis, name), tone) for tone, name in enumerate(shown)],
+                [Series(called[name], points(record.curve, axis, name), tone) for tone, name in enumerate(shown)],
                 axis,
                 title,
                 log,

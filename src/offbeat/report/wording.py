@@ -72,6 +72,12 @@ def metric_name(name: str) -> str:
     return _METRICS.get(name, name.replace("_", " "))
 
 
+def test_metric(record: RunRecord) -> str:
+    """What the looks of a run have measured on test rows: the first of the metrics of its end."""
+    first = next((name for name in record.metrics if name.startswith("test_")), "")
+    return metric_name(first).replace("Test ", "test ") if first else "test metric"
+
+
 def clock_note(record: RunRecord) -> str:
     return "virtual time" if record.clock == "virtual" else "wall-clock time"
 

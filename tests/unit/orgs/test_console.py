@@ -3,7 +3,6 @@
 from collections import Counter
 
 from offbeat.jobs.organisations import Job, Method
-from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.console.overview import Overview, Proposal, Scores, Uses
 from offbeat.orgs.console.page import console_page, parts_of
 from offbeat.orgs.console.policy_words import costs, sentences
@@ -38,10 +37,12 @@ def test_a_policy_says_what_it_allows_to_whom():
         assert part in told
 
 
-def test_a_proposal_is_priced_for_the_one_who_decides(tmp_path):
-    spent = PrivacyLedger(tmp_path)
+def test_a_proposal_is_priced_for_the_one_who_decides():
+    def spent(charges, delta):
+        return 1.0 + sum(kind.epsilon for charge in charges for kind in charge.releases or {})
+
     private = costs(job(label_dp_epsilon=2.0), "bank", Policy(epsilon=4.0), spent)
-    assert private[0] == "It adds noise to your labels: epsilon 0 is spent now, 2 of 4 would be then."
+    assert private[0] == "It adds noise to your labels; epsilon = 3 of 4 would then be spent in all."
     plain = costs(job(passes=30.0), "bank", Policy(row_cap=10), spent)
     assert plain[0] == "Your labels are told to shop and telecom."
     assert "about 30 sums at most" in plain[2] and "your cap is 10" in plain[2]
@@ -83,6 +84,6 @@ def test_a_run_under_way_shows_its_progress_its_curve_and_how_to_stop_it():
 def test_ledgers_become_pictures_once_there_is_something_to_see():
     uses = Uses({"bank": [(0.0, 0.0), (0.0, 100.0), (3600.0, 400.0)]}, Counter({"bank": 400}))
     told = parts_of(overview(uses=uses, epsilon=4.0, spent=3.0))["ledgers"]
-    assert "<svg" in told and "epsilon: 3 of 4 spent, 1 left" in told and "<meter" in told
+    assert "<svg" in told and "epsilon over all jobs: 3 of 4 spent, 1 left" in told and "<meter" in told
     soon = Uses({"bank": [(0.0, 0.0), (0.0, 100.0)]}, Counter({"bank": 100}))
     assert "<svg" not in parts_of(overview(uses=soon))["ledgers"]

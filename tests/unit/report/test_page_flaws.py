@@ -82,3 +82,11 @@ def test_an_objective_that_falls_far_is_drawn_on_a_logarithmic_axis():
     assert "objective, log scale" in drawn([2.0, 0.1, 0.01])
     assert "objective, log scale" not in drawn([2.0, 1.5, 1.2])
     assert "objective, log scale" not in drawn([2.0, 0.5, -0.1])
+
+
+def test_the_score_on_test_rows_is_called_by_its_name():
+    curve = [CurveRow(float(i), float(i), i, 1.0, test_metric=0.5 + i / 10) for i in range(3)]
+    page = str(progress_of_one(sample_record(curve=curve)))
+    assert "test AUC" in page and "test metric" not in page
+    assert wording.test_metric(sample_record(metrics={"train_rmse": 1.0, "test_rmse": 2.0})) == "test RMSE"
+    assert wording.test_metric(sample_record(metrics={})) == "test metric"

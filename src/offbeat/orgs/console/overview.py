@@ -167,7 +167,7 @@ class Watching:
             job,
             status.initiator,
             disclosures(job),
-            costs(job, me, policy, self._privacy),
+            costs(job, me, policy, self._privacy.after),
             objections(policy, job, me, status.initiator),
         )
 
@@ -197,7 +197,7 @@ class Watching:
             at_s = datetime.fromisoformat(str(line["at"])).timestamp()
             self._first_use_s = self._first_use_s or at_s
             asker = str(line["asker"])
-            self._uses.total[asker] += int(line["sum"])
+            self._uses.total[asker] += int(line.get("sum", 0))
             points = self._uses.points.setdefault(asker, [(0.0, 0.0)])
             points.append((at_s - self._first_use_s, float(self._uses.total[asker])))
             del points[1:-USES_KEPT]

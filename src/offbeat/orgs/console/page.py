@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from offbeat.orgs.console.overview import Overview, Proposal, Scores
 from offbeat.orgs.control import RunStatus
-from offbeat.report import numbers
+from offbeat.report import numbers, wording
 from offbeat.report.charts import Series, legend, line_chart
 from offbeat.report.html import Markup, asset, page_of, policy_of, section, style_of, table, tag
 from offbeat.report.page import header
@@ -201,7 +201,9 @@ def _finished(seen: Overview) -> Markup:
             run.run,
             run.initiator,
             tag("span", run.verdict or run.phase, class_=_mood(run.phase == "done"), title=run.reason),
-            ", ".join(f"{name.removeprefix('test_')} {value:.4g}" for name, value in run.metrics.items())
+            ", ".join(
+                f"{wording.metric_name(name).removeprefix('Test ')} {value:.4g}" for name, value in run.metrics.items()
+            )
             or (numbers.UNKNOWN if run.phase == "done" else run.reason),
             tag("a", "report", href=f"runs/{run.run}/report") if run.phase == "done" else numbers.UNKNOWN,
         )
@@ -246,7 +248,8 @@ def _ledgers(seen: Overview) -> Markup:
             (line["at"], line["run"], "accepted" if line["accepted"] else "refused", line["by"], line["reason"])
             for line in reversed(seen.decisions)
         ]
-        parts.append(table(("When", "Run", "Decision", "By", "Reason"), rows, "Decisions by hand"))
+        decided = table(("When", "Run", "Decision", "By", "Reason"), rows, "Decisions by hand")
+        parts.append(tag("div", decided, class_="gap"))
     return tag("div", *parts)
 
 
@@ -272,12 +275,11 @@ def _rows_given(seen: Overview) -> Markup:
 def _epsilon(seen: Overview) -> Markup:
     if seen.epsilon is None:
         return tag("p", "There is no privacy budget: the policy has no epsilon.", class_="quiet")
-    left = max(0.0, seen.epsilon - seen.spent)
-    shown = min(seen.spent, seen.epsilon)
+    spent, budget = seen.spent, seen.epsilon
     return tag(
         "p",
-        tag("meter", f"{seen.spent:.3g}", min=0, max=seen.epsilon, high=0.8 * seen.epsilon, value=shown),
-        f" epsilon: {seen.spent:.3g} of {seen.epsilon:g} spent, {left:.3g} left",
+        tag("meter", f"{spent:.4g}", min=0, max=budget, high=0.8 * budget, value=min(spent, budget)),
+        f" epsilon over all jobs: {spent:.4g} of {budget:g} spent, {max(0.0, budget - spent):.4g} left",
         class_="far",
     )
 

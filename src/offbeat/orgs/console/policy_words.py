@@ -1,8 +1,8 @@
 """A policy in sentences, and what one proposal would cost under it."""
 
 from offbeat.jobs.organisations import Job
-from offbeat.orgs.budget import PrivacyLedger, charges_of
-from offbeat.orgs.policy import Names, Policy, told_labels
+from offbeat.orgs.budget import charges_of
+from offbeat.orgs.policy import Names, Policy, Spent, told_labels
 
 
 def sentences(policy: Policy, has_labels: bool) -> list[str]:
@@ -36,7 +36,8 @@ def _about_rows(policy: Policy, has_labels: bool) -> list[str]:
 
 def _about_limits(policy: Policy) -> list[str]:
     end = ", also without a party that does not answer." if policy.predict_without else "."
-    budget = f"Its privacy budget over all jobs is epsilon = {policy.epsilon}; a job without noise is refused."
+    account = f"epsilon = {policy.epsilon} at delta {policy.delta:g}"
+    budget = f"Its privacy budget over all jobs is {account}; a job without noise is refused."
     return [
         f"Joint predictions may be asked for by its owner and {_who(policy.predictions_for)}, at most "
         f"{policy.prediction_rows_most:,} rows in one question{end}",
@@ -55,17 +56,19 @@ def _who(names: Names, nobody: str = "nobody else") -> str:
     return "everyone on the roster" if "any" in names else ", ".join(names) or nobody
 
 
-def costs(job: Job, me: str, policy: Policy, privacy: PrivacyLedger) -> list[str]:
+def costs(job: Job, me: str, policy: Policy, spent: Spent) -> list[str]:
     """What accepting this job would cost this party, in sentences."""
     charges = charges_of(job, me)
-    bare = [charge.what for charge in charges if charge.releases is None]
-    if bare:
-        budget = f"It adds no noise to your {' and '.join(bare)}: nothing is counted against a privacy budget."
-    else:
-        before, after = privacy.after([], policy.delta), privacy.after(charges, policy.delta)
+    budget = [
+        f"It adds no noise to your {charge.what}: nothing is counted against a privacy budget."
+        for charge in charges
+        if charge.releases is None
+    ]
+    if any(charge.releases for charge in charges):
+        what = " and ".join(charge.what for charge in charges if charge.releases)
         limit = f" of {policy.epsilon:g}" if policy.epsilon is not None else ""
-        what = " and ".join(charge.what for charge in charges)
-        budget = f"It adds noise to your {what}: epsilon {before:.3g} is spent now, {after:.3g}{limit} would be then."
+        after = spent(charges, policy.delta)
+        budget.append(f"It adds noise to your {what}; epsilon = {after:.4g}{limit} would then be spent in all.")
     cap = f"your cap is {policy.row_cap:,}" if policy.row_cap else "you have set no cap"
     rows = (
         f"Each common row enters about {len(job.labels_at) * job.method.passes:,.0f} sums at most, plus surveys; {cap}."
@@ -78,4 +81,4 @@ def costs(job: Job, me: str, policy: Policy, privacy: PrivacyLedger) -> list[str
         if me in learners
         else []
     )
-    return [*labels, budget, rows]
+    return [*labels, *budget, rows]
