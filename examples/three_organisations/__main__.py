@@ -135,9 +135,9 @@ def compare(folder: Path, run: str, rows: list[dict[str, float]]) -> None:
             order = {token: str(table.ids[row]) for token, row in zip(kept["tokens"], kept["rows"], strict=True)}
             ids = [order[token] for token in (*own.tokens_train, *own.tokens_test)]
     assert labels is not None and ids is not None
-    weights, _ = optimum(
-        stack_columns([train for train, _ in blocks]), labels, LOGISTIC, job.model.strength, tolerance=1e-12
-    )
+    blocks.append((np.ones((len(labels), 1)), np.ones((len(ids) - len(labels), 1))))  # the constant has no penalty
+    pool = stack_columns([train for train, _ in blocks])
+    weights, _ = optimum(pool, labels, LOGISTIC, job.model.strength, free=1, tolerance=1e-12)
     pooled = np.vstack([stack_columns([b[i] for b in blocks]) for i in (0, 1)]) @ weights
     together = {row["id"]: row["score"] for row in rows}
     difference = max(abs(together[i] - score) for i, score in zip(ids, pooled, strict=True))
