@@ -31,6 +31,21 @@ def two_class_metrics(scores: Floats, y: Floats) -> dict[str, float]:
     return {"test_auc": area_under_curve(scores, y > 0), "test_accuracy": accuracy(scores, y)}
 
 
+def several_class_metrics(scores: Floats, y: Floats) -> dict[str, float]:
+    """What a test of several classes is told by; scores are rows x classes, y the positions of the classes."""
+    chances = class_probabilities(scores)[np.arange(len(y)), y.astype(np.intp)]
+    return {
+        "test_accuracy": float(np.mean(scores.argmax(axis=1) == y)),
+        "test_log_loss": float(-np.mean(np.log(np.maximum(chances, np.finfo(np.float64).tiny)))),
+    }
+
+
+def class_probabilities(scores: Floats) -> Floats:
+    """The chances of the classes under the softmax model; rows x classes."""
+    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
 def root_mean_square(errors: Floats) -> float:
     return float(np.sqrt(np.mean(errors**2)))
 
