@@ -43,7 +43,6 @@ from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadData, BadInput, BadJob, OutOfRange
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, linear_named
 from offbeat.jobs.vertical import Job, vertical_job_from
-from offbeat.learning.scores import probabilities
 from offbeat.metrics.plain import json_text
 from offbeat.metrics.record import RunRecord
 from offbeat.names import did_you_mean
@@ -119,7 +118,8 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
                         `bins`, or one of these by party
     penalty             the strength lambda; scikit-learn's C is 1 / (rows * penalty)
     penalty_kind        "l2", "nonconvex", "none"
-    loss                "auto", "logistic", "squared_hinge", "ls_svm", or "squared" for numbers
+    loss                "auto" (logistic for two classes, softmax for more, squared for numbers), "logistic", "softmax",
+                        "squared_hinge", "ls_svm", "squared"
     intercept           whether there is one
     passes, target      end after so many passes over the rows, or when the certificate is at or below the target
     step, batch         numbers, or "auto"
@@ -233,7 +233,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         blocks = self._blocks(X, reset=True)
         blocks, labels = _aligned(blocks, y)
         job = self._job(task, blocks)
-        targets = labels if classes is None else np.where(labels == classes[1], 1.0, -1.0)
+        targets = labels if classes is None else _coded(labels, classes)
         data = self._data(blocks, targets, task, job)
         if classes is not None:
             data = replace(data, classes=tuple(classes.tolist()))
@@ -299,11 +299,17 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = record.passes
 
     @property
-    def coefficients_(self) -> dict[str, dict[str, float]]:
-        """The coefficient of every prepared column, by party and name."""
+    def coefficients_(self) -> dict[str, dict[str, Any]]:
+        """The coefficient of every prepared column, by party and name; of several classes, those by class."""
         check_is_fitted(self, "model_")
-        columns = {name: self.model_.fitted(name).columns for name in self.parties_}
-        return {name: dict(zip(columns[name], map(float, self.coef_[name]), strict=True)) for name in self.parties_}
+        return {name: self._coefficients_of(name) for name in self.parties_}
+
+    def _coefficients_of(self, party: str) -> dict[str, Any]:
+        columns, found = self.model_.fitted(party).columns, self.coef_[party]
+        if found.ndim == 1:
+            return dict(zip(columns, found.tolist(), strict=True))
+        classes = self.classes_.tolist()
+        return {name: dict(zip(classes, row, strict=True)) for name, row in zip(columns, found.T.tolist(), strict=True)}
 
     def _warn(self, result: Result) -> None:
         record = result.record
@@ -364,6 +370,13 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
 
 
 # -- what comes in ---------------------------------------------------------------------------------------------------
+
+
+def _coded(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
+    """-1 and 1 for two classes, the positions of more."""
+    if len(classes) == 2:
+        return np.where(labels == classes[1], 1.0, -1.0)
+    return np.searchsorted(classes, labels).astype(np.float64)
 
 
 def _plain(value: Any) -> Any:
@@ -491,8 +504,8 @@ def _teller(passes: float) -> Watch:
 
 
 class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
-    __doc__ = f"""Two classes of any type. After `fit`: coef_ (arrays by party), coefficients_ (by party and name),
-    intercept_, classes_, certificate_, record_, feature_names_in_, n_features_in_.
+    __doc__ = f"""Two classes or more, of any type. After `fit`: coef_ (arrays by party), coefficients_ (by party and
+    name), intercept_, classes_, certificate_, record_, feature_names_in_, n_features_in_.
 {(_Vertical.__doc__ or "").partition("checks.")[2]}"""
 
     def fit(self, X: Any, y: Any) -> "VerticalClassifier":
@@ -507,38 +520,26 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
             classes = np.unique(labels)
         except TypeError as problem:
             raise BadData(f"The classes cannot be put in order: {problem}.") from problem
-        if len(classes) != 2:
-            self._refuse_classes(labels, len(classes))
-        self._fit(X, y, "classification", classes)
+        if len(classes) < 2:
+            encode_labels(labels, "classification", "y")  # which says what is wrong
+        self._fit(X, y, "classification" if len(classes) == 2 else "multiclass", classes)
         self.classes_ = classes
         return self
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
-
-    def _refuse_classes(self, labels: NDArray[Any], count: int) -> None:
-        try:
-            encode_labels(labels, "classification", "y")
-        except BadData as problem:
-            kind = "multiclass" if count > 2 else "one class"
-            raise BadData(
-                f"Only binary classification is supported. The type of the target is {kind}. {problem}"
-            ) from None
-
     def decision_function(self, X: Any) -> Floats:
-        """The product of every row with the whole model; above 0 is for the second class."""
+        """The product of every row with the whole model; above 0 is for the second of two classes. Of more classes, one
+        product for each, in the order of classes_."""
         return self._scores(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        positive = self._scores(X) >= 0
-        return np.asarray(self.classes_[positive.astype(np.intp)])
+        scores = self._scores(X)
+        chosen = scores >= 0 if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[chosen.astype(np.intp)])
 
     def predict_proba(self, X: Any) -> Floats:
         """One column per class, in the order of classes_."""
-        positive = probabilities(self._scores(X), self.record_.options["loss"])
-        return np.column_stack([1.0 - positive, positive])
+        scores = self._scores(X)
+        return self.model_.probabilities(scores)
 
     def predict_log_proba(self, X: Any) -> Floats:
         return np.asarray(np.log(self.predict_proba(X)))

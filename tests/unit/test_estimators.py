@@ -165,8 +165,8 @@ def test_what_is_wrong_is_said():
         VerticalClassifier(prepare="binned").fit(blocks, label)
     with pytest.raises(BadData, match="Complex data not supported: party 'telecom'"):
         VerticalClassifier().fit({**blocks, "telecom": 1j * blocks["telecom"]}, label)
-    with pytest.raises(BadData, match="two classes"):
-        VerticalClassifier().fit(blocks, np.arange(60) % 3)
+    with pytest.raises(BadData, match="exactly two classes; y has 1: 0"):
+        VerticalClassifier().fit(blocks, np.zeros(60, dtype=int))
     with pytest.raises(BadData, match="same number of rows"):
         VerticalClassifier().fit({**blocks, "shop": blocks["shop"][:50]}, label)
     with pytest.raises(BadJob, match="'afsvrg-vp'"):

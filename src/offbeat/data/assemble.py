@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from offbeat.data.columns import take_names
 from offbeat.data.dataset import DataSet
 from offbeat.data.fitting import fit_preparation
-from offbeat.data.labels import Task, encode_labels
+from offbeat.data.labels import Task, encode_labels, settled_task
 from offbeat.data.matrix import Flags, Floats, Matrix, cut_columns, take_rows
 from offbeat.data.preparation import AS_IS, Preparation, preparation_from
 from offbeat.data.prepare import Fitted
@@ -138,8 +138,9 @@ def _finish(
     late: tuple[Mapping[str, Sequence[str]], Preparation] | None = None,
 ) -> VerticalData:
     """`late`: the names of columns that were prepared before they were shared out, and how they were."""
+    task = settled_task(raw.labels, task, raw.where)
     y, classes = encode_labels(raw.labels, task, raw.where)
-    _check_training_rows(y, classes, raw)
+    _check_training_rows(raw, classes)
     offset = float(y[~raw.test].mean()) if centre_labels else 0.0
     names = tuple(train)
     columns = {party: one.columns for party, one in fitted.items()} if late is None else late[0]
@@ -165,13 +166,19 @@ def _finish(
     )
 
 
-def _check_training_rows(y: Floats, classes: tuple[Any, ...] | None, raw: Raw) -> None:
+def _check_training_rows(raw: Raw, classes: tuple[Any, ...] | None) -> None:
     if raw.test.all():
         raise BadData("All rows are test rows; none is left for training.")
-    if classes is not None and np.unique(y[~raw.test]).size < len(classes):
+    if classes is None:
+        return
+    known, counts = np.unique(raw.labels.astype(str), return_counts=True)
+    lacking = [at for at, name in enumerate(known) if name not in set(raw.labels[~raw.test].astype(str))]
+    if lacking:
+        at = lacking[0]
         raise BadData(
-            f"The training rows lack one of the {len(classes)} classes of {raw.where}. Choose another seed or a "
-            "smaller test fraction."
+            f"The training rows lack one of the {len(classes)} classes of {raw.where}: {str(known[at])!r}, with "
+            f"{counts[at]} row(s) in all, is in the test rows only. Choose another seed or a smaller test fraction, or "
+            "bring more rows of that class."
         )
 
 

@@ -23,7 +23,7 @@ from offbeat.jobs.methods import linear_named
 from offbeat.jobs.runtime import costs_of
 from offbeat.jobs.vertical import Job
 from offbeat.learning.blocks import Block
-from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, SQUARED, Loss, loss_named
+from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, SQUARED, Loss, loss_named, softmax
 from offbeat.learning.penalties import penalty_named
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
@@ -46,6 +46,8 @@ WALL_LOOK_S = 0.1
 def setting_for(data: VerticalData, job: Job) -> Setting:
     """The problem that a job states, over its data."""
     loss = _loss(job, data)
+    if loss.outputs > 1 and data.task == "classification":  # two classes come as -1 and 1, and softmax counts from 0
+        data = replace(data, y_train=(data.y_train > 0).astype(float), y_test=(data.y_test > 0).astype(float))
     penalty = penalty_named(job.penalty_kind)
     strength = job.penalty if penalty.name != "none" else 0.0
     setting = prepare(data, loss=loss, penalty=penalty, strength=strength, intercept=job.intercept, seed=job.seed)
@@ -53,9 +55,20 @@ def setting_for(data: VerticalData, job: Job) -> Setting:
 
 
 def _loss(job: Job, data: VerticalData) -> Loss:
+    """The one that is named, or what the labels ask for."""
+    classes = len(data.classes or ())
+    if job.loss == "softmax" or (job.loss == "auto" and data.task == "multiclass"):
+        if data.task == "regression":
+            raise BadJob('The loss softmax is for classes, and this is regression. Use loss = "squared".')
+        return softmax(classes)
     if job.loss == "auto":
         return SQUARED if data.task == "regression" else LOGISTIC
     loss = loss_named(job.loss.replace("_", "-"))
+    if data.task == "multiclass":
+        raise BadJob(
+            f"The loss {job.loss} is for one product a row, and there are {classes} classes: leave the loss out, or "
+            'use loss = "softmax".'
+        )
     if loss.binary and data.task != "classification":
         raise BadJob(f'The loss {job.loss} is for two classes, and this is {data.task}. Use loss = "squared".')
     return loss
@@ -64,7 +77,11 @@ def _loss(job: Job, data: VerticalData) -> Loss:
 def _with_private_labels(setting: Setting, job: Job) -> Setting:
     """Every label is answered at random once; from here on nobody sees the true ones, the test rows' excepted."""
     if setting.loss is not LOGISTIC:
-        raise BadJob(f"label_dp_epsilon works with the logistic loss; got {setting.loss.name}.")
+        raise BadJob(
+            f"label_dp_epsilon works with the logistic loss, so with two classes: labels are answered at random, and "
+            f"that loss alone is corrected for it. Got the loss {setting.loss.name}. Leave label_dp_epsilon out, or "
+            "learn one class against all others."
+        )
     assert job.label_dp_epsilon is not None
     stream = SeededNoise(job.seed, "labels").stream(0)
     truth = (setting.y_train > 0).astype(np.float64)[:, None]
@@ -267,12 +284,13 @@ class LinearTraining:
         return chosen
 
     def models(self, outcome: Outcome) -> dict[str, Part]:
-        """Each party's `weights` and, where the model has an intercept, its part of that: they add up."""
-        found = {}
+        """Each party's `weights` and, where the model has an intercept, its part of that: they add up. With several
+        classes the weights are classes x columns, and there is an intercept for each class."""
+        found, one = {}, self.setting.loss.outputs == 1
         for name, values in model_of(self.blocks, kept_weights(self.parties, outcome)).items():
-            arrays = {"weights": values[0, :-1]}
+            arrays = {"weights": values[0, :-1] if one else values[:, :-1]}
             if self.setting.intercept:
-                arrays["intercept"] = values[0, -1:]
+                arrays["intercept"] = values[:, -1]
             columns = self.data.columns[name]
             named = None if isinstance(columns, NumberedColumns) else columns
             found[name] = Part(arrays, named, self.data.fitted.get(name))

@@ -18,7 +18,7 @@ from offbeat.learning import central
 from offbeat.learning.blocks import Block, make_block, with_means
 from offbeat.learning.losses import Loss
 from offbeat.learning.penalties import L2, NONE, Penalty
-from offbeat.learning.scores import root_mean_square, two_class_metrics
+from offbeat.learning.scores import root_mean_square, several_class_metrics, two_class_metrics
 from offbeat.party.problem import Problem
 from offbeat.randomness import stream
 
@@ -54,26 +54,32 @@ class Setting:
 
     def new_blocks(self, method: str = "svrg") -> dict[str, Block]:
         terms: dict[str, Any] = {"penalty": self.penalty, "strength": self.strength, "intercept": self.intercept}
+        terms["outputs"] = self.loss.outputs
         return {name: make_block(self.train[name], method=method, **terms) for name in self.names}
 
     def objective(self, blocks: Mapping[str, Block], weights: Weights) -> float:
         """The pooled objective at these weights of blocks, which hold the rows in the form that multiplies fastest."""
-        product = sum(blocks[name].share(0, self.rows, weights[name]) for name in self.names)
-        loss = float(np.mean(self.loss.value(np.asarray(product), self.y_train)))
+        product = np.asarray(sum(blocks[name].share(0, self.rows, weights[name]) for name in self.names))
+        if self.loss.outputs > 1:
+            product = product.reshape(self.loss.outputs, -1)
+        loss = float(np.mean(self.loss.value(product, self.y_train)))
         return loss + self.strength * sum(self.penalty.value(weights[name][:, :-1]) for name in self.names)
 
     def scores(self, parts: Mapping[str, Matrix], model: Weights) -> Floats:
-        """What a model, of `model_of`, gives these rows."""
-        total = np.zeros(parts[self.names[0]].shape[0])
+        """What a model, of `model_of`, gives these rows; with several outputs, rows x outputs."""
+        total = np.zeros((parts[self.names[0]].shape[0], self.loss.outputs))
         for name in self.names:
-            total += np.asarray(parts[name] @ model[name][0, :-1]) + model[name][0, -1]
-        return total
+            total += np.asarray(parts[name] @ model[name][:, :-1].T) + model[name][:, -1]
+        return total if self.loss.outputs > 1 else total[:, 0]
 
     def test_metrics(self, model: Weights) -> dict[str, float]:
-        """Accuracy and AUC for two classes, RMSE for numbers; nothing without test rows."""
+        """Accuracy and AUC for two classes, accuracy and log loss for more, RMSE for numbers; nothing without test
+        rows."""
         if not len(self.y_test):
             return {}
         scores = self.scores(self.test, model)
+        if self.loss.outputs > 1:
+            return several_class_metrics(scores, self.y_test)
         if not self.classifies:
             return {"test_rmse": root_mean_square(scores - self.y_test)}
         return two_class_metrics(scores, self.y_test)
@@ -115,7 +121,7 @@ def prepare(
         penalty=penalty,
         strength=strength,
         intercept=intercept,
-        classifies=data.task == "classification",
+        classifies=data.task != "regression",
     )
 
 

@@ -67,6 +67,7 @@ DERIVATIVES_TELL = {
     "logistic": "derivatives whose sign is the label",
     "debiased-logistic": "derivatives whose sign is the answer that was drawn for the label",
     "squared-hinge": "derivatives whose sign, where they are not zero, is the label",
+    "softmax": "derivatives, one for each class, of which the one below zero is the label's",
     "squared": _MARGIN,
     "ls-svm": _MARGIN,
 }

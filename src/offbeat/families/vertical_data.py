@@ -132,11 +132,7 @@ def _from_set(job: Job) -> VerticalData:
         limit_rows=entry.limit_rows,
         split_after_one_hot=entry.split_after_one_hot,
     )
-    if data.task == "multiclass" and not job.embeds:
-        raise BadData(
-            f"The set {entry.set!r} has several classes; the linear methods need two, or a number. For several classes "
-            'use algorithm = "vafl".'
-        )
-    if job.task not in ("auto", data.task):
+    several = job.task == "classification" and data.task == "multiclass"
+    if job.task not in ("auto", data.task) and not several:
         raise BadJob(f"The set {entry.set!r} is for {data.task}; the job says task = {job.task!r}.")
     return data

@@ -61,7 +61,7 @@ class Job(Settings, frozen=True):
     algorithm: str = DEFAULT_ALGORITHM
     seed: Natural = 0
     task: Literal["auto", "classification", "multiclass", "regression"] = "auto"
-    loss: Literal["auto", "logistic", "squared", "squared_hinge", "ls_svm"] = "auto"
+    loss: Literal["auto", "logistic", "softmax", "squared", "squared_hinge", "ls_svm"] = "auto"
     penalty: NotNegative = 1e-4
     penalty_kind: Literal["l2", "nonconvex", "none", "l1", "box", "ball"] = "l2"
     intercept: bool = True
@@ -246,5 +246,3 @@ def _check_family(job: Job, where: str) -> None:
         raise BadJob(f"{where}: with {job.algorithm} penalty_kind is one of {', '.join(PENALTIES_OF[family])}.")
     if family == "embedding":
         check_embedding(job, usual.embedding, where)
-    elif job.task == "multiclass":
-        raise BadJob(f'{where}: {job.algorithm} knows two classes, or numbers. For more classes: algorithm = "vafl".')

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from offbeat.errors import BadData, BadJob
 from offbeat.learning import kernels
+from offbeat.learning.class_kernels import finish_classes
 from offbeat.learning.dense import DenseBlock, Gradient
 from offbeat.learning.losses import Loss
 from offbeat.learning.penalties import Penalty
@@ -174,5 +175,8 @@ def finish_product(
     if len(words) != len(own):
         raise ValueError(f"Lengths differ: {len(words)} words, {len(own)} own shares.")
     z, theta = np.empty(len(words)), np.empty(len(words))
-    kernels.finish(words, own, start, labels, weights, loss.code, scale, z, theta)
+    if loss.outputs > 1:
+        finish_classes(words, own, start, labels, weights, loss.outputs, scale, z, theta)
+    else:
+        kernels.finish(words, own, start, labels, weights, loss.code, scale, z, theta)
     return z, theta

@@ -22,12 +22,15 @@ difference f(w) - D(theta) equals |gradient|^2 / (2 * strength) (Fenchel's equal
 All but `squared` expect labels -1 and +1. A fifth, `debiased-logistic`, is the logistic loss for labels that went
 through randomised response: value log(1+exp(z)) - t z and derivative 1/(1+exp(-z)) - t, where the target t is the
 de-biased answer (outside of [0, 1], with the true 0 or 1 as its mean). With t = 0 or 1 it is `logistic`.
+
+`softmax(K)` is for K classes: z and the derivative have K rows, one for each output, and the label y is the position of
+a class. Its value is log(sum_k exp z_k) - z_y, its derivative p - e_y with p = exp z / sum_k exp z_k.
 """
 
 import difflib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
@@ -41,7 +44,8 @@ Pointwise = Callable[[Floats, Floats], Floats]
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss of one product and one label; every function works elementwise on arrays."""
+    """A loss of one product and one label; every function works elementwise on arrays. With more than one output,
+    products and derivatives are outputs x rows, values and labels one for each row."""
 
     name: str
     code: int
@@ -58,8 +62,9 @@ class Loss:
     """Whether labels must be -1 and +1."""
     second_from_derivative: Callable[[Floats], Floats] | None = None
     """The second derivative from the first, where that needs no label and changes slowly with z."""
-    flattens: bool = False
-    """Whether the curvature falls as z grows: then a step sized for the largest one has some slack."""
+    outputs: int = 1
+    hessian: Callable[[Floats, Floats, Floats], Floats] | None = None
+    """With more than one output: the matrix of second derivatives at (z, y), times a direction."""
 
 
 def _sigmoid(t: Floats) -> Floats:
@@ -155,20 +160,84 @@ def _margin_dual(theta: Floats, y: Floats) -> Floats:
     return u - u * u / 4.0
 
 
+def _classes(z: Floats) -> Floats:
+    """The probabilities of the classes."""
+    shifted = np.exp(z - z.max(axis=0))
+    chances: Floats = shifted / shifted.sum(axis=0)
+    return chances
+
+
+def _softmax(z: Floats, y: Floats) -> Floats:
+    top = z.max(axis=0)
+    at_label = np.take_along_axis(z, y.astype(np.intp)[None, :], axis=0)[0]
+    return np.asarray(np.log(np.exp(z - top).sum(axis=0)) + top - at_label)
+
+
+def _softmax_derivative(z: Floats, y: Floats) -> Floats:
+    return _classes(z) - _indicators(z, y)
+
+
+def _indicators(like: Floats, y: Floats) -> Floats:
+    """outputs x rows: 1 at each row's class."""
+    return np.asarray(np.arange(len(like))[:, None] == y, dtype=np.float64)
+
+
+def _softmax_second(z: Floats, y: Floats) -> Floats:
+    p = _classes(z)
+    return p * (1.0 - p)
+
+
+def _softmax_hessian(z: Floats, y: Floats, direction: Floats) -> Floats:
+    p = _classes(z)
+    scaled = p * direction
+    return np.asarray(scaled - p * scaled.sum(axis=0))
+
+
+def _softmax_dual(theta: Floats, y: Floats) -> Floats:
+    p = theta + _indicators(theta, y)
+    inside = (p >= 0.0).all(axis=0) & (np.abs(p.sum(axis=0) - 1.0) <= 1e-9)
+    return np.where(inside, _entropy(np.where(p > 0.0, p, 1.0)).sum(axis=0), -np.inf)
+
+
+def softmax(classes: int) -> Loss:
+    """The loss of so many classes, each with an output of its own. No class is set apart, so all have a penalty."""
+    return replace(_SOFTMAX, outputs=classes)
+
+
 LOGISTIC = Loss(
     "logistic", 0, 0.25, _logistic, _logistic_derivative, _logistic_second, _logistic_dual,
-    second_from_derivative=_logistic_second_from_derivative, flattens=True,
+    second_from_derivative=_logistic_second_from_derivative,
 )  # fmt: skip
 SQUARED = Loss("squared", 1, 2.0, _squared, _squared_derivative, _constant_second, _squared_dual, binary=False)
 SQUARED_HINGE = Loss("squared-hinge", 2, 2.0, _hinge, _hinge_derivative, _hinge_second, _hinge_dual)
 LS_SVM = Loss("ls-svm", 3, 2.0, _margin, _margin_derivative, _constant_second, _margin_dual)
 DEBIASED_LOGISTIC = Loss(
-    "debiased-logistic", 4, 0.25, _debiased, _debiased_derivative, _logistic_second, _debiased_dual, binary=False,
-    flattens=True,
+    "debiased-logistic", 4, 0.25, _debiased, _debiased_derivative, _logistic_second, _debiased_dual, binary=False
+)  # fmt: skip
+
+_SOFTMAX = Loss(
+    "softmax", 5, 0.5, _softmax, _softmax_derivative, _softmax_second, _softmax_dual, binary=False,
+    second_from_derivative=_logistic_second_from_derivative, hessian=_softmax_hessian,
 )  # fmt: skip
 
 LOSSES = (LOGISTIC, SQUARED, SQUARED_HINGE, LS_SVM)
-"""What a user may name; the de-biased loss comes with `label_dp_epsilon` alone."""
+"""What a user may name for one product a row; the de-biased loss comes with `label_dp_epsilon` alone."""
+
+
+def weighted(loss: Loss, weights: Floats) -> Loss:
+    """The same loss of these very rows, each times its weight; empty weights are all 1. For pooled data only."""
+    if not len(weights):
+        return loss
+
+    def times(function: Pointwise) -> Pointwise:
+        return lambda z, y: function(z, y) * weights
+
+    def hessian(z: Floats, y: Floats, direction: Floats) -> Floats:
+        assert loss.hessian is not None
+        return loss.hessian(z, y, direction) * weights
+
+    value, derivative, second = times(loss.value), times(loss.derivative), times(loss.second)
+    return replace(loss, value=value, derivative=derivative, second=second, hessian=hessian if loss.hessian else None)
 
 
 def loss_named(name: str) -> Loss:

@@ -207,11 +207,13 @@ class LinearParty:
         kind = self.options.metric_for(self.block)
         second = np.full((self.problem.outputs, self.problem.rows), self.problem.loss.curvature)
         self.block.step_by_curvature(second, kind)
-        self._move_constant(self.problem.loss.curvature)
+        self._move_constant(np.full(self.problem.outputs, self.problem.loss.curvature))
 
-    def _move_constant(self, curvature: float) -> None:
+    def _move_constant(self, curvature: np.ndarray) -> None:
+        """By the mean curvature of each output, where steps have a metric."""
         moves = self.problem.intercept and self.roster.is_chair
-        steep = 1.0 / max(curvature, 1e-12) if self.block.metric_kind != metrics.NONE else self.options.constant_metric
+        by_curvature = self.block.metric_kind != metrics.NONE
+        steep = 1.0 / np.maximum(curvature, 1e-12) if by_curvature else self.options.constant_metric
         self.block.move_constant(np.full(self.problem.outputs, steep if moves else 0.0))
 
     def _on_key(self, sender: PartyName, body: masked_sum.KeyOffered) -> list[Effect]:
@@ -407,7 +409,7 @@ class LinearParty:
         if loss.second_from_derivative is not None and self.block.metric_kind != metrics.NONE:
             second = loss.second_from_derivative(derivatives)
             self.block.step_by_curvature(second, self.block.metric_kind)
-            self._move_constant(float(second.mean()))
+            self._move_constant(second.mean(axis=1))
 
     def _on_taken(self, sender: PartyName, body: survey.Taken) -> list[Effect]:
         return self._going_on(self.survey.note_taken(sender, body.survey))
@@ -462,7 +464,7 @@ class LinearParty:
             return self.alarm("peer-lost", f"too few parties are left to hide a share: {problem}")
         self.survey.enter_epoch()
         self.waiting = []
-        self._move_constant(self.problem.loss.curvature)
+        self._move_constant(np.full(self.problem.outputs, self.problem.loss.curvature))
         effects: list[Effect] = []
         self.measuring, self.measured = False, None
         if self.lifecycle.begun:

@@ -20,13 +20,17 @@ class Problem:
     penalty: Penalty
     strength: float
     labels: Floats | None  # None where this party has none
-    outputs: int = 1
     intercept: bool = False
     weights: Floats = field(default_factory=lambda: np.empty(0))  # of the rows, with a mean of 1; empty: all 1
 
     def for_party(self, holds_labels: bool) -> "Problem":
         """The problem as a party with or without labels knows it."""
         return self if holds_labels else replace(self, labels=None, weights=np.empty(0))
+
+    @property
+    def outputs(self) -> int:
+        """How many products a row has."""
+        return self.loss.outputs
 
     @property
     def spanned(self) -> bool:

@@ -94,9 +94,9 @@ class Leap(Message, frozen=True):
 class TablePart(Message, frozen=True):
     """The loss's derivatives of rows from `start` where the leap ended.
 
-    Reveals: one derivative per row to every party. For the logistic and the hinge losses its sign is the label, and
-    with the label it gives the row's product with the whole model away; for the squared loss at the zero start it is
-    the label itself, up to the mean.
+    Reveals: one derivative per row (for softmax one for each class) to every party. For the logistic and the hinge
+    losses its sign is the label, for softmax the one below zero is the label's, and with the label it gives the row's
+    product with the whole model away; for the squared loss at the zero start it is the label itself, up to the mean.
 
     With label_dp_epsilon: one derivative per row to every party. Its sign is the answer that was drawn at random for
     the label, the same one every time, not the label; with that answer it gives the row's product with the whole model
@@ -271,6 +271,7 @@ class Survey:
     def _take_point(self) -> None:
         """Freeze the block and take its shares of all rows. Where steps were so long that these do not fit into fixed
         point, the block is back where the last leap ended, and that is frozen: before anybody has seen anything."""
+        self._centre_outputs()
         self.frozen = self.block.weights()
         if self.current == 1 and self.starts_at_zero:
             return
@@ -278,6 +279,13 @@ class Survey:
         if not bool((np.abs(self.shares) < self.sums.limit).all()) and self.go_back():
             self.frozen = self.block.weights()
             self.shares = self.block.share(0, self.problem.rows, self.frozen)
+
+    def _centre_outputs(self) -> None:
+        """Weights that are the same for all classes change no probability, and their penalty alone would have to take
+        them away again, slowly: the block drops them."""
+        if self.problem.outputs > 1 and self.problem.spanned:
+            weights = self.block.weights()
+            self.block.set_weights(weights - weights.mean(axis=0))
 
     def shares_of(self, start: int, stop: int) -> np.ndarray:
         """This party's shares of these rows at the frozen point, output by output."""
@@ -367,7 +375,7 @@ class Survey:
         self.losses = {survey: loss for survey, loss in self.losses.items() if survey == self.certifying}
         self.losses[self.current] = best.loss
         effects: list[Effect] = [Broadcast(self.roster.peers, leap), Observe("leap", [self.current, best.objective])]
-        self._land(best.coefficients, best.constant, self.pilot.pace)
+        self._land(best.coefficients, best.constants, self.pilot.pace)
         takers = tuple(name for name in self.roster.peers if self.takes_table(name))
         derivatives = best.derivatives.reshape(self.problem.outputs, -1)
         for start, stop in self.chunks.items():
@@ -385,12 +393,12 @@ class Survey:
         count = len(self.moves.moves) + 1 if self.moves.point is not None else 0
         expect_array(sender, "the coefficients of a leap", body.coefficients, count)
         expect(bool(np.isfinite(body.coefficients).all()), sender, "coefficients that are not finite")
-        self._land(body.coefficients, 0.0, body.pace)
+        self._land(body.coefficients, np.zeros(self.problem.outputs), body.pace)
         return []
 
-    def _land(self, coefficients: np.ndarray, constant: float, pace: float) -> None:
+    def _land(self, coefficients: np.ndarray, constants: np.ndarray, pace: float) -> None:
         assert self.frozen is not None
-        leap = self.moves.land(self.frozen, coefficients, np.full(self.problem.outputs, constant))
+        leap = self.moves.land(self.frozen, coefficients, constants)
         self.block.add_to_weights(leap)
         point = self.frozen + leap
         self.frozen, self.pace = None, pace
