@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
@@ -40,6 +41,7 @@ from offbeat.data.preparation import Preparation
 from offbeat.data.split import split_columns
 from offbeat.data.table import table_from_arrays
 from offbeat.data.vertical import vertical_from_arrays
+from offbeat.data.weights import checked_weights
 from offbeat.errors import BadData, BadInput, BadJob, OutOfRange
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, linear_named
 from offbeat.jobs.vertical import Job, vertical_job_from
@@ -118,8 +120,10 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
                         `bins`, or one of these by party
     penalty             the strength lambda; scikit-learn's C is 1 / (rows * penalty)
     penalty_kind        "l2", "nonconvex", "none"
+    l1_ratio            how much of the penalty is of absolute values (elastic net: exact zeros); 0, and below 1
     loss                "auto" (logistic for two classes, softmax for more, squared for numbers), "logistic", "softmax",
-                        "squared_hinge", "ls_svm", "squared"
+                        "squared_hinge", "ls_svm"; for numbers "squared", "poisson", "gamma"
+    class_weight        for classes: "balanced", or a weight by class; None: every row counts alike
     intercept           whether there is one
     passes, target      end after so many passes over the rows, or when the certificate is at or below the target
     step, batch         numbers, or "auto"
@@ -143,7 +147,9 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         prepare: Any = "auto",
         penalty: float = 1e-4,
         penalty_kind: str = "l2",
+        l1_ratio: float = 0.0,
         loss: str = "auto",
+        class_weight: Mapping[Any, float] | str | None = None,
         intercept: bool = True,
         passes: float = 60,
         target: float | None = 1e-6,
@@ -166,7 +172,9 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         self.prepare = prepare
         self.penalty = penalty
         self.penalty_kind = penalty_kind
+        self.l1_ratio = l1_ratio
         self.loss = loss
+        self.class_weight = class_weight
         self.intercept = intercept
         self.passes = passes
         self.target = target
@@ -229,18 +237,31 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _fit(self, X: Any, y: Any, task: Task, classes: NDArray[Any] | None = None) -> None:
+    def _fit(self, X: Any, y: Any, task: Task, classes: NDArray[Any] | None = None, **beside: Any) -> None:
+        """`beside`: the weights and the exposure of the rows, where they are given."""
         blocks = self._blocks(X, reset=True)
-        blocks, labels = _aligned(blocks, y)
+        given = {name: values for name, values in beside.items() if values is not None}
+        blocks, labels, given = _aligned(blocks, y, given)
         job = self._job(task, blocks)
         targets = labels if classes is None else _coded(labels, classes)
-        data = self._data(blocks, targets, task, job)
+        if self.class_weight is not None:
+            given["weights"] = self._class_weighted(labels, classes, given.get("weights"))
+        data = self._data(blocks, targets, task, job, given)
         if classes is not None:
             data = replace(data, classes=tuple(classes.tolist()))
         result = run_experiment(data, job, watch=_teller(self.passes) if self.verbose else None)
         _check_usable(result)
         self._take(model_of(job, result), result.record)
         self._warn(result)
+
+    def _class_weighted(self, labels: NDArray[Any], classes: NDArray[Any] | None, weights: Any) -> Floats:
+        if classes is None:
+            raise BadJob("class_weight is for classes, and this is regression. Leave it out, or give sample_weight.")
+        try:
+            found = compute_sample_weight(self.class_weight, labels)
+        except (ValueError, TypeError) as problem:
+            raise BadJob(f'class_weight must be "balanced" or a number by class; {problem}.') from None
+        return np.asarray(found if weights is None else found * checked_weights(weights, len(found), "sample_weight"))
 
     def _job(self, task: Task, X: Blocks) -> Job:
         me = type(self).__name__
@@ -254,7 +275,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         unknown = [name for name in slow if name not in X]
         if unknown:
             raise BadJob(f"slow names {unknown[0]!r}, which is no party. {did_you_mean(str(unknown[0]), X)}")
-        own = ("runtime", "slow", "prepare", "parties", "verbose")
+        own = ("runtime", "slow", "prepare", "parties", "verbose", "class_weight")
         given = {
             name: _plain(getattr(self, name))
             for name in self.get_params(deep=False)
@@ -266,12 +287,12 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         tree = {**given, "task": task, "runtime": runtime, "optimum": False, "looks_per_pass": 1.0}
         return vertical_job_from(tree, me)
 
-    def _data(self, X: Blocks, y: Any, task: Task, job: Job) -> VerticalData:
+    def _data(self, X: Blocks, y: Any, task: Task, job: Job, beside: Mapping[str, Any]) -> VerticalData:
         everywhere = linear_named(job.algorithm).labels_everywhere
         holders: Any = "all" if everywhere else [next(iter(X))] if job.labels_at is None else job.labels_at
         if everywhere and job.labels_at is not None:
             raise BadData(f"{job.algorithm} gives the labels to every party; leave labels_at out, or use vfb2-svrg.")
-        return vertical_from_arrays(X, y, holders, self._preparation(X), 0.0, self.seed or 0, task=task)
+        return vertical_from_arrays(X, y, holders, self._preparation(X), 0.0, self.seed or 0, task=task, **beside)
 
     def _preparation(self, X: Blocks) -> Any:
         """As it is, or by party: those that are left out are prepared as usual. Sparse columns stay as they are."""
@@ -327,7 +348,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> Floats:
         """The product of every row with the whole model."""
         check_is_fitted(self, "model_")
-        blocks, _ = _aligned(self._blocks(X, reset=False), None)
+        blocks, _, _ = _aligned(self._blocks(X, reset=False), None, {})
         return self.model_.decision_function(blocks)
 
     def save(self, folder: str | Path) -> Path:
@@ -449,12 +470,17 @@ def _check_labels(y: Any, me: str) -> Any:
     return y if hasattr(y, "index") and np.ndim(y) == 1 else labels
 
 
-def _aligned(blocks: dict[str, Any], y: Any) -> tuple[dict[str, Any], Any]:
+def _aligned(blocks: dict[str, Any], y: Any, beside: Mapping[str, Any]) -> tuple[dict[str, Any], Any, dict[str, Any]]:
     """Frames whose indexes hold the same labels are brought into the order of the first; otherwise rows are matched by
-    position, and a warning tells where indexes differ."""
+    position, and a warning tells where indexes differ. What lies beside y without an index is in the order of y."""
     import pandas as pd
 
     found = dict(blocks) if y is None else {**blocks, "y": y}
+    names = {f"y, {name}": name for name in beside}  # no party is called that
+    for key, name in names.items():
+        values, follows = beside[name], isinstance(getattr(y, "index", None), pd.Index)
+        plain = follows and not hasattr(values, "index") and np.shape(values) == np.shape(y)
+        found[key] = pd.Series(np.asarray(values), index=y.index) if plain else values
     indexed = [name for name, part in found.items() if isinstance(getattr(part, "index", None), pd.Index)]
     for name in indexed[1:]:
         first, index = found[indexed[0]].index, found[name].index
@@ -466,7 +492,7 @@ def _aligned(blocks: dict[str, Any], y: Any) -> tuple[dict[str, Any], Any]:
         _warn_of_indexes(indexed[0], first, name, index)
         break
     labels = None if y is None else np.asarray(found.pop("y"))
-    return found, labels
+    return {name: found[name] for name in blocks}, labels, {name: np.asarray(found[key]) for key, name in names.items()}
 
 
 def _warn_of_indexes(one: str, first: Any, other: str, index: Any) -> None:
@@ -508,9 +534,9 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
     name), intercept_, classes_, certificate_, record_, feature_names_in_, n_features_in_.
 {(_Vertical.__doc__ or "").partition("checks.")[2]}"""
 
-    def fit(self, X: Any, y: Any) -> "VerticalClassifier":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "VerticalClassifier":
         """X: the columns of each party (arrays, sparse matrices, data frames), or one matrix or frame of all; y:
-        labels, one for each row."""
+        labels, one for each row; sample_weight: how much each row counts."""
         y = _check_labels(y, type(self).__name__)
         labels = np.asarray(y)
         kind = type_of_target(labels, input_name="y") if labels.dtype != object else "unknown"
@@ -522,7 +548,8 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
             raise BadData(f"The classes cannot be put in order: {problem}.") from problem
         if len(classes) < 2:
             encode_labels(labels, "classification", "y")  # which says what is wrong
-        self._fit(X, y, "classification" if len(classes) == 2 else "multiclass", classes)
+        task: Task = "classification" if len(classes) == 2 else "multiclass"
+        self._fit(X, y, task, classes, weights=sample_weight)
         self.classes_ = classes
         return self
 
@@ -553,16 +580,19 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
 
 
 class VerticalRegressor(RegressorMixin, _Vertical):  # type: ignore[misc]
-    __doc__ = f"""A number to predict, by the squared loss. After `fit`: coef_ (arrays by party), coefficients_ (by
-    party and name), intercept_, certificate_, record_, feature_names_in_, n_features_in_.
+    __doc__ = f"""A number to predict: by the squared loss; a count by "poisson", an amount above 0 by "gamma". After
+    `fit`: coef_ (arrays by party), coefficients_ (by party and name), intercept_, certificate_, record_,
+    feature_names_in_, n_features_in_.
 {(_Vertical.__doc__ or "").partition("checks.")[2]}"""
 
-    def fit(self, X: Any, y: Any) -> "VerticalRegressor":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, exposure: Any = None) -> "VerticalRegressor":
         """X: the columns of each party (arrays, sparse matrices, data frames), or one matrix or frame of all; y:
-        numbers, one for each row."""
+        numbers, one for each row; sample_weight: how much each row counts; exposure: what a count or an amount is of,
+        years say. The model then predicts for one unit of it."""
         y = _check_labels(y, type(self).__name__)
-        self._fit(X, y, "regression")
+        self._fit(X, y, "regression", weights=sample_weight, exposure=exposure)
         return self
 
     def predict(self, X: Any) -> Floats:
-        return self._scores(X)
+        scores = self._scores(X)
+        return np.asarray(self.model_.answers(scores))

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import ElasticNet, GammaRegressor, LogisticRegression, PoissonRegressor
 
 from offbeat.algorithms.methods import LINEAR
+from offbeat.errors import BadJob
 from offbeat.learning import central
-from offbeat.learning.losses import softmax
-from offbeat.learning.penalties import L2
+from offbeat.learning.losses import GAMMA, LOGISTIC, POISSON, SQUARED, softmax
+from offbeat.learning.penalties import L2, elastic_net
 from offbeat.party.linear_options import LinearOptions
 from offbeat.runtime.simulator import Simulator
 from offbeat.testing.small_problem import SmallProblem, build_parties, method_named, weights_of
@@ -103,3 +104,120 @@ def test_the_pooled_optimum_is_where_the_gradient_is_nothing():
     slope = central.gradient(problem.with_ones(), problem.y, w, problem.loss, L2, STRENGTH, free=1)
     assert np.linalg.norm(slope) <= 1e-10
     assert value == pytest.approx(problem.objective(w), rel=1e-14)
+
+
+# -- weights, counts, amounts, exact zeros -----------------------------------------------------------------------------
+
+
+def drawn_blocks(sparse=False):
+    rng = np.random.default_rng(11)
+    X = rng.standard_normal((ROWS, WIDTH))
+    if sparse:
+        X = X * (rng.random(X.shape) < 0.4)
+    score = X @ (0.4 * rng.standard_normal(WIDTH)) + 0.7
+    columns = dict(zip(("ana", "bo", "cy"), np.array_split(rng.permutation(WIDTH), 3), strict=True))
+    return (scipy.sparse.csr_matrix(X) if sparse else X), score, columns, rng
+
+
+def one_output(y, loss, sparse=False, weights=None, **changes):
+    X, _, columns, _ = drawn_blocks(sparse)
+    scaled = np.empty(0) if weights is None else weights / weights.mean()
+    terms = {"labels_at": ("ana", "bo"), "intercept": True, "weights": scaled, **changes}
+    return SmallProblem(X, y, loss, STRENGTH, columns, **terms)
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("method", ["vfb2-saga", "vfb-svrg", "afsvrg-vp", "fsaga-vp"])
+def test_weighted_classes_have_the_coefficients_of_scikit_learn(method, sparse):
+    _, score, _, rng = drawn_blocks(sparse)
+    y, weights = (
+        np.where(rng.random(ROWS) < 1 / (1 + np.exp(-score)), 1.0, -1.0),
+        rng.choice([0.0, 0.5, 1.0, 4.0], ROWS),
+    )
+    problem = one_output(y, LOGISTIC, sparse, weights)
+    theirs = LogisticRegression(C=1 / (weights.sum() * STRENGTH), tol=1e-12, max_iter=10_000)
+    theirs.fit(problem.dense(), y, weights)
+    found = solved(problem, method, target=1e-9)[0]
+    assert apart(found, np.append(theirs.coef_, theirs.intercept_)) <= 1e-4
+
+
+@pytest.mark.parametrize("loss", [LOGISTIC, SQUARED, softmax(3), POISSON], ids=lambda loss: loss.name)
+def test_a_weight_of_two_is_the_row_twice(loss):
+    X, score, columns, rng = drawn_blocks()
+    y = {
+        "logistic": np.sign(score),
+        "squared": score,
+        "softmax": np.arange(ROWS) % 3.0,
+        "poisson": rng.poisson(np.exp(score)),
+    }
+    labels, twice = y[loss.name].astype(float), rng.random(ROWS) < 0.3
+    weights = np.where(twice, 2.0, 1.0)
+    terms = {"labels_at": ("ana",), "intercept": True}
+    by_weight = SmallProblem(X, labels, loss, STRENGTH, columns, weights=weights / weights.mean(), **terms)
+    more = np.concatenate([X, X[twice]]), np.concatenate([labels, labels[twice]])
+    by_rows = SmallProblem(*more, loss, STRENGTH, columns, **terms)
+    found = [solved(problem, "vfb2-saga", target=1e-12) for problem in (by_weight, by_rows)]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("method", ["vfb2-saga", "vfb-svrg", "afsvrg-vp", "fsaga-vp"])
+@pytest.mark.parametrize(
+    ("loss", "kind"), [(POISSON, PoissonRegressor), (GAMMA, GammaRegressor)], ids=["poisson", "gamma"]
+)
+def test_counts_and_amounts_have_the_coefficients_of_scikit_learn(loss, kind, method, sparse):
+    """Counts over an exposure are rates with the exposure as their weight, in both."""
+    _, score, _, rng = drawn_blocks(sparse)
+    exposure = rng.uniform(0.3, 3.0, ROWS)
+    counts = rng.poisson(exposure * np.exp(score)) / exposure
+    y = counts if loss is POISSON else np.exp(score) * rng.gamma(2.0, 0.5, ROWS) + 1e-3
+    problem = one_output(y, loss, sparse, exposure)
+    theirs = kind(alpha=STRENGTH, tol=1e-12, max_iter=10_000, solver="newton-cholesky").fit(
+        problem.dense(), y, exposure
+    )
+    found = solved(problem, method)[0]
+    assert apart(found, np.append(theirs.coef_, theirs.intercept_)) <= 1e-4
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+@pytest.mark.parametrize("loss", [POISSON, GAMMA], ids=lambda loss: loss.name)
+def test_counts_and_amounts_of_any_size_end_at_their_target(loss, scale):
+    _, score, _, rng = drawn_blocks()
+    mean = scale * np.exp(2.0 * score)
+    y = np.maximum(rng.poisson(mean), np.arange(ROWS) == 0).astype(float) if loss is POISSON else mean
+    for intercept in (True, False):
+        solved(one_output(y, loss, intercept=intercept), "vfb2-saga", target=1e-6 * max(1.0, scale))
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("loss", [LOGISTIC, SQUARED], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("method", ["vfb2-saga", "fsvrg-vp"])
+def test_an_elastic_net_has_the_coefficients_and_the_zeros_of_scikit_learn(loss, method, sparse):
+    _, score, _, rng = drawn_blocks(sparse)
+    y = score + rng.standard_normal(ROWS)
+    y, ratio = (np.where(y > 0.7, 1.0, -1.0) if loss is LOGISTIC else y), 0.6
+    strength = 0.1 if loss is LOGISTIC else 0.5
+    problem = replace(one_output(y, loss, sparse), penalty=elastic_net(ratio), strength=strength)
+    if loss is LOGISTIC:
+        terms = {"C": 1 / (ROWS * strength), "solver": "saga", "l1_ratio": ratio}
+        theirs = LogisticRegression(tol=1e-10, max_iter=100_000, **terms)
+    else:  # its loss has a half, ours has none
+        theirs = ElasticNet(alpha=strength / 2, l1_ratio=ratio, tol=1e-12, max_iter=100_000)
+    theirs.fit(problem.dense(), y)
+    found = solved(problem, method, target=1e-9)[0]
+    coefficients = theirs.coef_.ravel()
+    assert apart(found, np.append(coefficients, theirs.intercept_)) <= 1e-4
+    assert 0 < (coefficients == 0.0).sum() < WIDTH
+    np.testing.assert_array_equal(found[:-1] == 0.0, coefficients == 0.0)
+
+
+def test_what_a_growing_loss_cannot_go_with_is_said():
+    problem = one_output(np.ones(ROWS), POISSON)
+    for options, words in (
+        (LinearOptions(method="sgd"), "stochastic gradients alone would run away"),
+        (LinearOptions(by_curvature=False), "by_curvature = false would run away"),
+    ):
+        with pytest.raises(BadJob, match=f"needs steps by the curvature.*{words}"):
+            build_parties("vfb2-svrg", problem, options, 0)
+    with pytest.raises(BadJob, match="goes with the penalty l2 or none, so far; got elastic-net"):
+        build_parties("vfb2-svrg", replace(problem, penalty=elastic_net(0.5)), LinearOptions(), 0)

@@ -32,7 +32,11 @@ def problem(rows=300, seed=0):
     return blocks, pooled @ rng.normal(size=pooled.shape[1]), rng
 
 
-EXPECTED_FAILURES: dict[str, str] = {}
+_REPEATED = 'columns are standardised by all rows alike (prepare = "auto"), and the certificate ends at 1e-6, not 1e-7'
+EXPECTED_FAILURES = {
+    "check_sample_weight_equivalence_on_dense_data": _REPEATED,
+    "check_sample_weight_equivalence_on_sparse_data": _REPEATED,
+}
 """Checks of scikit-learn that fail, and why; three at most."""
 
 

@@ -9,6 +9,7 @@ from offbeat.data.labels import Task
 from offbeat.data.preparation import Preparation, preparation_from
 from offbeat.data.table import Table, read_table
 from offbeat.data.vertical import vertical_from_dataset, vertical_from_tables
+from offbeat.data.weights import with_weights
 from offbeat.errors import BadData, BadJob
 from offbeat.jobs.methods import labels_everywhere
 from offbeat.jobs.vertical import Job, PartyEntry, check_slow
@@ -74,20 +75,22 @@ def preparation_of(entry: PartyEntry, job: Job) -> Preparation:
 
 
 def _table(entry: PartyEntry, preparation: Preparation, job: Job) -> Table:
-    return read_table(
+    beside = [name for name in (entry.weight, entry.exposure) if name is not None]
+    table = read_table(
         entry.file,
         id=entry.id,
         label=entry.label,
-        columns=entry.columns,
+        columns=None if entry.columns is None else list(dict.fromkeys([*entry.columns, *beside])),
         text=[column for column, treatment in preparation.columns.items() if treatment == "category"],
         missing="refuse" if preparation.strict and not preparation.columns else "keep",
         duplicates=job.data.duplicates,
     )
+    return with_weights(table, entry.weight, entry.exposure)
 
 
 def _task(job: Job) -> Task:
     if job.task == "auto":
-        return "regression" if job.loss == "squared" else "classification"
+        return "regression" if job.loss in ("squared", "poisson", "gamma") else "classification"
     return job.task
 
 

@@ -169,9 +169,17 @@ def with_means(means: Floats, weights: Floats) -> Floats:
 
 
 def finish_product(
-    words: Words, own: Floats, start: int, labels: Floats, loss: Loss, scale: float, weights: Floats = NO_WEIGHTS
+    words: Words,
+    own: Floats,
+    start: int,
+    labels: Floats,
+    loss: Loss,
+    scale: float,
+    weights: Floats = NO_WEIGHTS,
+    known: Floats | None = None,
 ) -> tuple[Floats, Floats]:
-    """At a label holder: (z, theta), where z is the decoded sum of shares plus its own share."""
+    """At a label holder: (z, theta), where z is the decoded sum of shares plus its own share. `known`: the curvature of
+    these rows at a known point, which a loss that grows needs."""
     if len(words) != len(own):
         raise ValueError(f"Lengths differ: {len(words)} words, {len(own)} own shares.")
     z, theta = np.empty(len(words)), np.empty(len(words))
@@ -179,4 +187,6 @@ def finish_product(
         finish_classes(words, own, start, labels, weights, loss.outputs, scale, z, theta)
     else:
         kernels.finish(words, own, start, labels, weights, loss.code, scale, z, theta)
+    if known is not None:
+        kernels.finish_growing(z, start, labels, weights, known, loss.code, theta)
     return z, theta

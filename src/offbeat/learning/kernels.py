@@ -15,6 +15,7 @@ Three rules keep these loops fast and safe:
 """
 
 import hashlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,24 @@ def finish(words, own, start, labels, weights, code, scale, z, theta):  # type: 
         weight = weights[start : start + len(z)]
         for i in range(len(words)):
             theta[i] *= weight[i]
+
+
+REACH = 1.0
+"""How far, in units of the product, a loss that grows is believed beyond the last known point."""
+
+
+@compiled(types.void, READ, INT, READ, READ, READ, INT, WRITE)
+def finish_growing(z, start, labels, weights, known, code, theta):  # type: ignore[no-untyped-def]
+    """theta = derivative at z of Poisson's (code 6) or gamma's loss, whose growing part is straight from REACH beyond a
+    known point on: its curvature is then at most e^REACH times that which the steps were made for, and no step can run
+    away. `known`: the curvature of these rows there, weight included. Near the known point nothing differs."""
+    steepest = math.exp(REACH)
+    for i in range(len(z)):
+        y, weight = labels[start + i], weights[start + i] if len(weights) > 0 else 1.0
+        base = max(known[i] / weight, 1e-300) if weight > 0.0 else 1.0
+        rise = z[i] - math.log(base) if code == 6 else math.log(y / base) - z[i]
+        grown = base * (math.exp(rise) if rise <= REACH else steepest * (1.0 + rise - REACH))
+        theta[i] = weight * (grown - y if code == 6 else 1.0 - grown)
 
 
 @numba.njit(inline="always")

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.errors import BadJob
+from offbeat.learning.losses import EXP_MOST
 
 Floats = NDArray[np.float64]
 
@@ -61,6 +62,11 @@ def class_probabilities(scores: Floats) -> Floats:
     """The chances of the classes under the softmax model; rows x classes."""
     shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
+def log_link(scores: Floats) -> Floats:
+    """What is expected of a count or an amount whose logarithm this is."""
+    return np.asarray(np.exp(np.minimum(scores, EXP_MOST)))
 
 
 def root_mean_square(errors: Floats) -> float:

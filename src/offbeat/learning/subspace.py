@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from offbeat.learning.class_kernels import curvature_classes, evaluate_classes
 from offbeat.learning.kernels import BLOCK, BLOCK_OUT, INT, READ, REAL, TILE, WRITE, compiled
-from offbeat.learning.losses import Loss, derivative_of, second_of, value_of
+from offbeat.learning.losses import GAMMA, POISSON, Loss, derivative_of, second_of, value_of
 
 Floats = NDArray[np.float64]
 SOME_ROWS, SOME_ROWS_LEAST = 8192, 2048
@@ -243,9 +243,9 @@ class Search:
         if not self.constant:
             slope[self.count :] = 0.0
 
-    def stay(self) -> Best:
-        """The base itself, with the best constant."""
-        return self._best(self.origin)
+    def stay(self, point: Floats | None = None) -> Best:
+        """The base itself, or another point, with the best constant."""
+        return self._best(self.origin if point is None else point)
 
     def run(self, start: Floats | None = None) -> Best:
         """Search from the base, or from another start."""
@@ -330,7 +330,7 @@ class Search:
             if not abs(uneven) > EVEN * float(np.abs(self.theta).mean()):
                 break
             low, high = (shift, high) if uneven < 0.0 else (low, shift)
-            move = -uneven / max(float(self._curvature(np.empty((0, len(self.z))))[0, 0]), 1e-300)
+            move = self._to_even(uneven, max(float(self._curvature(np.empty((0, len(self.z))))[0, 0]), 1e-300))
             if not low < shift + move < high:
                 move = (low + high) / 2.0 - shift
             z, theta, mean_loss = self._shifted(np.array([move]))
@@ -338,6 +338,14 @@ class Search:
                 break
             self.z, self.theta, self.mean_loss, shift = z, theta, mean_loss, shift + move
         return np.array([shift])
+
+    def _to_even(self, uneven: float, curvature: float) -> float:
+        """Newton's step; where the loss grows, what evens out at once, since exp(z + c) = exp(z) exp(c)."""
+        if self.loss is POISSON:
+            return float(np.log1p(-min(uneven / curvature, 1.0 - 1e-12)))
+        if self.loss is GAMMA:
+            return -float(np.log1p(uneven / curvature))
+        return -uneven / curvature
 
     def _even_out_all(self) -> Floats:
         """The same for several outputs: Newton's method, each step shortened until the derivatives are more even."""

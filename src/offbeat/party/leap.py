@@ -144,7 +144,7 @@ class Pilot:
         )
         search = self._search(products, directions, penalty)
         uphill = len(directions) > 0 and self._judge_steps(search)
-        best = search.run(self._start(search) if uphill else None) if self.leaps else search.stay()
+        best = search.run(self._start(search) if uphill else None) if self.leaps else self._stay(search, uphill)
         self.products, self.objective = products, best.objective
         self.last = best.coefficients[-self.most :]
         self.shift = best.constants if self.problem.outputs > 1 else float(best.constants[0])
@@ -180,6 +180,10 @@ class Pilot:
         else:
             self.pace = max(self.pace, min(self.pace * LONGER, self.pace_most))
         return uphill
+
+    def _stay(self, search: Search, uphill: bool) -> Best:
+        """Where nothing leaps, a loss that grows still goes back from uphill, to where the last survey ended."""
+        return search.stay(self._start(search) if uphill and self.problem.loss.grows else None)
 
     def _start(self, search: Search) -> Floats | None:
         """Where the last leap ended, in coefficients of the present directions and, last, of the constant; None where

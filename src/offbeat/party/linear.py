@@ -111,6 +111,7 @@ class LinearParty:
             roster=self.roster, problem=problem, block=block, sums=self.sums, works=self.works, leaps=options.leap
         )
         self.survey.starts_at_zero = options.zero_start and options.method != "sgd"
+        self.survey.tells_curvature &= options.method != "sgd"  # whose steps keep their metric
         self.schedule: Schedule | None = None
         self.lags = LagCounts()
         self.round_trip_s = 0.0
@@ -131,6 +132,7 @@ class LinearParty:
             survey.Mark: self._on_mark,
             survey.Products: self.survey.on_products,
             survey.Leap: self.survey.on_leap,
+            survey.Curved: self.survey.on_curved,
             survey.TablePart: self.survey.on_table,
             survey.Taken: self._on_taken,
             survey.GoOn: self._on_go_on,
@@ -204,7 +206,7 @@ class LinearParty:
 
     def _choose_metric(self) -> None:
         """Steps by the curvature where that can be known; the chair's constant has a metric of its own."""
-        kind = self.options.metric_for(self.block)
+        kind = self.options.metric_for(self.block, self.problem.loss)
         second = np.full((self.problem.outputs, self.problem.rows), self.problem.loss.curvature)
         self.block.step_by_curvature(second, kind)
         self._move_constant(np.full(self.problem.outputs, self.problem.loss.curvature))
@@ -259,6 +261,8 @@ class LinearParty:
         if self.measured is None or self.survey.under_way or self.lifecycle.begun:
             return []
         own = self.sums.own_seconds
+        spread = max(self.survey.spread, float(self.problem.weights.max(initial=1.0)))
+        self.measured = self.measured._replace(row_smoothness=spread * self.measured.row_smoothness)
         trip_rows = self.round_trip_s / own if own > 0.0 else 0.0
         eta, batch = self.options.choose(self.measured, self.problem.rows, trip_rows)
         constants = self.measured[:2] if self.options.step is None else (0.0, 0.0)
@@ -357,13 +361,22 @@ class LinearParty:
 
     def finish_product(self, done: Sum, start: int, stop: int, own: np.ndarray | None = None) -> np.ndarray:
         """At a label holder: the derivatives, from the others' total and the own share, taken now where not given."""
+        own = self.block.share(start, stop) if own is None else own
+        return self.finish(done.words, own, start, self.sums.scale)[1]
+
+    def finish(self, words: np.ndarray, own: np.ndarray, start: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
+        """At a label holder: products and derivatives of these rows, from words and the own share."""
         problem = self.problem
         assert problem.labels is not None
-        own = self.block.share(start, stop) if own is None else own
-        _, theta = finish_product(
-            done.words, own, start, problem.labels, problem.loss, self.sums.scale, problem.weights
-        )
-        return theta
+        known = self._curvature_of(slice(start, start + len(own))) if problem.loss.grows else None
+        return finish_product(words, own, start, problem.labels, problem.loss, scale, problem.weights, known)
+
+    def _curvature_of(self, rows: slice) -> np.ndarray | None:
+        """Of one output, where these rows' derivatives in the table were taken; None before there are any."""
+        told, tells = self.survey.tables.second, self.problem.loss.second_from_derivative
+        if told is not None:
+            return np.ascontiguousarray(told[0, rows])
+        return tells(self.block.table[0, rows]) if tells is not None else None
 
     def _on_computed(self, event: Computed) -> list[Effect]:
         work = self.works.end(event.ticket)
@@ -405,9 +418,10 @@ class LinearParty:
             self.brake = 1.0
 
     def _follow_curvature(self, derivatives: np.ndarray) -> None:
-        loss = self.problem.loss
-        if loss.second_from_derivative is not None and self.block.metric_kind != metrics.NONE:
+        loss, second = self.problem.loss, self.survey.tables.second
+        if second is None and loss.second_from_derivative is not None:
             second = loss.second_from_derivative(derivatives)
+        if second is not None and self.block.metric_kind != metrics.NONE:
             self.block.step_by_curvature(second, self.block.metric_kind)
             self._move_constant(second.mean(axis=1))
 
@@ -591,6 +605,7 @@ def build(
     active = tuple(name for name in names if name in labels_at)
     if len(names) < 2:
         raise BadJob(f"Vertical learning needs two parties or more; got {len(names)}.")
+    options.check_loss(problem)
     if not active:
         raise BadJob(f"Somebody must hold the labels: labels_at is {labels_at}, the parties are {', '.join(names)}.")
     built = []

@@ -109,6 +109,20 @@ class TablePart(Message, frozen=True):
     derivatives: np.ndarray
 
 
+class Curved(Message, frozen=True):
+    """How curved the loss is in rows from `start` where the leap ended: derivatives do not tell it where rows have
+    weights, or the loss is that of counts or amounts.
+
+    Reveals: one curvature per row (for softmax one for each class) to every party. With the derivative it gives a row's
+    weight away, and for counts the label and the expected count.
+    """
+
+    epoch: int
+    survey: int
+    start: int
+    second: np.ndarray
+
+
 class Taken(Message, frozen=True):
     """This party has taken the table of a survey.
 
@@ -148,7 +162,7 @@ class Certified(Message, frozen=True):
         return self.gradient_norm if isnan(self.gap) else self.gap
 
 
-MESSAGES = (Mark, Products, Leap, TablePart, Taken, GoOn, Certified)
+MESSAGES = (Mark, Products, Leap, Curved, TablePart, Taken, GoOn, Certified)
 
 
 class FindLeap(msgspec.Struct, frozen=True, gc=False):
@@ -164,11 +178,14 @@ class Survey:
         self, *, roster: Roster, problem: Problem, block: Block, sums: MaskedSum, works: Works, leaps: bool
     ) -> None:
         self.roster, self.problem, self.block, self.sums, self.works = roster, problem, block, sums, works
-        most = moves_kept(problem.rows, problem.outputs) if leaps and problem.spanned else 1
+        spans = (leaps or problem.loss.grows) and problem.spanned
+        most = moves_kept(problem.rows, problem.outputs) if spans else 1
         self.moves = Moves(most)
         noise = len(roster.everybody) ** 0.5 / sums.scale
         self.pilot = Pilot(problem, most, leaps=leaps, noise=noise)
         self.tables = Tables(block, problem.outputs, works)
+        self.tells_curvature = problem.tells_curvature  # the chair
+        self.spread = 1.0  # the chair: how much more curved the most curved row is than rows are on average, at first
         self.starts_at_zero = False  # whether no block moves before the first survey is complete
         self.is_stepping: Callable[[], bool] = lambda: False
         self.step_along_mean: Callable[[], None] = lambda: None
@@ -378,6 +395,7 @@ class Survey:
         self._land(best.coefficients, best.constants, self.pilot.pace)
         takers = tuple(name for name in self.roster.peers if self.takes_table(name))
         derivatives = best.derivatives.reshape(self.problem.outputs, -1)
+        effects += self._tell_curvature(best.products, takers) if self.tells_curvature else []
         for start, stop in self.chunks.items():
             part = derivatives[:, start:stop].ravel()
             effects.append(Broadcast(takers, TablePart(self.roster.epoch, self.current, start, part)))
@@ -386,6 +404,27 @@ class Survey:
             words = WORDS_EACH * SCALARS
             effects += self.sums.ask(masked_sum.CERTIFICATE, self.current, 0, words, words, self.block.version)
         return effects
+
+    def _tell_curvature(self, products: np.ndarray, takers: tuple[PartyName, ...]) -> list[Effect]:
+        """The chair: the curvature where the leap ended, to those who get the table and to its own."""
+        second = self.problem.second(products.reshape(self.problem.outputs, -1))
+        if not self.history:
+            self.spread = float(second.max() / max(second.mean(), 1e-300))
+        effects: list[Effect] = []
+        for start, stop in self.chunks.items():
+            part = second[:, start:stop].ravel()
+            effects.append(Broadcast(takers, Curved(self.roster.epoch, self.current, start, part)))
+            self.tables.take_second(start, part)
+        return effects
+
+    def on_curved(self, sender: PartyName, body: Curved) -> list[Effect]:
+        known = body.survey == self.current and self.frozen is None and body.start in self.chunks
+        known = known and self.takes_table(self.roster.me)
+        expect(sender == self.roster.chair and known, sender, f"curvatures from row {body.start}")
+        count = self.problem.outputs * (self.chunks[body.start] - body.start)
+        expect_array(sender, "the curvatures from row", body.second, count, number=body.start)
+        self.tables.take_second(body.start, body.second)
+        return []
 
     def on_leap(self, sender: PartyName, body: Leap) -> list[Effect]:
         expect(sender == self.roster.chair and body.survey == self.current, sender, f"a leap of survey {body.survey}")

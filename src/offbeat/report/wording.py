@@ -13,6 +13,7 @@ _METRICS = {
     "test_accuracy": "Test accuracy",
     "test_accuracy_averaged": "Test accuracy, averaged model",
     "test_log_loss": "Test log loss",
+    "test_deviance": "Test mean deviance",
     "test_rmse": "Test RMSE",
     "train_auc": "Training AUC",
     "train_accuracy": "Training accuracy",

@@ -28,7 +28,7 @@ from offbeat.families.networks import networks_of
 from offbeat.jobs.methods import family_named
 from offbeat.jobs.vertical import SERVER, Job
 from offbeat.learning.embeddings import Embedding, Head, Weights
-from offbeat.learning.scores import class_probabilities, probabilities
+from offbeat.learning.scores import class_probabilities, log_link, probabilities
 from offbeat.metrics.record import RunRecord
 from offbeat.names import did_you_mean
 from offbeat.run.experiment import Result
@@ -75,7 +75,7 @@ class TrainedModel:
 
     def answers(self, scores: Array) -> Array:
         if self.classes is None:
-            return scores
+            return log_link(scores) if self.job.loss in ("poisson", "gamma") else scores
         classes = np.asarray(self.classes)
         chosen = scores >= 0 if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(classes[chosen.astype(np.intp)])

@@ -32,10 +32,9 @@ def linear_checkers(method: str, problem: SmallProblem, options: LinearOptions, 
     """All of them, set up for this method, problem and options. `ends`: the run is expected to end by itself."""
     kind = method_named(method)
     hidden = ("ShareGiven", "PartialGiven") if options.sums.scheme != "tree" else ()
+    signs = not kind.labels_everywhere and not problem.loss.grows  # ones and minus ones are labels, not coefficients
     watching: list[Checker] = [
-        NothingRawLeaves(
-            _secrets(problem), weights=_of_columns, masked=hidden, labels_secret=not kind.labels_everywhere
-        ),
+        NothingRawLeaves(_secrets(problem), weights=_of_columns, masked=hidden, labels_secret=signs),
         MasksUsedOnce(),
         AppliedOnce(_version, _updates),
         WithinBounds(_sizes),

@@ -40,6 +40,7 @@ from offbeat.testing.small_problem import (
     draw_problem,
     lanes_of,
     method_named,
+    methods_for,
     rebuilder,
     target_of,
     weights_of,
@@ -96,6 +97,8 @@ def _run(case: Case) -> Result:
     kind = method_named(case.method)
     problem = draw_model(case.seed, case.model) if case.model else draw_problem(case.seed)
     options = draw_options(case.seed, kind.direction, target=target_of(kind))
+    if problem.loss.grows:
+        options = replace(options, by_curvature=options.by_curvature or None)
     may_lose = not kind.synchronous and len(problem.names) > 3
     if may_lose and (case.seed % 3 == 0 or case.profile == "suspicion"):
         options = replace(options, on_loss="continue")  # one may be lost, and enough are left to hide a share
@@ -180,7 +183,7 @@ def table(results: Sequence[Result], profiles: Sequence[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     profiles = [asked.profile] if asked.profile else list(PROFILES)
-    every = list(LINEAR) if asked.model else [*LINEAR, *VARIANTS]
+    every = methods_for(asked.model) if asked.model else [*LINEAR, *VARIANTS]
     methods = [asked.method] if asked.method else every
     seeds = [asked.seed] if asked.seed is not None else list(range(asked.seeds))
     if asked.seed is not None and not asked.method:

@@ -15,8 +15,8 @@ from offbeat.algorithms.methods import LINEAR, LinearMethod
 from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning.blocks import Block, make_block, with_means
-from offbeat.learning.losses import LOGISTIC, SQUARED, Loss, softmax, weighted
-from offbeat.learning.penalties import L2, Penalty
+from offbeat.learning.losses import GAMMA, LOGISTIC, POISSON, SQUARED, Loss, softmax, weighted
+from offbeat.learning.penalties import L2, Penalty, elastic_net
 from offbeat.party.contract import Party, PartyName
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import SumOptions
@@ -125,7 +125,45 @@ def _softmax_problem(problem: SmallProblem, rng: np.random.Generator) -> SmallPr
     return replace(problem, y=y, loss=softmax(classes))
 
 
-MODELS: dict[str, Callable[[SmallProblem, np.random.Generator], SmallProblem]] = {"softmax": _softmax_problem}
+def _weighted_problem(problem: SmallProblem, rng: np.random.Generator) -> SmallProblem:
+    """Some rows count for nothing, some for ten times as much as others."""
+    weights = rng.choice([0.0, 0.3, 1.0, 3.0], len(problem.y))
+    return replace(problem, weights=weights / weights.mean())
+
+
+def _rate_of(problem: SmallProblem, rng: np.random.Generator) -> np.ndarray:
+    scores: np.ndarray = problem.dense() @ (1.5 * rng.standard_normal(problem.X.shape[1])) + rng.uniform(-2.0, 4.0)
+    return np.asarray(np.exp(scores))
+
+
+def _poisson_problem(problem: SmallProblem, rng: np.random.Generator) -> SmallProblem:
+    """Counts over exposures of different length: rates, weighted by exposure."""
+    exposure = rng.uniform(0.2, 2.0, len(problem.y))
+    y = rng.poisson(exposure * _rate_of(problem, rng)) / exposure
+    y[0] = max(y[0], 1.0)
+    return replace(problem, y=y, loss=POISSON, weights=exposure / exposure.mean())
+
+
+def _gamma_problem(problem: SmallProblem, rng: np.random.Generator) -> SmallProblem:
+    return replace(problem, y=_rate_of(problem, rng) * rng.gamma(2.0, 0.5, len(problem.y)) + 1e-3, loss=GAMMA)
+
+
+def _elastic_problem(problem: SmallProblem, rng: np.random.Generator) -> SmallProblem:
+    return replace(problem, penalty=elastic_net(float(rng.uniform(0.1, 0.9))), weights=np.empty(0))
+
+
+MODELS: dict[str, Callable[[SmallProblem, np.random.Generator], SmallProblem]] = {
+    "softmax": _softmax_problem,
+    "weighted": _weighted_problem,
+    "poisson": _poisson_problem,
+    "gamma": _gamma_problem,
+    "elastic-net": _elastic_problem,
+}
+
+
+def methods_for(model: str) -> list[str]:
+    """The linear methods that know this model: stochastic gradients alone are none for a loss that grows."""
+    return [name for name, method in LINEAR.items() if model not in ("poisson", "gamma") or method.direction != "sgd"]
 
 
 def draw_options(seed: int, direction: str, **changes: Any) -> LinearOptions:
