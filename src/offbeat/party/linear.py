@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from offbeat.errors import BadJob, OutOfRange, UnexpectedEvent
-from offbeat.learning import metric as metrics
 from offbeat.learning.blocks import Block, finish_product
 from offbeat.learning.sampling import Schedule
 from offbeat.learning.steps import Constants
@@ -201,22 +200,8 @@ class LinearParty:
 
     def _on_started(self, event: Started) -> list[Effect]:
         self.options.check_labels(self.problem, self.sums.limit, len(self.roster.names))
-        self._choose_metric()
+        self.stepper.choose_metric()
         return [*self.sums.offer_key(), *self._say_ready()]
-
-    def _choose_metric(self) -> None:
-        """Steps by the curvature where that can be known; the chair's constant has a metric of its own."""
-        kind = self.options.metric_for(self.block, self.problem.loss)
-        second = np.full((self.problem.outputs, self.problem.rows), self.problem.loss.curvature)
-        self.block.step_by_curvature(second, kind)
-        self._move_constant(np.full(self.problem.outputs, self.problem.loss.curvature))
-
-    def _move_constant(self, curvature: np.ndarray) -> None:
-        """By the mean curvature of each output, where steps have a metric."""
-        moves = self.problem.intercept and self.roster.is_chair
-        by_curvature = self.block.metric_kind != metrics.NONE
-        steep = 1.0 / np.maximum(curvature, 1e-12) if by_curvature else self.options.constant_metric
-        self.block.move_constant(np.full(self.problem.outputs, steep if moves else 0.0))
 
     def _on_key(self, sender: PartyName, body: masked_sum.KeyOffered) -> list[Effect]:
         self.sums.take_key(sender, body)
@@ -414,16 +399,8 @@ class LinearParty:
     def _take_all(self) -> None:
         """All rows are refreshed from the newest table: step along the mean gradient, by the curvature there."""
         if self.options.method != "sgd":
-            self._follow_curvature(self.block.table)
+            self.stepper.follow_curvature()
             self.brake = 1.0
-
-    def _follow_curvature(self, derivatives: np.ndarray) -> None:
-        loss, second = self.problem.loss, self.survey.tables.second
-        if second is None and loss.second_from_derivative is not None:
-            second = loss.second_from_derivative(derivatives)
-        if second is not None and self.block.metric_kind != metrics.NONE:
-            self.block.step_by_curvature(second, self.block.metric_kind)
-            self._move_constant(second.mean(axis=1))
 
     def _on_taken(self, sender: PartyName, body: survey.Taken) -> list[Effect]:
         return self._going_on(self.survey.note_taken(sender, body.survey))
@@ -478,7 +455,7 @@ class LinearParty:
             return self.alarm("peer-lost", f"too few parties are left to hide a share: {problem}")
         self.survey.enter_epoch()
         self.waiting = []
-        self._move_constant(np.full(self.problem.outputs, self.problem.loss.curvature))
+        self.stepper.move_constant(np.full(self.problem.outputs, self.problem.loss.curvature))
         effects: list[Effect] = []
         self.measuring, self.measured = False, None
         if self.lifecycle.begun:
@@ -542,11 +519,7 @@ class LinearParty:
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = (
-        "measuring",
-        "round_trip_s",
-        "brake",
-    )
+    _PLAIN = ("measuring", "round_trip_s", "brake")
     _PARTS = ("roster", "block", "sums", "lifecycle", "works", "survey", "stepper", "lags", "judge")
 
     def snapshot(self) -> dict[str, Any]:

@@ -567,17 +567,7 @@ class Survey:
 
     # -- going on later -------------------------------------------------------------------------------------------
 
-    _PLAIN = (
-        "current",
-        "best",
-        "pace",
-        "marked",
-        "at_once",
-        "open",
-        "certifying",
-        "finding",
-        "starts_at_zero",
-    )
+    _PLAIN = ("current", "best", "pace", "marked", "at_once", "open", "certifying", "finding", "starts_at_zero")
     _SETS = ("asked", "missing", "taken")
     _ARRAYS = ("frozen", "shares", "products", "inner", "others")
 
