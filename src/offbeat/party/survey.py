@@ -468,7 +468,7 @@ class Survey:
         if self.tables.working or table is None:
             return []
         if self.certifying == table.survey:
-            self.scalars[table.survey] = self._scalars_at(table.point, self._gradient_at(table))
+            self.scalars[table.survey] = self.problem.certificate_terms(table.point, self._gradient_at(table))
             held, self.held = self.held, None
             return self.answer_scalars(self.roster.chair, held) if held is not None else []
         if self.roster.is_chair:
@@ -515,14 +515,6 @@ class Survey:
             values = self.own_inner_products()
         expect(ask.first == 0 and ask.count == WORDS_EACH * len(values), asker, f"a question for {ask.count} words")
         return self.sums.answer_scalars(asker, ask, widen(values, self.sums.scale), self.block.version)
-
-    def _scalars_at(self, point: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Slack, squared gradient and penalty of this block."""
-        penalty, strength = self.problem.penalty, self.problem.strength
-        weights, mean = point[:, :-1].ravel(), gradient[:, :-1].ravel()
-        slope = penalty.slope(weights, mean, strength)
-        slack = penalty.slack(weights, mean, strength)
-        return np.array([0.0 if isnan(slack) else slack, float(slope @ slope), penalty.value(weights)])
 
     def certify(self) -> tuple[list[Effect], Certified] | None:
         """The chair: the certificate, once the others' numbers and its own gradient are here."""
