@@ -10,6 +10,7 @@ SEEDS ?= 200
 SEED ?=
 PROFILE ?=
 METHOD ?=
+MODEL ?=
 BENCH ?=
 JOBS ?= 1000
 EXTRAS := dev,deep,grpc,mqtt,ray,web
@@ -102,7 +103,7 @@ simulate: $(FULL)  ## SEEDS=200: every method under every fault profile; a failu
 .PHONY: replay
 replay: $(FULL)  ## SEED=... PROFILE=... METHOD=...: one simulated run again, exactly as it failed
 	@[ -n "$(SEED)" ] && [ -n "$(PROFILE)" ] || { echo "usage: make replay SEED=17 PROFILE=name METHOD=name" >&2; exit 2; }
-	$(PY) -m offbeat.testing.simulate --seed "$(SEED)" --profile "$(PROFILE)" $(if $(METHOD),--method "$(METHOD)")
+	$(PY) -m offbeat.testing.simulate --seed "$(SEED)" --profile "$(PROFILE)" $(if $(METHOD),--method "$(METHOD)") $(if $(MODEL),--model "$(MODEL)")
 
 .PHONY: digests
 digests: $(FULL)  ## write tests/reference/golden_digests.json anew: only when a change of results is meant

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
@@ -40,10 +41,10 @@ from offbeat.data.preparation import Preparation
 from offbeat.data.split import split_columns
 from offbeat.data.table import table_from_arrays
 from offbeat.data.vertical import vertical_from_arrays
+from offbeat.data.weights import checked_weights
 from offbeat.errors import BadData, BadInput, BadJob, OutOfRange
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, linear_named
 from offbeat.jobs.vertical import Job, vertical_job_from
-from offbeat.learning.scores import probabilities
 from offbeat.metrics.plain import json_text
 from offbeat.metrics.record import RunRecord
 from offbeat.names import did_you_mean
@@ -119,7 +120,10 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
                         `bins`, or one of these by party
     penalty             the strength lambda; scikit-learn's C is 1 / (rows * penalty)
     penalty_kind        "l2", "nonconvex", "none"
-    loss                "auto", "logistic", "squared_hinge", "ls_svm", or "squared" for numbers
+    l1_ratio            how much of the penalty is of absolute values (elastic net: exact zeros); 0, and below 1
+    loss                "auto" (logistic for two classes, softmax for more, squared for numbers), "logistic", "softmax",
+                        "squared_hinge", "ls_svm"; for numbers "squared", "poisson", "gamma"
+    class_weight        for classes: "balanced", or a weight by class; None: every row counts alike
     intercept           whether there is one
     passes, target      end after so many passes over the rows, or when the certificate is at or below the target
     step, batch         numbers, or "auto"
@@ -143,7 +147,9 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         prepare: Any = "auto",
         penalty: float = 1e-4,
         penalty_kind: str = "l2",
+        l1_ratio: float = 0.0,
         loss: str = "auto",
+        class_weight: Mapping[Any, float] | str | None = None,
         intercept: bool = True,
         passes: float = 60,
         target: float | None = 1e-6,
@@ -166,7 +172,9 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         self.prepare = prepare
         self.penalty = penalty
         self.penalty_kind = penalty_kind
+        self.l1_ratio = l1_ratio
         self.loss = loss
+        self.class_weight = class_weight
         self.intercept = intercept
         self.passes = passes
         self.target = target
@@ -229,18 +237,31 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _fit(self, X: Any, y: Any, task: Task, classes: NDArray[Any] | None = None) -> None:
+    def _fit(self, X: Any, y: Any, task: Task, classes: NDArray[Any] | None = None, **beside: Any) -> None:
+        """`beside`: the weights and the exposure of the rows, where they are given."""
         blocks = self._blocks(X, reset=True)
-        blocks, labels = _aligned(blocks, y)
+        given = {name: values for name, values in beside.items() if values is not None}
+        blocks, labels, given = _aligned(blocks, y, given)
         job = self._job(task, blocks)
-        targets = labels if classes is None else np.where(labels == classes[1], 1.0, -1.0)
-        data = self._data(blocks, targets, task, job)
+        targets = labels if classes is None else _coded(labels, classes)
+        if self.class_weight is not None:
+            given["weights"] = self._class_weighted(labels, classes, given.get("weights"))
+        data = self._data(blocks, targets, task, job, given)
         if classes is not None:
             data = replace(data, classes=tuple(classes.tolist()))
         result = run_experiment(data, job, watch=_teller(self.passes) if self.verbose else None)
         _check_usable(result)
         self._take(model_of(job, result), result.record)
         self._warn(result)
+
+    def _class_weighted(self, labels: NDArray[Any], classes: NDArray[Any] | None, weights: Any) -> Floats:
+        if classes is None:
+            raise BadJob("class_weight is for classes, and this is regression. Leave it out, or give sample_weight.")
+        try:
+            found = compute_sample_weight(self.class_weight, labels)
+        except (ValueError, TypeError) as problem:
+            raise BadJob(f'class_weight must be "balanced" or a number by class; {problem}.') from None
+        return np.asarray(found if weights is None else found * checked_weights(weights, len(found), "sample_weight"))
 
     def _job(self, task: Task, X: Blocks) -> Job:
         me = type(self).__name__
@@ -254,7 +275,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         unknown = [name for name in slow if name not in X]
         if unknown:
             raise BadJob(f"slow names {unknown[0]!r}, which is no party. {did_you_mean(str(unknown[0]), X)}")
-        own = ("runtime", "slow", "prepare", "parties", "verbose")
+        own = ("runtime", "slow", "prepare", "parties", "verbose", "class_weight")
         given = {
             name: _plain(getattr(self, name))
             for name in self.get_params(deep=False)
@@ -266,12 +287,12 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         tree = {**given, "task": task, "runtime": runtime, "optimum": False, "looks_per_pass": 1.0}
         return vertical_job_from(tree, me)
 
-    def _data(self, X: Blocks, y: Any, task: Task, job: Job) -> VerticalData:
+    def _data(self, X: Blocks, y: Any, task: Task, job: Job, beside: Mapping[str, Any]) -> VerticalData:
         everywhere = linear_named(job.algorithm).labels_everywhere
         holders: Any = "all" if everywhere else [next(iter(X))] if job.labels_at is None else job.labels_at
         if everywhere and job.labels_at is not None:
             raise BadData(f"{job.algorithm} gives the labels to every party; leave labels_at out, or use vfb2-svrg.")
-        return vertical_from_arrays(X, y, holders, self._preparation(X), 0.0, self.seed or 0, task=task)
+        return vertical_from_arrays(X, y, holders, self._preparation(X), 0.0, self.seed or 0, task=task, **beside)
 
     def _preparation(self, X: Blocks) -> Any:
         """As it is, or by party: those that are left out are prepared as usual. Sparse columns stay as they are."""
@@ -299,11 +320,17 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = record.passes
 
     @property
-    def coefficients_(self) -> dict[str, dict[str, float]]:
-        """The coefficient of every prepared column, by party and name."""
+    def coefficients_(self) -> dict[str, dict[str, Any]]:
+        """The coefficient of every prepared column, by party and name; of several classes, those by class."""
         check_is_fitted(self, "model_")
-        columns = {name: self.model_.fitted(name).columns for name in self.parties_}
-        return {name: dict(zip(columns[name], map(float, self.coef_[name]), strict=True)) for name in self.parties_}
+        return {name: self._coefficients_of(name) for name in self.parties_}
+
+    def _coefficients_of(self, party: str) -> dict[str, Any]:
+        columns, found = self.model_.fitted(party).columns, self.coef_[party]
+        if found.ndim == 1:
+            return dict(zip(columns, found.tolist(), strict=True))
+        classes = self.classes_.tolist()
+        return {name: dict(zip(classes, row, strict=True)) for name, row in zip(columns, found.T.tolist(), strict=True)}
 
     def _warn(self, result: Result) -> None:
         record = result.record
@@ -321,7 +348,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> Floats:
         """The product of every row with the whole model."""
         check_is_fitted(self, "model_")
-        blocks, _ = _aligned(self._blocks(X, reset=False), None)
+        blocks, _, _ = _aligned(self._blocks(X, reset=False), None, {})
         return self.model_.decision_function(blocks)
 
     def save(self, folder: str | Path) -> Path:
@@ -364,6 +391,13 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
 
 
 # -- what comes in ---------------------------------------------------------------------------------------------------
+
+
+def _coded(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
+    """-1 and 1 for two classes, the positions of more."""
+    if len(classes) == 2:
+        return np.where(labels == classes[1], 1.0, -1.0)
+    return np.searchsorted(classes, labels).astype(np.float64)
 
 
 def _plain(value: Any) -> Any:
@@ -436,12 +470,17 @@ def _check_labels(y: Any, me: str) -> Any:
     return y if hasattr(y, "index") and np.ndim(y) == 1 else labels
 
 
-def _aligned(blocks: dict[str, Any], y: Any) -> tuple[dict[str, Any], Any]:
+def _aligned(blocks: dict[str, Any], y: Any, beside: Mapping[str, Any]) -> tuple[dict[str, Any], Any, dict[str, Any]]:
     """Frames whose indexes hold the same labels are brought into the order of the first; otherwise rows are matched by
-    position, and a warning tells where indexes differ."""
+    position, and a warning tells where indexes differ. What lies beside y without an index is in the order of y."""
     import pandas as pd
 
     found = dict(blocks) if y is None else {**blocks, "y": y}
+    names = {f"y, {name}": name for name in beside}  # no party is called that
+    for key, name in names.items():
+        values, follows = beside[name], isinstance(getattr(y, "index", None), pd.Index)
+        plain = follows and not hasattr(values, "index") and np.shape(values) == np.shape(y)
+        found[key] = pd.Series(np.asarray(values), index=y.index) if plain else values
     indexed = [name for name, part in found.items() if isinstance(getattr(part, "index", None), pd.Index)]
     for name in indexed[1:]:
         first, index = found[indexed[0]].index, found[name].index
@@ -453,7 +492,7 @@ def _aligned(blocks: dict[str, Any], y: Any) -> tuple[dict[str, Any], Any]:
         _warn_of_indexes(indexed[0], first, name, index)
         break
     labels = None if y is None else np.asarray(found.pop("y"))
-    return found, labels
+    return {name: found[name] for name in blocks}, labels, {name: np.asarray(found[key]) for key, name in names.items()}
 
 
 def _warn_of_indexes(one: str, first: Any, other: str, index: Any) -> None:
@@ -491,13 +530,13 @@ def _teller(passes: float) -> Watch:
 
 
 class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
-    __doc__ = f"""Two classes of any type. After `fit`: coef_ (arrays by party), coefficients_ (by party and name),
-    intercept_, classes_, certificate_, record_, feature_names_in_, n_features_in_.
+    __doc__ = f"""Two classes or more, of any type. After `fit`: coef_ (arrays by party), coefficients_ (by party and
+    name), intercept_, classes_, certificate_, record_, feature_names_in_, n_features_in_.
 {(_Vertical.__doc__ or "").partition("checks.")[2]}"""
 
-    def fit(self, X: Any, y: Any) -> "VerticalClassifier":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "VerticalClassifier":
         """X: the columns of each party (arrays, sparse matrices, data frames), or one matrix or frame of all; y:
-        labels, one for each row."""
+        labels, one for each row; sample_weight: how much each row counts."""
         y = _check_labels(y, type(self).__name__)
         labels = np.asarray(y)
         kind = type_of_target(labels, input_name="y") if labels.dtype != object else "unknown"
@@ -507,38 +546,27 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
             classes = np.unique(labels)
         except TypeError as problem:
             raise BadData(f"The classes cannot be put in order: {problem}.") from problem
-        if len(classes) != 2:
-            self._refuse_classes(labels, len(classes))
-        self._fit(X, y, "classification", classes)
+        if len(classes) < 2:
+            encode_labels(labels, "classification", "y")  # which says what is wrong
+        task: Task = "classification" if len(classes) == 2 else "multiclass"
+        self._fit(X, y, task, classes, weights=sample_weight)
         self.classes_ = classes
         return self
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
-
-    def _refuse_classes(self, labels: NDArray[Any], count: int) -> None:
-        try:
-            encode_labels(labels, "classification", "y")
-        except BadData as problem:
-            kind = "multiclass" if count > 2 else "one class"
-            raise BadData(
-                f"Only binary classification is supported. The type of the target is {kind}. {problem}"
-            ) from None
-
     def decision_function(self, X: Any) -> Floats:
-        """The product of every row with the whole model; above 0 is for the second class."""
+        """The product of every row with the whole model; above 0 is for the second of two classes. Of more classes, one
+        product for each, in the order of classes_."""
         return self._scores(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        positive = self._scores(X) >= 0
-        return np.asarray(self.classes_[positive.astype(np.intp)])
+        scores = self._scores(X)
+        chosen = scores >= 0 if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[chosen.astype(np.intp)])
 
     def predict_proba(self, X: Any) -> Floats:
         """One column per class, in the order of classes_."""
-        positive = probabilities(self._scores(X), self.record_.options["loss"])
-        return np.column_stack([1.0 - positive, positive])
+        scores = self._scores(X)
+        return self.model_.probabilities(scores)
 
     def predict_log_proba(self, X: Any) -> Floats:
         return np.asarray(np.log(self.predict_proba(X)))
@@ -552,16 +580,19 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
 
 
 class VerticalRegressor(RegressorMixin, _Vertical):  # type: ignore[misc]
-    __doc__ = f"""A number to predict, by the squared loss. After `fit`: coef_ (arrays by party), coefficients_ (by
-    party and name), intercept_, certificate_, record_, feature_names_in_, n_features_in_.
+    __doc__ = f"""A number to predict: by the squared loss; a count by "poisson", an amount above 0 by "gamma". After
+    `fit`: coef_ (arrays by party), coefficients_ (by party and name), intercept_, certificate_, record_,
+    feature_names_in_, n_features_in_.
 {(_Vertical.__doc__ or "").partition("checks.")[2]}"""
 
-    def fit(self, X: Any, y: Any) -> "VerticalRegressor":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, exposure: Any = None) -> "VerticalRegressor":
         """X: the columns of each party (arrays, sparse matrices, data frames), or one matrix or frame of all; y:
-        numbers, one for each row."""
+        numbers, one for each row; sample_weight: how much each row counts; exposure: what a count or an amount is of,
+        years say. The model then predicts for one unit of it."""
         y = _check_labels(y, type(self).__name__)
-        self._fit(X, y, "regression")
+        self._fit(X, y, "regression", weights=sample_weight, exposure=exposure)
         return self
 
     def predict(self, X: Any) -> Floats:
-        return self._scores(X)
+        scores = self._scores(X)
+        return np.asarray(self.model_.answers(scores))

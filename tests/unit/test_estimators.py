@@ -32,7 +32,11 @@ def problem(rows=300, seed=0):
     return blocks, pooled @ rng.normal(size=pooled.shape[1]), rng
 
 
-EXPECTED_FAILURES: dict[str, str] = {}
+_REPEATED = 'columns are standardised by all rows alike (prepare = "auto"), and the certificate ends at 1e-6, not 1e-7'
+EXPECTED_FAILURES = {
+    "check_sample_weight_equivalence_on_dense_data": _REPEATED,
+    "check_sample_weight_equivalence_on_sparse_data": _REPEATED,
+}
 """Checks of scikit-learn that fail, and why; three at most."""
 
 
@@ -165,8 +169,8 @@ def test_what_is_wrong_is_said():
         VerticalClassifier(prepare="binned").fit(blocks, label)
     with pytest.raises(BadData, match="Complex data not supported: party 'telecom'"):
         VerticalClassifier().fit({**blocks, "telecom": 1j * blocks["telecom"]}, label)
-    with pytest.raises(BadData, match="two classes"):
-        VerticalClassifier().fit(blocks, np.arange(60) % 3)
+    with pytest.raises(BadData, match="exactly two classes; y has 1: 0"):
+        VerticalClassifier().fit(blocks, np.zeros(60, dtype=int))
     with pytest.raises(BadData, match="same number of rows"):
         VerticalClassifier().fit({**blocks, "shop": blocks["shop"][:50]}, label)
     with pytest.raises(BadJob, match="'afsvrg-vp'"):

@@ -38,7 +38,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from offbeat.learning.blocks import Block, finish_product
+from offbeat.learning.blocks import Block
 from offbeat.party import linear
 from offbeat.party.contract import Broadcast, Computed, Effect, Message, Party, PartyName, State
 from offbeat.party.expected import expect, expect_array
@@ -271,12 +271,9 @@ class RoundWorker:
         if done is None or self.rests or party.survey.under_way or self.works.count[RoundStep]:
             return []
         self.done = None
-        problem, (start, stop) = party.problem, self._rows()
-        assert problem.labels is not None and party.schedule is not None
-        own = self.block.share(start, stop)
-        products, _ = finish_product(
-            done.words, own, start, problem.labels, problem.loss, party.sums.scale, problem.weights
-        )
+        start, stop = self._rows()
+        assert party.schedule is not None
+        products, _ = party.finish(done.words, self.block.share(start, stop), start, party.sums.scale)
         if not np.isfinite(products).all():
             return party.alarm("diverged", NOT_FINITE)
         surveys = party.judge.survey_is_due(1.0 / party.schedule.blocks_a_pass)
@@ -306,10 +303,8 @@ class RoundWorker:
         return after if self.rests else [*after, *self._volunteer()]
 
     def _derivatives(self, products: np.ndarray, start: int) -> np.ndarray:
-        problem = self.party.problem
-        assert problem.labels is not None
         nothing = np.zeros(len(products), np.uint64)  # the products are known: no shares to add
-        return finish_product(nothing, products, start, problem.labels, problem.loss, 1.0, problem.weights)[1]
+        return self.party.finish(nothing, products, start, 1.0)[1]
 
     # -- the rest of the role ------------------------------------------------------------------------------------
 

@@ -67,9 +67,9 @@ STARVED_AFTER = 256
 class Backward(Message, frozen=True):
     """A dominator's derivatives for one block of rows, and its next question.
 
-    Reveals: one derivative per sampled row to every party. For the logistic and hinge losses its sign is the label,
-    and with the label it gives the row's product with the whole model away; for the squared loss the first ones are
-    the labels themselves, up to their mean.
+    Reveals: one derivative per sampled row (for softmax one for each class) to every party. For the logistic and hinge
+    losses its sign is the label, for softmax the one below zero is the label's, and with the label it gives the row's
+    product with the whole model away; for the squared loss the first ones are the labels themselves, up to their mean.
 
     With label_dp_epsilon: one derivative per sampled row to every party. Its sign is the answer that was drawn at
     random for the label, the same one every time, not the label; with that answer it gives the row's product with the

@@ -25,13 +25,13 @@ class MaskWatch:
     """Follows every answer, every sum and every derivative."""
 
     def __init__(self, training: LinearTraining) -> None:
-        self.training, self.rows = training, training.setting.rows
+        self.training, self.rows, self.outputs = training, training.setting.rows, training.setting.loss.outputs
         self.answers: dict[Stream, dict[int, tuple[int, bytes]]] = {}
         self.reused: list[str] = []
         self.repeated = 0
         self.givers: dict[tuple[Any, ...], set[str]] = {}
         self.learned: dict[tuple[Any, ...], int] = {}  # rows of each sum of products
-        self.guesses: dict[str, np.ndarray] = {}  # by party: the sum of derivatives' signs for each row
+        self.guesses: dict[str, np.ndarray] = {}  # by party: the sum of derivatives' signs for each output and row
 
     def handled(self, name: str, event: Event, effects: Sequence[Effect]) -> None:
         if type(event) is Received:
@@ -46,7 +46,7 @@ class MaskWatch:
             which = (name, body.epoch, body.kind, body.survey, body.first)
             self.givers.setdefault(which, set()).add(event.sender)
             if body.kind == PRODUCTS:
-                self.learned[which] = len(body.words)
+                self.learned[which] = len(body.words) // self.outputs
         elif type(body) is TablePart:
             self._signs(name, body.start, body.derivatives)
         elif type(body).__name__ == "Backward":
@@ -56,8 +56,9 @@ class MaskWatch:
         return next(party for party in self.training.parties if party.name == name)
 
     def _signs(self, name: str, start: int, derivatives: np.ndarray) -> None:
-        signs = self.guesses.setdefault(name, np.zeros(self.rows))
-        signs[start : start + len(derivatives)] -= np.sign(derivatives)
+        signs = self.guesses.setdefault(name, np.zeros((self.outputs, self.rows)))
+        each = derivatives.reshape(self.outputs, -1)
+        signs[:, start : start + each.shape[1]] -= np.sign(each)
 
     def _answered(self, giver: str, asker: str, given: ShareGiven) -> None:
         kept = self.answers.setdefault((giver, asker, given.epoch, given.kind, given.survey), {})
@@ -78,7 +79,7 @@ class MaskWatch:
             for first in sorted(kept):
                 if first < end:
                     found.append(f"{giver} used the masks of row {first} for {asker} twice")
-                end = max(end, first + (kept[first][0] if kind == SURVEY else 1))
+                end = max(end, first + (kept[first][0] // self.outputs if kind == SURVEY else 1))
         return found
 
     def findings(self, record: RunRecord) -> dict[str, Any]:
@@ -105,14 +106,15 @@ class MaskWatch:
             return [{"attack": "labels", "party": name, "finding": holds} for name in data.names]
         if not setting.classifies:
             return []
-        found = []
-        truth = None if self.training.private_labels else setting.y_train > 0
+        found, one = [], self.outputs == 1
+        truth = None if self.training.private_labels else setting.y_train > 0 if one else setting.y_train
         for name in data.names:
             if name in data.labels_at or name not in self.guesses:
                 continue
             signs = self.guesses[name]
-            seen = signs != 0
-            right = float(np.mean((signs > 0)[seen] == truth[seen])) if truth is not None and seen.any() else None
+            seen = (signs != 0).any(axis=0)
+            guess = signs[0] > 0 if one else signs.argmax(axis=0)
+            right = float(np.mean(guess[seen] == truth[seen])) if truth is not None and seen.any() else None
             share = f"{int(seen.sum()):,} of {setting.rows:,} labels"
             how = f", {right:.1%} of them right" if right is not None else "; they were answered at random first"
             finding = f"reads {share} from the derivatives' signs{how}"

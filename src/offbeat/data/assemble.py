@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from offbeat.data.columns import take_names
 from offbeat.data.dataset import DataSet
 from offbeat.data.fitting import fit_preparation
-from offbeat.data.labels import Task, encode_labels
+from offbeat.data.labels import Task, encode_labels, settled_task
 from offbeat.data.matrix import Flags, Floats, Matrix, cut_columns, take_rows
 from offbeat.data.preparation import AS_IS, Preparation, preparation_from
 from offbeat.data.prepare import Fitted
 from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.split import HowColumns, Parties, split_columns
+from offbeat.data.weights import NO_WEIGHTS
 from offbeat.errors import BadData, BadJob
 from offbeat.names import did_you_mean
 
@@ -32,7 +33,8 @@ class VerticalData:
     """Row i of every block, `y_train[i]` and `ids_train[i]` belong to one sample; the same for the test rows.
 
     y is -1/+1 for classification, the class position for multiclass, the value less `y_offset` for regression.
-    `digest` is the SHA-256 of the joined ids in their order, where tables were joined.
+    `digest` is the SHA-256 of the joined ids in their order, where tables were joined. `weights_train` is empty where
+    all rows count alike. With an exposure (`exposed`), y is divided by it and weights are multiplied by it.
     """
 
     names: tuple[str, ...]
@@ -51,6 +53,8 @@ class VerticalData:
     fitted: Mapping[str, Fitted] = field(default_factory=dict, repr=False)
     y_offset: float = 0.0
     digest: str = ""
+    weights_train: Floats = field(default_factory=lambda: NO_WEIGHTS, repr=False)
+    exposed: bool = False
 
     @property
     def rows(self) -> int:
@@ -81,6 +85,8 @@ class Raw:
     notes: tuple[str, ...] = ()
     digest: str = ""
     dates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    weights: Floats | None = None
+    exposure: Floats | None = None
 
 
 def build(
@@ -138,8 +144,10 @@ def _finish(
     late: tuple[Mapping[str, Sequence[str]], Preparation] | None = None,
 ) -> VerticalData:
     """`late`: the names of columns that were prepared before they were shared out, and how they were."""
+    task = settled_task(raw.labels, task, raw.where)
     y, classes = encode_labels(raw.labels, task, raw.where)
-    _check_training_rows(y, classes, raw)
+    _check_training_rows(raw, classes)
+    y, weights = _by_exposure(y, raw, classes)
     offset = float(y[~raw.test].mean()) if centre_labels else 0.0
     names = tuple(train)
     columns = {party: one.columns for party, one in fitted.items()} if late is None else late[0]
@@ -162,16 +170,38 @@ def _finish(
         fitted=fitted,
         y_offset=offset,
         digest=raw.digest,
+        weights_train=weights,
+        exposed=raw.exposure is not None,
     )
 
 
-def _check_training_rows(y: Floats, classes: tuple[Any, ...] | None, raw: Raw) -> None:
+def _by_exposure(y: Floats, raw: Raw, classes: tuple[Any, ...] | None) -> tuple[Floats, Floats]:
+    """Labels for each unit of exposure, and the training rows' weights times exposure."""
+    weights = raw.weights
+    if raw.exposure is not None:
+        if classes is not None:
+            raise BadData("An exposure is for counts and amounts, and the labels are classes. Leave it out.")
+        y, weights = y / raw.exposure, raw.exposure if weights is None else raw.exposure * weights
+    if weights is None:
+        return y, NO_WEIGHTS
+    if not weights[~raw.test].any():
+        raise BadData("The weights of all training rows are 0, so none counts. Choose another seed, or other weights.")
+    return y, weights[~raw.test]
+
+
+def _check_training_rows(raw: Raw, classes: tuple[Any, ...] | None) -> None:
     if raw.test.all():
         raise BadData("All rows are test rows; none is left for training.")
-    if classes is not None and np.unique(y[~raw.test]).size < len(classes):
+    if classes is None:
+        return
+    known, counts = np.unique(raw.labels.astype(str), return_counts=True)
+    lacking = [at for at, name in enumerate(known) if name not in set(raw.labels[~raw.test].astype(str))]
+    if lacking:
+        at = lacking[0]
         raise BadData(
-            f"The training rows lack one of the {len(classes)} classes of {raw.where}. Choose another seed or a "
-            "smaller test fraction."
+            f"The training rows lack one of the {len(classes)} classes of {raw.where}: {str(known[at])!r}, with "
+            f"{counts[at]} row(s) in all, is in the test rows only. Choose another seed or a smaller test fraction, or "
+            "bring more rows of that class."
         )
 
 

@@ -1,5 +1,6 @@
 """Labels as numbers: -1/+1 for two classes, class positions for several, the value itself for regression."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,21 @@ from offbeat.names import did_you_mean
 
 Task = Literal["classification", "regression", "multiclass"]
 TASKS: tuple[Task, ...] = ("classification", "regression", "multiclass")
+CLASSES_MOST = 100
+"""More different labels are taken for classes only where the task says so."""
+
+
+def settled_task(labels: NDArray[Any], task: Task, where: str) -> Task:
+    """Classification of more than two classes is `multiclass`, unless the labels look like numbers to be predicted."""
+    if task != "classification":
+        return task
+    found, counts = np.unique(labels.astype(str) if labels.dtype == object else labels, return_counts=True)
+    if len(found) <= 2:
+        return task
+    broken = found.dtype.kind == "f" and bool((found % 1 != 0).any())
+    if broken or len(found) > CLASSES_MOST:
+        raise BadData(_not_classes(found.tolist(), counts.tolist(), where, broken))
+    return "multiclass"
 
 
 def encode_labels(labels: NDArray[Any], task: Task, where: str) -> tuple[Floats, tuple[Any, ...] | None]:
@@ -25,7 +41,7 @@ def encode_labels(labels: NDArray[Any], task: Task, where: str) -> tuple[Floats,
     values = labels.astype(str) if labels.dtype == object else labels
     found, position, counts = np.unique(values, return_inverse=True, return_counts=True)
     classes = tuple(_plain(value) for value in found.tolist())
-    if task == "multiclass":
+    if task == "multiclass" and len(classes) > 1:
         return position.astype(np.float64), classes
     if len(classes) != 2:
         raise BadData(_not_two(classes, counts.tolist(), where))
@@ -43,12 +59,29 @@ def _numbers(labels: NDArray[Any], where: str) -> Floats:
         raise BadData(f"Regression needs numbers as labels; {where} has text ({error}).") from error
 
 
+NUMBERS = 'A number to be predicted is regression: task = "regression" in a job file, VerticalRegressor in Python.'
+
+
+def _shown(classes: Sequence[Any], counts: Sequence[int]) -> str:
+    shown = ", ".join(
+        f"{_plain(value)!r} ({count} rows)" for value, count in list(zip(classes, counts, strict=True))[:6]
+    )
+    return shown + (", ..." if len(classes) > 6 else "")
+
+
+def _not_classes(classes: Sequence[Any], counts: Sequence[int], where: str, broken: bool) -> str:
+    why = "with digits after the point" if broken else f"more than {CLASSES_MOST}"
+    return (
+        f"Classification needs classes; {where} has {len(classes):,} different values, {why}: "
+        f'{_shown(classes, counts)}. {NUMBERS} If these are classes all the same, say so: task = "multiclass" in a job '
+        "file, or labels that are text."
+    )
+
+
 def _not_two(classes: tuple[Any, ...], counts: list[int], where: str) -> str:
-    shown = ", ".join(f"{value!r} ({count} rows)" for value, count in list(zip(classes, counts, strict=True))[:6])
-    shown += ", ..." if len(classes) > 6 else ""
     several = (
-        'A number to be predicted is regression: task = "regression" in a job file, VerticalRegressor in Python. '
-        'Several classes are learned by VAFL: algorithm = "vafl" with task = "multiclass".'
+        f"{NUMBERS} Between organisations a model has two classes, so far: several are learned in one place, by "
+        "`offbeat run` and VerticalClassifier. Or learn one class against all others: give those one label."
     )
     advice = several if len(classes) > 2 else "Check the label column, and that enough ids are shared."
-    return f"Classification needs exactly two classes; {where} has {len(classes)}: {shown}. {advice}"
+    return f"Classification needs exactly two classes; {where} has {len(classes)}: {_shown(classes, counts)}. {advice}"

@@ -22,7 +22,7 @@ from offbeat.data.columns import NumberedColumns, take_names
 from offbeat.data.formats import Arrays, read_arrays, read_frame
 from offbeat.data.frames import cells_of
 from offbeat.data.holdout import id_text
-from offbeat.data.matrix import Matrix, as_matrix
+from offbeat.data.matrix import Floats, Matrix, as_matrix
 from offbeat.errors import BadData
 from offbeat.names import did_you_mean
 
@@ -42,6 +42,8 @@ class Table:
     name: str
     levels: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
     dates: tuple[str, ...] = ()
+    weights: Floats | None = field(default=None, repr=False)  # see `weights.py`
+    exposure: Floats | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return int(self.ids.size)

@@ -26,11 +26,12 @@ from offbeat.data.dataset import DataSet
 from offbeat.data.holdout import held_out, id_text
 from offbeat.data.labels import Task
 from offbeat.data.load import load_dataset
-from offbeat.data.matrix import Flags, Integers, cut_columns, take_rows
+from offbeat.data.matrix import Flags, Floats, Integers, cut_columns, take_rows
 from offbeat.data.preparation import AS_IS, Preparation, preparation_from
 from offbeat.data.row_scale import Rows
 from offbeat.data.split import HowColumns, Parties, split_columns
 from offbeat.data.table import Table, table_from_arrays
+from offbeat.data.weights import checked_exposure, checked_weights
 from offbeat.errors import BadData, BadJob
 from offbeat.names import check_party_names, did_you_mean
 
@@ -69,6 +70,8 @@ def vertical_from_tables(
         source=source or f"{len(tables)} tables ({', '.join(t.name for t in tables.values())}) joined on their ids",
         notes=notes,
         digest=joined.digest,
+        weights=_joined_numbers("weights", tables, joined.rows),
+        exposure=_joined_numbers("exposure", tables, joined.rows),
     )
     return build(raw, labels_at if labels_at is not None else holders, preparation, task)
 
@@ -85,6 +88,8 @@ def vertical_from_arrays(
     ids: Any = None,
     test_mask: Any = None,
     source: str = "arrays in memory",
+    weights: Any = None,
+    exposure: Any = None,
 ) -> VerticalData:
     """Rows already in one order: arrays, sparse matrices or data frames by party, and the labels."""
     if not blocks:
@@ -106,6 +111,8 @@ def vertical_from_arrays(
         else _mask(test_mask, labels.size),
         where="y",
         source=source,
+        weights=None if weights is None else checked_weights(weights, labels.size, "The weights"),
+        exposure=None if exposure is None else checked_exposure(exposure, labels.size, "The exposure"),
     )
     return build(raw, labels_at, preparation, task)
 
@@ -177,6 +184,25 @@ def _joined_labels(tables: Mapping[str, Table], rows: Mapping[str, Integers]) ->
                 "label column of one of the two only."
             )
     return labels, tuple(found)
+
+
+def _joined_numbers(
+    what: Literal["weights", "exposure"], tables: Mapping[str, Table], rows: Mapping[str, Integers]
+) -> Floats | None:
+    """The weights, or the exposure, of the joined rows; label holders that bring some must agree."""
+    found = {
+        party: getattr(table, what)[rows[party]] for party, table in tables.items() if getattr(table, what) is not None
+    }
+    for party in found:
+        if tables[party].labels is None:
+            raise BadData(f"{party} brings {what} and no labels; they belong to the party that holds the labels.")
+    first = next(iter(found), "")
+    for party, theirs in found.items():
+        if not np.array_equal(theirs, found[first]):
+            raise BadData(
+                f"{first} and {party} disagree on the {what} of some rows. Name the column of one of the two."
+            )
+    return found.get(first)
 
 
 def _label_column(table: Table, shared: int) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from offbeat.data.assemble import VerticalData
 from offbeat.data.columns import NumberedColumns
-from offbeat.errors import BadJob
+from offbeat.errors import BadData, BadJob
 from offbeat.families.contract import Account, Counters, Part, Seen
 from offbeat.families.setting import Setting, Weights, model_of, party_weights, prepare
 from offbeat.families.statements import about_labels, about_sums, about_world, alarms, data_record, label_ledger
@@ -23,11 +23,12 @@ from offbeat.jobs.methods import linear_named
 from offbeat.jobs.runtime import costs_of
 from offbeat.jobs.vertical import Job
 from offbeat.learning.blocks import Block
-from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, SQUARED, Loss, loss_named
-from offbeat.learning.penalties import penalty_named
+from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, POISSON, SQUARED, Loss, loss_named, softmax
+from offbeat.learning.penalties import elastic_net, penalty_named
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
 from offbeat.metrics.record import Certificate
+from offbeat.names import did_you_mean
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import SumOptions
 from offbeat.party.problem import Problem
@@ -46,25 +47,93 @@ WALL_LOOK_S = 0.1
 def setting_for(data: VerticalData, job: Job) -> Setting:
     """The problem that a job states, over its data."""
     loss = _loss(job, data)
-    penalty = penalty_named(job.penalty_kind)
+    if loss.outputs > 1 and data.task == "classification":  # two classes come as -1 and 1, and softmax counts from 0
+        data = replace(data, y_train=(data.y_train > 0).astype(float), y_test=(data.y_test > 0).astype(float))
+    penalty = elastic_net(job.l1_ratio) if job.l1_ratio > 0.0 else penalty_named(job.penalty_kind)
+    _check_numbers(data, loss)
     strength = job.penalty if penalty.name != "none" else 0.0
+    data = replace(data, weights_train=_row_weights(job, data))
     setting = prepare(data, loss=loss, penalty=penalty, strength=strength, intercept=job.intercept, seed=job.seed)
     return _with_private_labels(setting, job) if job.label_dp_epsilon is not None else setting
 
 
 def _loss(job: Job, data: VerticalData) -> Loss:
+    """The one that is named, or what the labels ask for."""
+    classes = len(data.classes or ())
+    if job.loss == "softmax" or (job.loss == "auto" and data.task == "multiclass"):
+        if data.task == "regression":
+            raise BadJob('The loss softmax is for classes, and this is regression. Use loss = "squared".')
+        return softmax(classes)
     if job.loss == "auto":
         return SQUARED if data.task == "regression" else LOGISTIC
     loss = loss_named(job.loss.replace("_", "-"))
+    if data.task == "multiclass":
+        raise BadJob(
+            f"The loss {job.loss} is for one product a row, and there are {classes} classes: leave the loss out, or "
+            'use loss = "softmax".'
+        )
+    if loss.grows and data.task != "regression":
+        raise BadJob(f'The loss {job.loss} is for numbers, and the labels are classes. Set task = "regression".')
     if loss.binary and data.task != "classification":
         raise BadJob(f'The loss {job.loss} is for two classes, and this is {data.task}. Use loss = "squared".')
     return loss
 
 
+def _check_numbers(data: VerticalData, loss: Loss) -> None:
+    """Counts and amounts, as their losses need them."""
+    if data.exposed and not loss.grows:
+        raise BadJob(
+            f'An exposure is for counts and amounts: loss = "poisson" or "gamma". The loss is {loss.name}; leave '
+            "the exposure out, or use it as a weight."
+        )
+    if not loss.grows:
+        return
+    if data.y_offset:
+        raise BadJob(f"The labels of {data.source} are centred, and the loss {loss.name} needs them as they are.")
+    y = np.concatenate((data.y_train, data.y_test))
+    wrong, wanted = (y < 0.0, "0 or more") if loss is POISSON else (y <= 0.0, "above 0")
+    if wrong.any():
+        raise BadData(
+            f"The loss {loss.name} needs labels of {wanted}; {int(wrong.sum()):,} of {len(y):,} rows have others, such "
+            f'as {y[wrong][0]:g}. Check the label column, leave these rows out, or use loss = "squared".'
+        )
+    if not data.y_train.any():
+        raise BadData(f"All labels of the training rows are 0: there is nothing for the loss {loss.name} to learn.")
+
+
+def _row_weights(job: Job, data: VerticalData) -> np.ndarray:
+    """Of the training rows, with a mean of 1; empty where all count alike."""
+    weights, classes = data.weights_train, data.classes
+    if job.class_weight is not None:
+        if classes is None:
+            raise BadJob("class_weight is for classes, and this is regression. Leave it out, or give rows a weight.")
+        position = (data.y_train > 0).astype(int) if data.task == "classification" else data.y_train.astype(int)
+        by_class = _class_weights(job.class_weight, [str(name) for name in classes], np.bincount(position))
+        weights = by_class[position] * (weights if len(weights) else 1.0)
+    return weights / weights.mean() if len(weights) and np.ptp(weights) > 0.0 else np.empty(0)
+
+
+def _class_weights(wanted: str | Mapping[str, float], classes: Sequence[str], counts: np.ndarray) -> np.ndarray:
+    """Given by class, 1 where not; or "balanced": such that every class counts as much as any other."""
+    if isinstance(wanted, str):
+        return np.asarray(counts.sum() / (len(counts) * counts))
+    for name in wanted:
+        if name not in classes:
+            raise BadJob(f"class_weight names {name!r}, which is no class. {did_you_mean(name, classes)}")
+    found = np.array([wanted.get(name, 1.0) for name in classes])
+    if not found.any():
+        raise BadJob("class_weight gives every class a weight of 0, so no row counts. Give one a weight above 0.")
+    return found
+
+
 def _with_private_labels(setting: Setting, job: Job) -> Setting:
     """Every label is answered at random once; from here on nobody sees the true ones, the test rows' excepted."""
     if setting.loss is not LOGISTIC:
-        raise BadJob(f"label_dp_epsilon works with the logistic loss; got {setting.loss.name}.")
+        raise BadJob(
+            f"label_dp_epsilon works with the logistic loss, so with two classes: labels are answered at random, and "
+            f"that loss alone is corrected for it. Got the loss {setting.loss.name}. Leave label_dp_epsilon out, or "
+            "learn one class against all others."
+        )
     assert job.label_dp_epsilon is not None
     stream = SeededNoise(job.seed, "labels").stream(0)
     truth = (setting.y_train > 0).astype(np.float64)[:, None]
@@ -267,12 +336,13 @@ class LinearTraining:
         return chosen
 
     def models(self, outcome: Outcome) -> dict[str, Part]:
-        """Each party's `weights` and, where the model has an intercept, its part of that: they add up."""
-        found = {}
+        """Each party's `weights` and, where the model has an intercept, its part of that: they add up. With several
+        classes the weights are classes x columns, and there is an intercept for each class."""
+        found, one = {}, self.setting.loss.outputs == 1
         for name, values in model_of(self.blocks, kept_weights(self.parties, outcome)).items():
-            arrays = {"weights": values[0, :-1]}
+            arrays = {"weights": values[0, :-1] if one else values[:, :-1]}
             if self.setting.intercept:
-                arrays["intercept"] = values[0, -1:]
+                arrays["intercept"] = values[:, -1]
             columns = self.data.columns[name]
             named = None if isinstance(columns, NumberedColumns) else columns
             found[name] = Part(arrays, named, self.data.fitted.get(name))

@@ -5,7 +5,7 @@ observer may look at the parties' blocks as they are, at any time and at no cost
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from offbeat.data.assemble import VerticalData
 from offbeat.data.matrix import Matrix, stack_columns
+from offbeat.data.weights import NO_WEIGHTS
 from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning.blocks import Block, make_block, with_means
-from offbeat.learning.losses import Loss
+from offbeat.learning.losses import Loss, weighted
 from offbeat.learning.penalties import L2, NONE, Penalty
-from offbeat.learning.scores import root_mean_square, two_class_metrics
+from offbeat.learning.scores import log_link, root_mean_square, several_class_metrics, two_class_metrics
 from offbeat.party.problem import Problem
 from offbeat.randomness import stream
 
@@ -42,6 +43,7 @@ class Setting:
     strength: float
     intercept: bool
     classifies: bool
+    weights: Floats = field(default_factory=lambda: NO_WEIGHTS)  # of the training rows, with a mean of 1
 
     @property
     def rows(self) -> int:
@@ -50,30 +52,44 @@ class Setting:
     def problem(self) -> Problem:
         """What the parties minimise."""
         terms = (self.loss, self.penalty, self.strength)
-        return Problem(self.rows, *terms, self.y_train, intercept=self.intercept)
+        return Problem(self.rows, *terms, self.y_train, intercept=self.intercept, weights=self.weights)
+
+    @property
+    def weighted_loss(self) -> Loss:
+        """Of all training rows together."""
+        return weighted(self.loss, self.weights)
 
     def new_blocks(self, method: str = "svrg") -> dict[str, Block]:
         terms: dict[str, Any] = {"penalty": self.penalty, "strength": self.strength, "intercept": self.intercept}
+        terms["outputs"] = self.loss.outputs
         return {name: make_block(self.train[name], method=method, **terms) for name in self.names}
 
     def objective(self, blocks: Mapping[str, Block], weights: Weights) -> float:
         """The pooled objective at these weights of blocks, which hold the rows in the form that multiplies fastest."""
-        product = sum(blocks[name].share(0, self.rows, weights[name]) for name in self.names)
-        loss = float(np.mean(self.loss.value(np.asarray(product), self.y_train)))
+        product = np.asarray(sum(blocks[name].share(0, self.rows, weights[name]) for name in self.names))
+        if self.loss.outputs > 1:
+            product = product.reshape(self.loss.outputs, -1)
+        loss = float(np.mean(self.weighted_loss.value(product, self.y_train)))
         return loss + self.strength * sum(self.penalty.value(weights[name][:, :-1]) for name in self.names)
 
     def scores(self, parts: Mapping[str, Matrix], model: Weights) -> Floats:
-        """What a model, of `model_of`, gives these rows."""
-        total = np.zeros(parts[self.names[0]].shape[0])
+        """What a model, of `model_of`, gives these rows; with several outputs, rows x outputs."""
+        total = np.zeros((parts[self.names[0]].shape[0], self.loss.outputs))
         for name in self.names:
-            total += np.asarray(parts[name] @ model[name][0, :-1]) + model[name][0, -1]
-        return total
+            total += np.asarray(parts[name] @ model[name][:, :-1].T) + model[name][:, -1]
+        return total if self.loss.outputs > 1 else total[:, 0]
 
     def test_metrics(self, model: Weights) -> dict[str, float]:
-        """Accuracy and AUC for two classes, RMSE for numbers; nothing without test rows."""
+        """Accuracy and AUC for two classes, accuracy and log loss for more, RMSE for numbers, with the mean deviance
+        for counts and amounts; nothing without test rows."""
         if not len(self.y_test):
             return {}
         scores = self.scores(self.test, model)
+        if self.loss.outputs > 1:
+            return several_class_metrics(scores, self.y_test)
+        if self.loss.grows:
+            deviance = 2.0 * float(np.mean(self.loss.value(scores, self.y_test)))
+            return {"test_deviance": deviance, "test_rmse": root_mean_square(log_link(scores) - self.y_test)}
         if not self.classifies:
             return {"test_rmse": root_mean_square(scores - self.y_test)}
         return two_class_metrics(scores, self.y_test)
@@ -90,10 +106,10 @@ class Setting:
             if self.penalty is L2 or self.penalty is NONE:
                 strength = self.strength if self.penalty is L2 else 0.0
                 best = central.optimum(
-                    pooled, self.y_train, self.loss, strength, free=free, tolerance=OPTIMUM_TOLERANCE
+                    pooled, self.y_train, self.weighted_loss, strength, free=free, tolerance=OPTIMUM_TOLERANCE
                 )
                 return best[1]
-            terms = (self.loss, self.penalty, self.strength)
+            terms = (self.weighted_loss, self.penalty, self.strength)
             return central.best_known(pooled, self.y_train, *terms, rng=stream(seed, "best known"), free=free)[1]
         except BadJob:
             return None  # no minimum within reach, as when separable classes meet no penalty
@@ -115,7 +131,8 @@ def prepare(
         penalty=penalty,
         strength=strength,
         intercept=intercept,
-        classifies=data.task == "classification",
+        classifies=data.task != "regression",
+        weights=data.weights_train[order] if len(data.weights_train) else NO_WEIGHTS,
     )
 
 

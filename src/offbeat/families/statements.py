@@ -63,10 +63,16 @@ def about_labels(
 
 
 _MARGIN = "derivatives: at the known start they are the labels themselves, later how far the model is from them"
+_COUNTS = (
+    "derivatives and curvatures, which together are the label: a count, or how far an amount is from the expected one"
+)
 DERIVATIVES_TELL = {
     "logistic": "derivatives whose sign is the label",
     "debiased-logistic": "derivatives whose sign is the answer that was drawn for the label",
     "squared-hinge": "derivatives whose sign, where they are not zero, is the label",
+    "softmax": "derivatives, one for each class, of which the one below zero is the label's",
+    "poisson": _COUNTS,
+    "gamma": _COUNTS,
     "squared": _MARGIN,
     "ls-svm": _MARGIN,
 }

@@ -9,6 +9,7 @@ from offbeat.data.labels import Task
 from offbeat.data.preparation import Preparation, preparation_from
 from offbeat.data.table import Table, read_table
 from offbeat.data.vertical import vertical_from_dataset, vertical_from_tables
+from offbeat.data.weights import with_weights
 from offbeat.errors import BadData, BadJob
 from offbeat.jobs.methods import labels_everywhere
 from offbeat.jobs.vertical import Job, PartyEntry, check_slow
@@ -74,20 +75,22 @@ def preparation_of(entry: PartyEntry, job: Job) -> Preparation:
 
 
 def _table(entry: PartyEntry, preparation: Preparation, job: Job) -> Table:
-    return read_table(
+    beside = [name for name in (entry.weight, entry.exposure) if name is not None]
+    table = read_table(
         entry.file,
         id=entry.id,
         label=entry.label,
-        columns=entry.columns,
+        columns=None if entry.columns is None else list(dict.fromkeys([*entry.columns, *beside])),
         text=[column for column, treatment in preparation.columns.items() if treatment == "category"],
         missing="refuse" if preparation.strict and not preparation.columns else "keep",
         duplicates=job.data.duplicates,
     )
+    return with_weights(table, entry.weight, entry.exposure)
 
 
 def _task(job: Job) -> Task:
     if job.task == "auto":
-        return "regression" if job.loss == "squared" else "classification"
+        return "regression" if job.loss in ("squared", "poisson", "gamma") else "classification"
     return job.task
 
 
@@ -132,11 +135,7 @@ def _from_set(job: Job) -> VerticalData:
         limit_rows=entry.limit_rows,
         split_after_one_hot=entry.split_after_one_hot,
     )
-    if data.task == "multiclass" and not job.embeds:
-        raise BadData(
-            f"The set {entry.set!r} has several classes; the linear methods need two, or a number. For several classes "
-            'use algorithm = "vafl".'
-        )
-    if job.task not in ("auto", data.task):
+    several = job.task == "classification" and data.task == "multiclass"
+    if job.task not in ("auto", data.task) and not several:
         raise BadJob(f"The set {entry.set!r} is for {data.task}; the job says task = {job.task!r}.")
     return data

@@ -34,6 +34,8 @@ class PartyEntry(Settings, frozen=True):
     id: str | None = None
     label: str | None = None
     columns: list[str] | None = None
+    weight: str | None = None
+    exposure: str | None = None
     prepare: Prepare | None = None
 
 
@@ -61,9 +63,11 @@ class Job(Settings, frozen=True):
     algorithm: str = DEFAULT_ALGORITHM
     seed: Natural = 0
     task: Literal["auto", "classification", "multiclass", "regression"] = "auto"
-    loss: Literal["auto", "logistic", "squared", "squared_hinge", "ls_svm"] = "auto"
+    loss: Literal["auto", "logistic", "softmax", "squared", "squared_hinge", "ls_svm", "poisson", "gamma"] = "auto"
     penalty: NotNegative = 1e-4
     penalty_kind: Literal["l2", "nonconvex", "none", "l1", "box", "ball"] = "l2"
+    l1_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    class_weight: Literal["balanced"] | dict[str, NotNegative] | None = None
     intercept: bool = True
     passes: Positive = 60.0
     seconds: NotNegative = 0.0
@@ -104,7 +108,7 @@ SET_ONLY = ("set", "dir", "parties", "split", "split_after_one_hot", "preparatio
 """Keys of [data] that say nothing where the parties bring files."""
 LINEAR_ONLY = (
     "target", "loss", "seconds", "lag_max", "survey_passes", "leap", "by_curvature", "on_loss", "secure_sum",
-    "two_party_insecure", "fraction_bits",
+    "two_party_insecure", "fraction_bits", "l1_ratio", "class_weight",
 )  # fmt: skip
 """Keys that say nothing to VAFL."""
 RETIRED = {
@@ -245,6 +249,15 @@ def _check_family(job: Job, where: str) -> None:
     if job.penalty_kind not in PENALTIES_OF[family]:
         raise BadJob(f"{where}: with {job.algorithm} penalty_kind is one of {', '.join(PENALTIES_OF[family])}.")
     if family == "embedding":
+        for entry in job.party:
+            if entry.weight is not None or entry.exposure is not None:
+                raise BadJob(
+                    f"{where}: {job.algorithm} knows no weights of rows and no exposure, and {entry.name} names a "
+                    "column of them. Use a linear method, such as vfb2-saga, or leave the key out."
+                )
         check_embedding(job, usual.embedding, where)
-    elif job.task == "multiclass":
-        raise BadJob(f'{where}: {job.algorithm} knows two classes, or numbers. For more classes: algorithm = "vafl".')
+    elif job.l1_ratio > 0.0 and job.penalty_kind != "l2":
+        raise BadJob(
+            f'{where}: l1_ratio mixes absolute values into the penalty "l2"; penalty_kind is {job.penalty_kind!r}. '
+            "Leave one of the two out."
+        )

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from offbeat.errors import BadData, BadJob
 from offbeat.learning import kernels
+from offbeat.learning.class_kernels import finish_classes
 from offbeat.learning.dense import DenseBlock, Gradient
 from offbeat.learning.losses import Loss
 from offbeat.learning.penalties import Penalty
@@ -168,11 +169,24 @@ def with_means(means: Floats, weights: Floats) -> Floats:
 
 
 def finish_product(
-    words: Words, own: Floats, start: int, labels: Floats, loss: Loss, scale: float, weights: Floats = NO_WEIGHTS
+    words: Words,
+    own: Floats,
+    start: int,
+    labels: Floats,
+    loss: Loss,
+    scale: float,
+    weights: Floats = NO_WEIGHTS,
+    known: Floats | None = None,
 ) -> tuple[Floats, Floats]:
-    """At a label holder: (z, theta), where z is the decoded sum of shares plus its own share."""
+    """At a label holder: (z, theta), where z is the decoded sum of shares plus its own share. `known`: the curvature of
+    these rows at a known point, which a loss that grows needs."""
     if len(words) != len(own):
         raise ValueError(f"Lengths differ: {len(words)} words, {len(own)} own shares.")
     z, theta = np.empty(len(words)), np.empty(len(words))
-    kernels.finish(words, own, start, labels, weights, loss.code, scale, z, theta)
+    if loss.outputs > 1:
+        finish_classes(words, own, start, labels, weights, loss.outputs, scale, z, theta)
+    else:
+        kernels.finish(words, own, start, labels, weights, loss.code, scale, z, theta)
+    if known is not None:
+        kernels.finish_growing(z, start, labels, weights, known, loss.code, theta)
     return z, theta

@@ -25,16 +25,37 @@ NEWTON_STEPS_MOST = 100
 DIRECT_WIDTH_MOST = 1000
 
 
+def products(X: Any, w: Floats, loss: Loss) -> Floats:
+    """Of every row with these weights; with several outputs, which are flat in w, outputs x rows."""
+    if loss.outputs == 1:
+        return np.asarray(X @ w)
+    return np.ascontiguousarray(np.asarray(X @ w.reshape(loss.outputs, -1).T).T)
+
+
+def mean_slope(X: Any, theta: Floats, loss: Loss) -> Floats:
+    """The gradient of the mean loss, flat as the weights are, from its derivatives."""
+    if loss.outputs == 1:
+        slope: Floats = np.asarray(X.T @ theta) / len(theta)
+    else:
+        slope = np.asarray(X.T @ theta.T).T.ravel() / theta.shape[1]
+    return slope
+
+
+def penalised(w: Floats, loss: Loss, free: int) -> Floats:
+    """A view of the weights that have a penalty: not those of the last `free` columns, such as a column of ones."""
+    return w.reshape(loss.outputs, -1)[:, : len(w) // loss.outputs - free]
+
+
 def objective(X: Any, y: Floats, w: Floats, loss: Loss, penalty: Penalty, strength: float, free: int = 0) -> float:
     """f(w) = mean loss + strength * penalty. The last `free` columns, such as a column of ones, have no penalty."""
-    return float(np.mean(loss.value(X @ w, y))) + strength * penalty.value(w[: len(w) - free])
+    return float(np.mean(loss.value(products(X, w, loss), y))) + strength * penalty.value(penalised(w, loss, free))
 
 
 def gradient(X: Any, y: Floats, w: Floats, loss: Loss, penalty: Penalty, strength: float, free: int = 0) -> Floats:
     """The gradient of f, for dense and sparse X; with an l1 part, the shortest subgradient."""
-    slope: Floats = np.asarray(X.T @ loss.derivative(X @ w, y)) / len(y)
-    last = len(w) - free
-    slope[:last] = penalty.slope(w[:last], slope[:last], strength)
+    slope = mean_slope(X, loss.derivative(products(X, w, loss), y), loss)
+    part = penalised(slope, loss, free)
+    part[:] = penalty.slope(penalised(w, loss, free), part, strength)
     return slope
 
 
@@ -46,7 +67,7 @@ def certificate(
     With theta taken at w the gap f(w) - D(theta) is the penalty's slack, |gradient|^2 / (2 strength) for l2: that form
     keeps its digits where the difference of two nearly equal values has none left.
     """
-    mean = np.asarray(X.T @ loss.derivative(X @ w, y)) / len(y)
+    mean = mean_slope(X, loss.derivative(products(X, w, loss), y), loss)
     norm, gap = float(np.linalg.norm(penalty.slope(w, mean, strength))), penalty.slack(w, mean, strength)
     return norm, None if np.isnan(gap) else gap
 
@@ -62,7 +83,7 @@ def optimum(
     L-BFGS comes near, Newton's method finishes: f - min f is then at most tolerance^2 / (2 strength).
     """
     penalty = L2 if strength > 0.0 else NONE
-    w = descend(X, y, np.zeros(X.shape[1]), loss, penalty, strength, free=free)
+    w = descend(X, y, np.zeros(loss.outputs * X.shape[1]), loss, penalty, strength, free=free)
     for _ in range(NEWTON_STEPS_MOST):
         slope = gradient(X, y, w, loss, penalty, strength, free)
         norm = float(np.linalg.norm(slope))
@@ -90,7 +111,7 @@ def best_known(
 
     The minimum of a nonconvex objective is not known: report this as the best known value.
     """
-    width = X.shape[1]
+    width = loss.outputs * X.shape[1]
     firsts = [np.zeros(width), optimum(X, y, loss, max(strength, 1e-8), free=free, tolerance=1e-6)[0]]
     firsts += [rng.standard_normal(width) for _ in range(starts - len(firsts))]
     ends = [descend(X, y, first, loss, penalty, strength, free=free) for first in firsts]
@@ -104,23 +125,24 @@ def descend(
     free: int = 0,
 ) -> Floats:  # fmt: skip
     """Where L-BFGS comes to from this start."""
-    last, bend = len(start) - free, strength * penalty.l1
+    bend = strength * penalty.l1
 
     def both(w: Floats) -> tuple[float, Floats]:
         """The objective without its l1 part, which is not smooth, and its gradient."""
-        z = X @ w
-        slope = np.asarray(X.T @ loss.derivative(z, y)) / len(y)
-        slope[:last] += strength * penalty.smooth * penalty.gradient(w[:last])
-        value = float(np.mean(loss.value(z, y))) + strength * penalty.value(w[:last])
-        return value - bend * float(np.abs(w[:last]).sum()), slope
+        z, pulled = products(X, w, loss), penalised(w, loss, free)
+        slope = mean_slope(X, loss.derivative(z, y), loss)
+        penalised(slope, loss, free)[:] += strength * penalty.smooth * penalty.gradient(pulled)
+        value = float(np.mean(loss.value(z, y))) + strength * penalty.value(pulled)
+        return value - bend * float(np.abs(pulled).sum()), slope
 
     def split(parts: Floats) -> tuple[float, Floats]:
         """At w = up - down, neither of them negative: the l1 part is linear in the two."""
         up, down = parts[: len(start)], parts[len(start) :]
         value, slope = both(up - down)
         slopes = np.concatenate((slope, -slope))
-        slopes[np.arange(len(parts)) % len(start) < last] += bend
-        return value + bend * float((up + down)[:last].sum()), slopes
+        for part in (slopes[: len(start)], slopes[len(start) :]):
+            penalised(part, loss, free)[:] += bend
+        return value + bend * float(penalised(up + down, loss, free).sum()), slopes
 
     options: Any = {"maxiter": iterations, "maxfun": 20000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20}
     if bend == 0.0:
@@ -135,9 +157,13 @@ def descend(
 def _newton_step(X: Any, y: Floats, w: Floats, slope: Floats, loss: Loss, strength: float, free: int) -> Floats:
     """w - t H^-1 slope, t halved until the gradient norm falls (near the optimum f itself has no digits left)."""
     penalty = L2 if strength > 0.0 else NONE
-    pulls = np.full(len(w), strength)
-    pulls[len(w) - free :] = 0.0
-    move = _solve_hessian(X, loss.second(X @ w, y) / len(y), pulls, slope)
+    pulls = np.zeros(len(w))
+    penalised(pulls, loss, free)[:] = strength
+    z = products(X, w, loss)
+    one = loss.outputs == 1
+    move = (
+        _solve_hessian(X, loss.second(z, y) / len(y), pulls, slope) if one else _solve_all(X, y, z, loss, pulls, slope)
+    )
     norm = float(np.linalg.norm(slope))
     size = 1.0
     while size > 1e-6:
@@ -157,6 +183,18 @@ def _solve_hessian(X: Any, weights: Floats, pulls: Floats, slope: Floats) -> Flo
     hessian = scipy.sparse.linalg.LinearOperator(
         (width, width), matvec=lambda u: X.T @ (weights * (X @ u)) + pulls * u, dtype=np.float64
     )
+    move, _ = scipy.sparse.linalg.cg(hessian, slope, rtol=1e-4, maxiter=2000)
+    return np.asarray(move)
+
+
+def _solve_all(X: Any, y: Floats, z: Floats, loss: Loss, pulls: Floats, slope: Floats) -> Floats:
+    """The same with several outputs, by conjugate gradients."""
+
+    def image(u: Floats) -> Floats:
+        assert loss.hessian is not None
+        return mean_slope(X, loss.hessian(z, y, products(X, u.ravel(), loss)), loss) + pulls * u.ravel()
+
+    hessian = scipy.sparse.linalg.LinearOperator((len(slope), len(slope)), matvec=image, dtype=np.float64)
     move, _ = scipy.sparse.linalg.cg(hessian, slope, rtol=1e-4, maxiter=2000)
     return np.asarray(move)
 

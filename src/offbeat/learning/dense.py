@@ -168,7 +168,7 @@ class DenseBlock:
         self._intercept[:] = metric
 
     def step_by_curvature(self, second: Floats, kind: str) -> None:
-        squares = np.array([self._squares(row) for row in second])
+        squares = self._squares(second)
         if kind == self.metric_kind and not metrics.is_news(squares, self._curvature):
             return
         self.metric_kind, self._curvature = kind, squares
@@ -178,9 +178,12 @@ class DenseBlock:
         self._metric = np.ascontiguousarray(parts) if kind != metrics.NONE else metrics.NO_METRIC
 
     def _squares(self, second: Floats) -> Floats:
-        """The curvature of each column, over all rows."""
-        squares = np.empty(self.width)
-        kernels.dense_squares(self._X, second / self.rows, squares)
+        """The curvature of each column, over all rows; output by output."""
+        squares = np.empty((self.outputs, self.width))
+        if self.outputs == 1:
+            kernels.dense_squares(self._X, second[0] / self.rows, squares[0])
+        else:
+            kernels.all_dense_squares(self._X, second / self.rows, squares)
         return squares
 
     def _diagonal(self, second: Floats, squares: Floats, w: Floats) -> Floats:
@@ -188,7 +191,8 @@ class DenseBlock:
 
     def _whole(self, second: Floats, squares: Floats, w: Floats) -> Floats:
         """Where not all rows are looked at (they are in random order), the diagonal is that of all."""
-        rows = min(self.rows, max(metrics.HESSIAN_ROWS_LEAST, metrics.HESSIAN_WORK_MOST // max(self.width, 1) ** 2))
+        work = metrics.HESSIAN_WORK_MOST // self.outputs
+        rows = min(self.rows, max(metrics.HESSIAN_ROWS_LEAST, work // max(self.width, 1) ** 2))
         curvature, diagonal = np.empty((self.width, self.width)), slice(None, None, self.width + 1)
         kernels.dense_hessian(self._X, second[:rows] / rows, curvature)
         if rows < self.rows:

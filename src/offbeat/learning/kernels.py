@@ -15,6 +15,7 @@ Three rules keep these loops fast and safe:
 """
 
 import hashlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from offbeat.learning.ranges import WORD_BOUND
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 COMPILED_TOGETHER = (
     *("losses.py", "penalties.py", "ranges.py", "kernels.py", "sparse.py"),
-    *("sparse_kernels.py", "subspace.py"),
+    *("sparse_kernels.py", "class_kernels.py", "subspace.py"),
 )
 INT = types.int64
 REAL = types.float64
@@ -125,6 +126,24 @@ def finish(words, own, start, labels, weights, code, scale, z, theta):  # type: 
             theta[i] *= weight[i]
 
 
+REACH = 1.0
+"""How far, in units of the product, a loss that grows is believed beyond the last known point."""
+
+
+@compiled(types.void, READ, INT, READ, READ, READ, INT, WRITE)
+def finish_growing(z, start, labels, weights, known, code, theta):  # type: ignore[no-untyped-def]
+    """theta = derivative at z of Poisson's (code 6) or gamma's loss, whose growing part is straight from REACH beyond a
+    known point on: its curvature is then at most e^REACH times that which the steps were made for, and no step can run
+    away. `known`: the curvature of these rows there, weight included. Near the known point nothing differs."""
+    steepest = math.exp(REACH)
+    for i in range(len(z)):
+        y, weight = labels[start + i], weights[start + i] if len(weights) > 0 else 1.0
+        base = max(known[i] / weight, 1e-300) if weight > 0.0 else 1.0
+        rise = z[i] - math.log(base) if code == 6 else math.log(y / base) - z[i]
+        grown = base * (math.exp(rise) if rise <= REACH else steepest * (1.0 + rise - REACH))
+        theta[i] = weight * (grown - y if code == 6 else 1.0 - grown)
+
+
 @numba.njit(inline="always")
 def residuals(theta, table, start, mode, out):  # type: ignore[no-untyped-def]
     """out = theta, for SVRG and SAGA less the table's entries; SAGA's table then takes theta."""
@@ -179,9 +198,13 @@ def _products(X, start, w, z):  # type: ignore[no-untyped-def]
 
 @numba.njit(inline="always")
 def _all_products(X, start, w, z):  # type: ignore[no-untyped-def]
+    """Output by output; of several, a tile of rows at a time, so that the columns are read once."""
     rows = len(z) // len(w)
-    for k in range(len(w)):
-        _products(X, start, w[k], z[k * rows : (k + 1) * rows])
+    tile = rows if len(w) == 1 else TILE // 2
+    for first in range(0, rows, tile):
+        last = min(first + tile, rows)
+        for k in range(len(w)):
+            _products(X, start + first, w[k], z[k * rows + first : k * rows + last])
 
 
 @compiled(types.void, BLOCK, INT, BLOCK, WRITE)
@@ -214,11 +237,11 @@ def _column_product(X, j, start, residual):  # type: ignore[no-untyped-def]
 def dense_gradient(X, start, residual, factor, into):  # type: ignore[no-untyped-def]
     """into += factor * rows^T residual, the constant's column of ones last."""
     rows, d = len(residual) // len(into), len(X)
+    for j in range(d):
+        for k in range(len(into)):
+            into[k, j] += factor * _column_product(X, j, start, residual[k * rows : (k + 1) * rows])
     for k in range(len(into)):
-        part = residual[k * rows : (k + 1) * rows]
-        for j in range(d):
-            into[k, j] += factor * _column_product(X, j, start, part)
-        into[k, d] += factor * part.sum()
+        into[k, d] += factor * residual[k * rows : (k + 1) * rows].sum()
 
 
 @numba.njit(inline="always")
@@ -307,6 +330,24 @@ def dense_squares(X, factor, into):  # type: ignore[no-untyped-def]
     """into = for each column the sum over all rows of factor * value^2."""
     for j in range(len(into)):
         into[j] = _weighted_product(X[j], X[j], factor)
+
+
+@compiled(types.void, BLOCK, BLOCK, BLOCK_OUT)
+def all_dense_squares(X, factors, into):  # type: ignore[no-untyped-def]
+    """The same for several outputs, output by output: each has factors of its own, and the columns are read once."""
+    square = np.empty(TILE)
+    into[:] = 0.0
+    for first in range(0, X.shape[1], TILE):
+        last = min(first + TILE, X.shape[1])
+        for j in range(len(X)):
+            x = X[j, first:last]
+            for i in range(last - first):
+                square[i] = x[i] * x[i]
+            for k in range(len(factors)):
+                factor, total = factors[k, first:last], 0.0
+                for i in range(last - first):
+                    total += square[i] * factor[i]
+                into[k, j] += total
 
 
 @compiled(types.void, BLOCK, READ, BLOCK_OUT)

@@ -18,16 +18,23 @@ difference f(w) - D(theta) equals |gradient|^2 / (2 * strength) (Fenchel's equal
 | squared       | (z-y)^2          | 2(z-y)                  | 2         | AFSGD-VP, Eq. 21: there is no 1/2
 | squared-hinge | max(0, 1-yz)^2   | -2y max(0, 1-yz)        | 2         |
 | ls-svm        | (1-yz)^2         | -2y(1-yz)               | 2         |
+| poisson       | e^z - yz + c     | e^z - y                 | none      | counts; c: half the deviance
+| gamma         | y e^-z + z + c   | 1 - y e^-z              | none      | amounts above 0; c likewise
 
-All but `squared` expect labels -1 and +1. A fifth, `debiased-logistic`, is the logistic loss for labels that went
+`logistic`, `squared-hinge` and `ls-svm` expect labels -1 and +1. The last two *grow*: their curvature has no bound, so
+steps follow the curvature at a known point, and `kernels.finish_growing` keeps derivatives within reach of that.
+Another, `debiased-logistic`, is the logistic loss for labels that went
 through randomised response: value log(1+exp(z)) - t z and derivative 1/(1+exp(-z)) - t, where the target t is the
 de-biased answer (outside of [0, 1], with the true 0 or 1 as its mean). With t = 0 or 1 it is `logistic`.
+
+`softmax(K)` is for K classes: z and the derivative have K rows, one for each output, and the label y is the position of
+a class. Its value is log(sum_k exp z_k) - z_y, its derivative p - e_y with p = exp z / sum_k exp z_k.
 """
 
 import difflib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
@@ -35,13 +42,18 @@ from numpy.typing import NDArray
 
 from offbeat.errors import BadJob
 
+EXP_MOST = 700.0  # beyond, numbers have no room
+LEAP_MOST = 4.0
+"""How far a step may move the products of a loss that grows. At the optimum derivatives are at most twice the
+curvature, on average, so that nothing is held back there."""
 Floats = NDArray[np.float64]
 Pointwise = Callable[[Floats, Floats], Floats]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss of one product and one label; every function works elementwise on arrays."""
+    """A loss of one product and one label; every function works elementwise on arrays. With more than one output,
+    products and derivatives are outputs x rows, values and labels one for each row."""
 
     name: str
     code: int
@@ -58,8 +70,11 @@ class Loss:
     """Whether labels must be -1 and +1."""
     second_from_derivative: Callable[[Floats], Floats] | None = None
     """The second derivative from the first, where that needs no label and changes slowly with z."""
-    flattens: bool = False
-    """Whether the curvature falls as z grows: then a step sized for the largest one has some slack."""
+    grows: bool = False
+    """Whether the curvature has no bound; `curvature` is then that at a product where it is usual."""
+    outputs: int = 1
+    hessian: Callable[[Floats, Floats, Floats], Floats] | None = None
+    """With more than one output: the matrix of second derivatives at (z, y), times a direction."""
 
 
 def _sigmoid(t: Floats) -> Floats:
@@ -155,28 +170,148 @@ def _margin_dual(theta: Floats, y: Floats) -> Floats:
     return u - u * u / 4.0
 
 
+def _poisson(z: Floats, y: Floats) -> Floats:
+    return np.asarray(_exp(z) - y * z - y - _entropy(y))
+
+
+def _poisson_derivative(z: Floats, y: Floats) -> Floats:
+    return _exp(z) - y
+
+
+def _poisson_second(z: Floats, y: Floats) -> Floats:
+    return _exp(z)
+
+
+def _poisson_dual(theta: Floats, y: Floats) -> Floats:
+    expected = theta + y
+    inside = expected >= 0.0
+    value = np.where(inside, expected, 1.0)
+    return np.where(inside, value + _entropy(value) - y - _entropy(y), -np.inf)
+
+
+def _gamma(z: Floats, y: Floats) -> Floats:
+    return np.asarray(y * _exp(-z) + z - 1.0 - np.log(y))
+
+
+def _gamma_derivative(z: Floats, y: Floats) -> Floats:
+    return 1.0 - y * _exp(-z)
+
+
+def _gamma_second(z: Floats, y: Floats) -> Floats:
+    return y * _exp(-z)
+
+
+def _gamma_second_from_derivative(theta: Floats) -> Floats:
+    """Far from the label it is raised, so that no step moves a product by more than LEAP_MOST."""
+    return np.maximum(1.0 - theta, np.abs(theta) / LEAP_MOST)
+
+
+def _gamma_dual(theta: Floats, y: Floats) -> Floats:
+    ratio = 1.0 - theta
+    inside = ratio > 0.0
+    value = np.where(inside, ratio, 1.0)
+    return np.where(inside, value * np.log(y / value) + value - 1.0 - np.log(y), -np.inf)
+
+
+def _exp(z: Floats) -> Floats:
+    return np.asarray(np.exp(np.minimum(z, EXP_MOST)))
+
+
+def _classes(z: Floats) -> Floats:
+    """The probabilities of the classes."""
+    shifted = np.exp(z - z.max(axis=0))
+    chances: Floats = shifted / shifted.sum(axis=0)
+    return chances
+
+
+def _softmax(z: Floats, y: Floats) -> Floats:
+    top = z.max(axis=0)
+    at_label = np.take_along_axis(z, y.astype(np.intp)[None, :], axis=0)[0]
+    return np.asarray(np.log(np.exp(z - top).sum(axis=0)) + top - at_label)
+
+
+def _softmax_derivative(z: Floats, y: Floats) -> Floats:
+    return _classes(z) - _indicators(z, y)
+
+
+def _indicators(like: Floats, y: Floats) -> Floats:
+    """outputs x rows: 1 at each row's class."""
+    return np.asarray(np.arange(len(like))[:, None] == y, dtype=np.float64)
+
+
+def _softmax_second(z: Floats, y: Floats) -> Floats:
+    p = _classes(z)
+    return p * (1.0 - p)
+
+
+def _softmax_hessian(z: Floats, y: Floats, direction: Floats) -> Floats:
+    p = _classes(z)
+    scaled = p * direction
+    return np.asarray(scaled - p * scaled.sum(axis=0))
+
+
+def _softmax_dual(theta: Floats, y: Floats) -> Floats:
+    p = theta + _indicators(theta, y)
+    inside = (p >= 0.0).all(axis=0) & (np.abs(p.sum(axis=0) - 1.0) <= 1e-9)
+    return np.where(inside, _entropy(np.where(p > 0.0, p, 1.0)).sum(axis=0), -np.inf)
+
+
+def softmax(classes: int) -> Loss:
+    """The loss of so many classes, each with an output of its own. No class is set apart, so all have a penalty."""
+    return replace(_SOFTMAX, outputs=classes)
+
+
 LOGISTIC = Loss(
     "logistic", 0, 0.25, _logistic, _logistic_derivative, _logistic_second, _logistic_dual,
-    second_from_derivative=_logistic_second_from_derivative, flattens=True,
+    second_from_derivative=_logistic_second_from_derivative,
 )  # fmt: skip
 SQUARED = Loss("squared", 1, 2.0, _squared, _squared_derivative, _constant_second, _squared_dual, binary=False)
 SQUARED_HINGE = Loss("squared-hinge", 2, 2.0, _hinge, _hinge_derivative, _hinge_second, _hinge_dual)
 LS_SVM = Loss("ls-svm", 3, 2.0, _margin, _margin_derivative, _constant_second, _margin_dual)
 DEBIASED_LOGISTIC = Loss(
-    "debiased-logistic", 4, 0.25, _debiased, _debiased_derivative, _logistic_second, _debiased_dual, binary=False,
-    flattens=True,
+    "debiased-logistic", 4, 0.25, _debiased, _debiased_derivative, _logistic_second, _debiased_dual, binary=False
 )  # fmt: skip
 
+_SOFTMAX = Loss(
+    "softmax", 5, 0.5, _softmax, _softmax_derivative, _softmax_second, _softmax_dual, binary=False,
+    second_from_derivative=_logistic_second_from_derivative, hessian=_softmax_hessian,
+)  # fmt: skip
+
+POISSON = Loss(
+    "poisson", 6, 1.0, _poisson, _poisson_derivative, _poisson_second, _poisson_dual, binary=False, grows=True
+)  # fmt: skip
+GAMMA = Loss(
+    "gamma", 7, 1.0, _gamma, _gamma_derivative, _gamma_second, _gamma_dual, binary=False, grows=True,
+    second_from_derivative=_gamma_second_from_derivative,
+)  # fmt: skip
+
+GROWING = (POISSON, GAMMA)
 LOSSES = (LOGISTIC, SQUARED, SQUARED_HINGE, LS_SVM)
-"""What a user may name; the de-biased loss comes with `label_dp_epsilon` alone."""
+"""What a user may name for one product a row; the de-biased loss comes with `label_dp_epsilon` alone."""
+
+
+def weighted(loss: Loss, weights: Floats) -> Loss:
+    """The same loss of these very rows, each times its weight; empty weights are all 1. For pooled data only."""
+    if not len(weights):
+        return loss
+
+    def times(function: Pointwise) -> Pointwise:
+        return lambda z, y: function(z, y) * weights
+
+    def hessian(z: Floats, y: Floats, direction: Floats) -> Floats:
+        assert loss.hessian is not None
+        return loss.hessian(z, y, direction) * weights
+
+    value, derivative, second = times(loss.value), times(loss.derivative), times(loss.second)
+    return replace(loss, value=value, derivative=derivative, second=second, hessian=hessian if loss.hessian else None)
 
 
 def loss_named(name: str) -> Loss:
     """The loss of this name, or a BadJob that names the nearest one."""
-    for loss in LOSSES:
+    for loss in (*LOSSES, *GROWING):
         if loss.name == name:
             return loss
-    raise BadJob(unknown_name("loss", name, [loss.name for loss in LOSSES]))
+    raise BadJob(unknown_name("loss", name, [loss.name for loss in (*LOSSES, *GROWING)]))
 
 
 def unknown_name(kind: str, name: object, known: list[str]) -> str:
@@ -201,6 +336,10 @@ def derivative_of(code: int, z: float, y: float) -> float:
     if code == 4:
         small = math.exp(-abs(z))
         return (1.0 if z >= 0.0 else small) / (1.0 + small) - y
+    if code == 6:
+        return math.exp(z) - y
+    if code == 7:
+        return 1.0 - y * math.exp(-z)
     return -2.0 * y * (1.0 - y * z)
 
 
@@ -214,6 +353,10 @@ def value_of(code: int, z: float, y: float) -> float:
         return (z - y) * (z - y)
     if code == 4:
         return math.log1p(math.exp(-abs(z))) + max(z, 0.0) - y * z
+    if code == 6:
+        return math.exp(z) - y * z - y + (y * math.log(y) if y > 0.0 else 0.0)
+    if code == 7:
+        return y * math.exp(-z) + z - 1.0 - math.log(y)
     short = 1.0 - y * z
     return 0.0 if code == 2 and short <= 0.0 else short * short
 
@@ -224,6 +367,10 @@ def second_of(code: int, z: float, y: float) -> float:
     if code == 0 or code == 4:
         small = math.exp(-abs(z))
         return small / ((1.0 + small) * (1.0 + small))
+    if code == 6:
+        return math.exp(z)
+    if code == 7:
+        return y * math.exp(-z)
     if code == 2 and y * z >= 1.0:
         return 0.0
     return 2.0

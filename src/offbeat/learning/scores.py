@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.errors import BadJob
+from offbeat.learning.losses import EXP_MOST
 
 Floats = NDArray[np.float64]
 
@@ -46,6 +47,26 @@ def _answered_area(scores: Floats, targets: Floats) -> float:
     below = (np.cumsum(weight) - weight)[group] + 0.5 * (weight[group] - negative)
     pairs = float(positive.sum() * negative.sum() - positive @ negative)
     return float(np.clip((positive @ below) / pairs, 0.0, 1.0)) if pairs > 0 else float("nan")
+
+
+def several_class_metrics(scores: Floats, y: Floats) -> dict[str, float]:
+    """What a test of several classes is told by; scores are rows x classes, y the positions of the classes."""
+    chances = class_probabilities(scores)[np.arange(len(y)), y.astype(np.intp)]
+    return {
+        "test_accuracy": float(np.mean(scores.argmax(axis=1) == y)),
+        "test_log_loss": float(-np.mean(np.log(np.maximum(chances, np.finfo(np.float64).tiny)))),
+    }
+
+
+def class_probabilities(scores: Floats) -> Floats:
+    """The chances of the classes under the softmax model; rows x classes."""
+    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
+def log_link(scores: Floats) -> Floats:
+    """What is expected of a count or an amount whose logarithm this is."""
+    return np.asarray(np.exp(np.minimum(scores, EXP_MOST)))
 
 
 def root_mean_square(errors: Floats) -> float:

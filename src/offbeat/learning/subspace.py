@@ -11,6 +11,9 @@ alone, and the l2 penalty needs the inner products of base and directions, a han
 To keep it cheap, Newton's method runs on some of the rows (they are in random order), with a linear term that makes the
 gradient at its start that of all rows; then all rows are looked at once, and if much is left to gain, it runs again
 from there. The result is never worse than the start.
+
+With several outputs, products are those of output 0, then of 1, ...; a direction moves all outputs, and each output has
+a constant of its own. Those of a softmax add up to nothing, since the same number added to all changes nothing.
 """
 
 from dataclasses import dataclass
@@ -19,11 +22,13 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from offbeat.learning.class_kernels import curvature_classes, evaluate_classes
 from offbeat.learning.kernels import BLOCK, BLOCK_OUT, INT, READ, REAL, TILE, WRITE, compiled
-from offbeat.learning.losses import Loss, derivative_of, second_of, value_of
+from offbeat.learning.losses import GAMMA, POISSON, Loss, derivative_of, second_of, value_of
 
 Floats = NDArray[np.float64]
-SOME_ROWS = 8192
+SOME_ROWS, SOME_ROWS_LEAST = 8192, 2048
+"""How many rows Newton's method looks at; several outputs share them, down to the least."""
 ROUNDS_MOST = 3
 NEWTON_STEPS_MOST = 12
 CONSTANT_STEPS_MOST = 50
@@ -62,7 +67,7 @@ class Best:
     """Where the search ended."""
 
     coefficients: Floats
-    constant: float
+    constants: Floats  # one for each output
     products: Floats  # of every row, there
     derivatives: Floats
     loss: float  # the mean, there
@@ -181,8 +186,7 @@ def solve(matrix, slope, least, step):  # type: ignore[no-untyped-def]
 
 
 class Search:
-    """One minimisation; single-output losses. Coefficients have one entry for each direction and, last, the
-    constant."""
+    """One minimisation. Its variables are one coefficient for each direction and, last, each output's constant."""
 
     def __init__(
         self,
@@ -196,38 +200,58 @@ class Search:
     ) -> None:
         self.loss, self.labels, self.weights = loss, labels, weights
         self.base, self.directions, self.penalty, self.constant = base, directions, penalty, constant
-        self.count = len(directions)
-        self.at = np.full(self.count + 1, np.nan)
+        self.count, self.outputs = len(directions), loss.outputs
+        self.some = max(2 * SOME_ROWS // loss.outputs, SOME_ROWS_LEAST) if loss.outputs > 1 else SOME_ROWS
+        self.at = np.full(self.count + self.outputs, np.nan)
+
+    @property
+    def origin(self) -> Floats:
+        """The base itself."""
+        return np.zeros(self.count + self.outputs)
 
     def value(self, a: Floats) -> float:
         """The objective; `z`, `theta`, `slope` and `mean_loss` are those of the point looked at last."""
         if not np.array_equal(a, self.at):
-            self.at, self.z, self.theta, self.slope = (
-                a,
-                np.empty_like(self.base),
-                np.empty_like(self.base),
-                np.empty_like(a),
-            )
-            data = (self.base, self.directions, a[:-1], float(a[-1]), self.labels, self.weights, self.loss.code)
-            self.mean_loss = float(evaluate(*data, self.z, self.theta, self.slope))
+            self.at = a
+            self.z, self.theta, self.mean_loss, self.slope = self._evaluate(self.base, self.directions, a)
             self._add_penalty(self.slope, a)
-            self.objective = self.mean_loss + self.penalty.value(a[:-1])
+            self.objective = self.mean_loss + self.penalty.value(a[: self.count])
         return self.objective
 
-    def _add_penalty(self, slope: Floats, a: Floats) -> None:
-        slope[:-1] += self.penalty.slope(a[:-1])
-        if not self.constant:
-            slope[-1] = 0.0
+    def _evaluate(self, base: Floats, directions: Floats, a: Floats) -> tuple[Floats, Floats, float, Floats]:
+        """(products, derivatives, mean loss, its slope) at these variables."""
+        z, theta, slope = np.empty_like(base), np.empty_like(base), np.empty_like(a)
+        count = len(directions)
+        if self.outputs > 1:
+            data = (base, directions, a[:count], a[count:], self.labels, self.weights)
+            return z, theta, float(evaluate_classes(*data, z, theta, slope)), slope
+        one = (base, directions, a[:-1], float(a[-1]), self.labels, self.weights, self.loss.code)
+        return z, theta, float(evaluate(*one, z, theta, slope)), slope
 
-    def stay(self) -> Best:
-        """The base itself, with the best constant."""
-        return self._best(np.zeros(self.count + 1))
+    def _curvature(self, directions: Floats) -> Floats:
+        """The Hessian of the mean loss at the point looked at last."""
+        size = len(directions) + self.outputs
+        into = np.empty((size, size))
+        if self.outputs > 1:
+            curvature_classes(directions, self.z, self.weights, self.outputs, into)
+        else:
+            curvature(directions, self.z, self.labels, self.weights, self.loss.code, len(self.z), into)
+        return into
+
+    def _add_penalty(self, slope: Floats, a: Floats) -> None:
+        slope[: self.count] += self.penalty.slope(a[: self.count])
+        if not self.constant:
+            slope[self.count :] = 0.0
+
+    def stay(self, point: Floats | None = None) -> Best:
+        """The base itself, or another point, with the best constant."""
+        return self._best(self.origin if point is None else point)
 
     def run(self, start: Floats | None = None) -> Best:
         """Search from the base, or from another start."""
-        a = np.zeros(self.count + 1) if start is None else start
+        a = self.origin if start is None else start
         first = value = self.value(a)
-        some = self._some_rows() if len(self.base) > SOME_ROWS else self
+        some = self._some_rows() if len(self.labels) > self.some else self
         for _ in range(ROUNDS_MOST):
             tilt = np.zeros_like(a)
             if some is not self:
@@ -242,10 +266,14 @@ class Search:
         return self._best(a)
 
     def _some_rows(self) -> "Search":
-        weights = self.weights[:SOME_ROWS] if len(self.weights) else self.weights
-        rows = (self.labels[:SOME_ROWS], weights, self.base[:SOME_ROWS])
-        directions = np.ascontiguousarray(self.directions[:, :SOME_ROWS])
-        return Search(self.loss, *rows, directions, self.penalty, self.constant)
+        weights = self.weights[: self.some] if len(self.weights) else self.weights
+        rows = (self.labels[: self.some], weights, self._first(self.base[None])[0])
+        return Search(self.loss, *rows, self._first(self.directions), self.penalty, self.constant)
+
+    def _first(self, products: Floats) -> Floats:
+        """Those of the first rows, of every output."""
+        every = products.reshape(len(products), self.outputs, len(self.labels))
+        return np.ascontiguousarray(every[:, :, : self.some]).reshape(len(products), self.outputs * self.some)
 
     def _lower(self, a: Floats, moved: Floats, value: float) -> bool:
         """Go to `moved`, or part of the way; whether the objective has fallen."""
@@ -275,20 +303,22 @@ class Search:
         return a, first - value
 
     def _hessian(self) -> Floats:
-        into = np.empty((self.count + 1, self.count + 1))
-        curvature(self.directions, self.z, self.labels, self.weights, self.loss.code, len(self.z), into)
-        into[:-1, :-1] += self.penalty.strength * self.penalty.products
+        into = self._curvature(self.directions)
+        into[: self.count, : self.count] += self.penalty.strength * self.penalty.products
         if not self.constant:
-            into[-1], into[:, -1] = 0.0, 0.0
+            into[self.count :], into[:, self.count :] = 0.0, 0.0
         return into
 
     def _best(self, a: Floats) -> Best:
         self.value(a)
-        shift = self._even_out() if self.constant else 0.0
-        objective = self.mean_loss + self.penalty.value(a[:-1])
-        return Best(a[:-1], float(a[-1]) + shift, self.z, self.theta, self.mean_loss, objective)
+        constants = a[self.count :]
+        if self.constant:
+            constants = self._centred(constants + (self._even_out() if self.outputs == 1 else self._even_out_all()))
+            self.at = np.full_like(a, np.nan)
+        objective = self.mean_loss + self.penalty.value(a[: self.count])
+        return Best(a[: self.count], constants, self.z, self.theta, self.mean_loss, objective)
 
-    def _even_out(self) -> float:
+    def _even_out(self) -> Floats:
         """Shift the constant alone until the derivatives add up to nothing: the certificate counts on it.
 
         Newton's method between bounds: their sum rises with the constant, and a step beyond a bound is a bisection.
@@ -300,24 +330,52 @@ class Search:
             if not abs(uneven) > EVEN * float(np.abs(self.theta).mean()):
                 break
             low, high = (shift, high) if uneven < 0.0 else (low, shift)
-            move = -uneven / max(self._constant_curvature(), 1e-300)
+            move = self._to_even(uneven, max(float(self._curvature(np.empty((0, len(self.z))))[0, 0]), 1e-300))
             if not low < shift + move < high:
                 move = (low + high) / 2.0 - shift
-            z, theta, mean_loss = self._shifted(move)
+            z, theta, mean_loss = self._shifted(np.array([move]))
             if abs(move) < slightest and not abs(float(theta.mean())) < abs(uneven):
                 break
             self.z, self.theta, self.mean_loss, shift = z, theta, mean_loss, shift + move
-        self.at = np.full(self.count + 1, np.nan)
+        return np.array([shift])
+
+    def _to_even(self, uneven: float, curvature: float) -> float:
+        """Newton's step; where the loss grows, what evens out at once, since exp(z + c) = exp(z) exp(c)."""
+        if self.loss is POISSON:
+            return float(np.log1p(-min(uneven / curvature, 1.0 - 1e-12)))
+        if self.loss is GAMMA:
+            return -float(np.log1p(uneven / curvature))
+        return -uneven / curvature
+
+    def _even_out_all(self) -> Floats:
+        """The same for several outputs: Newton's method, each step shortened until the derivatives are more even."""
+        shift, none = np.zeros(self.outputs), np.empty((0, len(self.z)))
+        for _ in range(CONSTANT_STEPS_MOST):
+            uneven, step = self._unevenness(self.theta), np.empty(self.outputs)
+            if not np.abs(uneven).max() > EVEN * float(np.abs(self.theta).mean()):
+                break
+            solve(self._curvature(none), uneven, PIVOT_LEAST, step)
+            size, before = 1.0, float(np.abs(uneven).max())
+            found = self._shifted(step)
+            while size > 1e-6 and not np.abs(self._unevenness(found[1])).max() < before:
+                size /= 2.0
+                found = self._shifted(size * step)
+            if size <= 1e-6:
+                break
+            (self.z, self.theta, self.mean_loss), shift = found, shift + size * step
         return shift
 
-    def _constant_curvature(self) -> float:
-        none, second = np.empty((0, len(self.z))), np.empty((1, 1))
-        curvature(none, self.z, self.labels, self.weights, self.loss.code, len(self.z), second)
-        return float(second[0, 0])
+    def _centred(self, constants: Floats) -> Floats:
+        """Several constants that add up to nothing, with the products that go with them: no loss feels their sum."""
+        if self.outputs == 1:
+            return constants
+        middle = float(constants.mean())
+        self.z = self.z - middle
+        return constants - middle
 
-    def _shifted(self, move: float) -> tuple[Floats, Floats, float]:
-        """(products, derivatives, mean loss) with the constant moved by so much."""
-        none, z, theta = np.empty((0, len(self.z))), np.empty_like(self.z), np.empty_like(self.z)
-        data = (self.z, none, np.empty(0), move, self.labels, self.weights, self.loss.code)
-        mean_loss = float(evaluate(*data, z, theta, np.empty(1)))
-        return z, theta, mean_loss
+    def _unevenness(self, theta: Floats) -> Floats:
+        return np.asarray(theta.reshape(self.outputs, -1).mean(axis=1))
+
+    def _shifted(self, move: Floats) -> tuple[Floats, Floats, float]:
+        """(products, derivatives, mean loss) with the constants moved by so much."""
+        return self._evaluate(self.z, np.empty((0, len(self.z))), move)[:3]

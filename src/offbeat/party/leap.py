@@ -12,6 +12,8 @@ its own block. The point where the last leap ended is in the span too (until a m
 leap does not make the objective worse, and a run whose steps were too long comes back by itself. The chair's constant
 is found along with it.
 
+Where the model has several outputs, a move moves them all, and each has a constant of its own.
+
 Only products of frozen points are summed and kept. Those of the points where leaps end follow from them, and nothing is
 built upon these: small errors cannot grow from survey to survey. Sums are rounded, so the products of a very short move
 are mostly noise, and the best point along noise is far away and no good. So coefficients have a price: what the noise
@@ -89,6 +91,27 @@ def _inner(left: Floats, right: Floats) -> float:
     return float(np.vdot(left[:, :-1], right[:, :-1]))
 
 
+class Shelf:
+    """The last few arrays, all of one length, side by side in memory."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.count, self.room = most, 0, np.empty((0, 0))
+
+    def add(self, array: Floats) -> None:
+        if not len(self.room):
+            self.room = np.empty((self.most, len(array)))
+        if self.count == self.most:
+            for i in range(self.count - 1):
+                self.room[i] = self.room[i + 1]
+            self.count -= 1
+        self.room[self.count] = array
+        self.count += 1
+
+    @property
+    def rows(self) -> Floats:
+        return self.room[: self.count]
+
+
 class Pilot:
     """The chair's side: products with the last frozen point and the moves, and the moves' inner products."""
 
@@ -102,15 +125,17 @@ class Pilot:
 
     def blank(self) -> None:
         self.products: Floats | None = None  # with the last frozen point
-        self.along: list[Floats] = []  # with the kept moves
+        self.along = Shelf(self.most + 1)  # with the kept moves, and one before them
         self.last = np.zeros(0)  # the coefficients of the last leap, one for each kept move,
-        self.shift = 0.0  # and how far it moved the constant
+        self.shift: float | Floats = 0.0  # and how far it moved the constant, or the constants of several outputs
         self.gram = np.zeros((0, 0))  # of the kept moves
         self.objective = np.inf  # where the last leap ended
 
     def find(self, products: Floats, inner: Floats) -> Best:
         """Where to leap, from the products with the newly frozen point and the sum of all parties' inner products."""
-        directions = [] if self.products is None else [*self.along, products - self.products]
+        if self.products is not None:
+            self.along.add(products - self.products)
+        directions = self.along.rows
         linear, gram = self._span(inner, len(directions))
         noise, strength = self.noise + FLOAT_NOISE * float(np.abs(products).max()), self.problem.quadratic_strength
         price = self.problem.loss.curvature * (ABOVE_NOISE * noise) ** 2
@@ -118,16 +143,17 @@ class Pilot:
             1.0, strength * float(inner[0]), strength * linear, strength * gram + price * np.eye(len(gram))
         )
         search = self._search(products, directions, penalty)
-        uphill = bool(directions) and self._judge_steps(search)
-        best = search.run(self._start(search) if uphill else None) if self.leaps else search.stay()
-        self.along, self.products, self.objective = directions[-self.most :], products, best.objective
-        self.last, self.shift = best.coefficients[-self.most :], best.constant
+        uphill = len(directions) > 0 and self._judge_steps(search)
+        best = search.run(self._start(search) if uphill else None) if self.leaps else self._stay(search, uphill)
+        self.products, self.objective = products, best.objective
+        self.last = best.coefficients[-self.most :]
+        self.shift = best.constants if self.problem.outputs > 1 else float(best.constants[0])
         return best
 
-    def _search(self, products: Floats, directions: list[Floats], penalty: Quadratic) -> Search:
+    def _search(self, products: Floats, directions: Floats, penalty: Quadratic) -> Search:
         problem = self.problem
         assert problem.labels is not None
-        along = np.ascontiguousarray(directions).reshape(len(directions), len(products))
+        along = directions if len(directions) else np.zeros((0, len(products)))
         return Search(
             problem.loss, problem.labels, problem.weights, products, along, penalty, constant=problem.intercept
         )
@@ -147,7 +173,7 @@ class Pilot:
     def _judge_steps(self, search: Search) -> bool:
         """Steps that led uphill are too long; otherwise longer ones are tried. Whether they led uphill."""
         self.pace_most *= FORGIVING
-        uphill = not search.value(np.zeros(search.count + 1)) <= self.objective * (1.0 + 1e-12)
+        uphill = not search.value(search.origin) <= self.objective * (1.0 + 1e-12)
         if uphill:
             self.pace_most = BELOW_FAILURE * self.pace
             self.pace = max(self.pace * SHORTER, PACE_LEAST)
@@ -155,17 +181,26 @@ class Pilot:
             self.pace = max(self.pace, min(self.pace * LONGER, self.pace_most))
         return uphill
 
+    def _stay(self, search: Search, uphill: bool) -> Best:
+        """Where nothing leaps, a loss that grows still goes back from uphill, to where the last survey ended."""
+        return search.stay(self._start(search) if uphill and self.problem.loss.grows else None)
+
     def _start(self, search: Search) -> Floats | None:
         """Where the last leap ended, in coefficients of the present directions and, last, of the constant; None where
         that is worse than here, since a move that it used is forgotten."""
-        landing = np.concatenate((self.last, [-1.0, self.shift]))
-        here = search.value(np.zeros(search.count + 1))
+        landing = np.concatenate((self.last, [-1.0], np.atleast_1d(self.shift)))
+        here = search.value(search.origin)
         return landing if search.value(landing) < here else None
 
     def snapshot(self) -> dict[str, Any]:
         names = ("products", "along", "last", "shift", "gram", "objective", "pace", "pace_most")
-        return {name: getattr(self, name) for name in names} | {"along": list(self.along)}
+        kept = [row.copy() for row in self.along.rows[-self.most :]]
+        return {name: getattr(self, name) for name in names} | {"along": kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        self.blank()
+        for row in state["along"]:
+            self.along.add(row)
         for name, value in state.items():
-            setattr(self, name, list(value) if name == "along" else value)
+            if name != "along":
+                setattr(self, name, value)

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from offbeat.errors import BadJob, OutOfRange, UnexpectedEvent
-from offbeat.learning import metric as metrics
 from offbeat.learning.blocks import Block, finish_product
 from offbeat.learning.sampling import Schedule
 from offbeat.learning.steps import Constants
@@ -111,6 +110,7 @@ class LinearParty:
             roster=self.roster, problem=problem, block=block, sums=self.sums, works=self.works, leaps=options.leap
         )
         self.survey.starts_at_zero = options.zero_start and options.method != "sgd"
+        self.survey.tells_curvature &= options.method != "sgd"  # whose steps keep their metric
         self.schedule: Schedule | None = None
         self.lags = LagCounts()
         self.round_trip_s = 0.0
@@ -131,6 +131,7 @@ class LinearParty:
             survey.Mark: self._on_mark,
             survey.Products: self.survey.on_products,
             survey.Leap: self.survey.on_leap,
+            survey.Curved: self.survey.on_curved,
             survey.TablePart: self.survey.on_table,
             survey.Taken: self._on_taken,
             survey.GoOn: self._on_go_on,
@@ -199,20 +200,8 @@ class LinearParty:
 
     def _on_started(self, event: Started) -> list[Effect]:
         self.options.check_labels(self.problem, self.sums.limit, len(self.roster.names))
-        self._choose_metric()
+        self.stepper.choose_metric()
         return [*self.sums.offer_key(), *self._say_ready()]
-
-    def _choose_metric(self) -> None:
-        """Steps by the curvature where that can be known; the chair's constant has a metric of its own."""
-        kind = self.options.metric_for(self.block)
-        second = np.full((self.problem.outputs, self.problem.rows), self.problem.loss.curvature)
-        self.block.step_by_curvature(second, kind)
-        self._move_constant(self.problem.loss.curvature)
-
-    def _move_constant(self, curvature: float) -> None:
-        moves = self.problem.intercept and self.roster.is_chair
-        steep = 1.0 / max(curvature, 1e-12) if self.block.metric_kind != metrics.NONE else self.options.constant_metric
-        self.block.move_constant(np.full(self.problem.outputs, steep if moves else 0.0))
 
     def _on_key(self, sender: PartyName, body: masked_sum.KeyOffered) -> list[Effect]:
         self.sums.take_key(sender, body)
@@ -257,6 +246,8 @@ class LinearParty:
         if self.measured is None or self.survey.under_way or self.lifecycle.begun:
             return []
         own = self.sums.own_seconds
+        spread = max(self.survey.spread, float(self.problem.weights.max(initial=1.0)))
+        self.measured = self.measured._replace(row_smoothness=spread * self.measured.row_smoothness)
         trip_rows = self.round_trip_s / own if own > 0.0 else 0.0
         eta, batch = self.options.choose(self.measured, self.problem.rows, trip_rows)
         constants = self.measured[:2] if self.options.step is None else (0.0, 0.0)
@@ -355,13 +346,22 @@ class LinearParty:
 
     def finish_product(self, done: Sum, start: int, stop: int, own: np.ndarray | None = None) -> np.ndarray:
         """At a label holder: the derivatives, from the others' total and the own share, taken now where not given."""
+        own = self.block.share(start, stop) if own is None else own
+        return self.finish(done.words, own, start, self.sums.scale)[1]
+
+    def finish(self, words: np.ndarray, own: np.ndarray, start: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
+        """At a label holder: products and derivatives of these rows, from words and the own share."""
         problem = self.problem
         assert problem.labels is not None
-        own = self.block.share(start, stop) if own is None else own
-        _, theta = finish_product(
-            done.words, own, start, problem.labels, problem.loss, self.sums.scale, problem.weights
-        )
-        return theta
+        known = self._curvature_of(slice(start, start + len(own))) if problem.loss.grows else None
+        return finish_product(words, own, start, problem.labels, problem.loss, scale, problem.weights, known)
+
+    def _curvature_of(self, rows: slice) -> np.ndarray | None:
+        """Of one output, where these rows' derivatives in the table were taken; None before there are any."""
+        told, tells = self.survey.tables.second, self.problem.loss.second_from_derivative
+        if told is not None:
+            return np.ascontiguousarray(told[0, rows])
+        return tells(self.block.table[0, rows]) if tells is not None else None
 
     def _on_computed(self, event: Computed) -> list[Effect]:
         work = self.works.end(event.ticket)
@@ -399,15 +399,8 @@ class LinearParty:
     def _take_all(self) -> None:
         """All rows are refreshed from the newest table: step along the mean gradient, by the curvature there."""
         if self.options.method != "sgd":
-            self._follow_curvature(self.block.table)
+            self.stepper.follow_curvature()
             self.brake = 1.0
-
-    def _follow_curvature(self, derivatives: np.ndarray) -> None:
-        loss = self.problem.loss
-        if loss.second_from_derivative is not None and self.block.metric_kind != metrics.NONE:
-            second = loss.second_from_derivative(derivatives)
-            self.block.step_by_curvature(second, self.block.metric_kind)
-            self._move_constant(float(second.mean()))
 
     def _on_taken(self, sender: PartyName, body: survey.Taken) -> list[Effect]:
         return self._going_on(self.survey.note_taken(sender, body.survey))
@@ -462,7 +455,7 @@ class LinearParty:
             return self.alarm("peer-lost", f"too few parties are left to hide a share: {problem}")
         self.survey.enter_epoch()
         self.waiting = []
-        self._move_constant(self.problem.loss.curvature)
+        self.stepper.move_constant(np.full(self.problem.outputs, self.problem.loss.curvature))
         effects: list[Effect] = []
         self.measuring, self.measured = False, None
         if self.lifecycle.begun:
@@ -526,11 +519,7 @@ class LinearParty:
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = (
-        "measuring",
-        "round_trip_s",
-        "brake",
-    )
+    _PLAIN = ("measuring", "round_trip_s", "brake")
     _PARTS = ("roster", "block", "sums", "lifecycle", "works", "survey", "stepper", "lags", "judge")
 
     def snapshot(self) -> dict[str, Any]:
@@ -589,6 +578,7 @@ def build(
     active = tuple(name for name in names if name in labels_at)
     if len(names) < 2:
         raise BadJob(f"Vertical learning needs two parties or more; got {len(names)}.")
+    options.check_loss(problem)
     if not active:
         raise BadJob(f"Somebody must hold the labels: labels_at is {labels_at}, the parties are {', '.join(names)}.")
     built = []

@@ -8,7 +8,7 @@ import numpy as np
 from offbeat.errors import BadJob, OutOfRange
 from offbeat.learning import metric as metrics
 from offbeat.learning.blocks import Block
-from offbeat.learning.losses import DEBIASED_LOGISTIC, SQUARED
+from offbeat.learning.losses import DEBIASED_LOGISTIC, SQUARED, Loss
 from offbeat.learning.sparse import SparseBlock
 from offbeat.learning.steps import BLOCKS_A_PASS, Constants, default_batch, default_step
 from offbeat.party.masked_sum import SumOptions
@@ -63,11 +63,12 @@ class LinearOptions:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise BadJob(f"{name} must be at least 1, or left out to be chosen; got {getattr(self, name)}.")
 
-    def metric_for(self, block: Block) -> str:
+    def metric_for(self, block: Block, loss: Loss) -> str:
         """Narrow dense blocks step by all of their curvature, wide dense ones by its diagonal; sparse ones by the
-        diagonal if the user says so, otherwise plainly."""
+        diagonal if the user says so or the loss grows, otherwise plainly."""
         sparse = isinstance(block, SparseBlock)
-        if self.by_curvature is False or self.method == "sgd" or (self.by_curvature is None and sparse):
+        plain = self.by_curvature is None and sparse and not loss.grows
+        if self.by_curvature is False or self.method == "sgd" or plain:
             return metrics.NONE
         return metrics.DIAGONAL if sparse or block.width > metrics.WHOLE_WIDTH_MOST else metrics.WHOLE
 
@@ -90,6 +91,22 @@ class LinearOptions:
         batch = self.batch or default_batch(found, self.method, rows, trip_rows)
         batch = min(batch, rows)
         return self.step or default_step(self.method, found.smoothness, found.row_smoothness, batch, rows), batch
+
+    def check_loss(self, problem: Problem) -> None:
+        """Steps need a bound on the curvature, or the curvature itself and a way back."""
+        loss = problem.loss
+        if loss.grows and not problem.spanned:
+            raise BadJob(
+                f"The loss {loss.name} goes with the penalty l2 or none, so far; got {problem.penalty.name}. Its "
+                "curvature grows without bound, and whether steps went too far is known for these penalties alone."
+            )
+        if loss.grows and (self.method == "sgd" or self.by_curvature is False):
+            what = "stochastic gradients alone" if self.method == "sgd" else "by_curvature = false"
+            raise BadJob(
+                f"The loss {loss.name} needs steps by the curvature: that of counts and amounts grows without bound, "
+                f"and {what} would run away. Use a method with svrg or saga, such as vfb2-saga, and leave by_curvature "
+                "out."
+            )
 
     def check_labels(self, problem: Problem, limit: float, parties: int) -> None:
         """The products are to reach the labels: where those do not fit, no step size helps."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offbeat.learning import metric as metrics
 from offbeat.learning.steps import decayed, lag_factor
 
 if TYPE_CHECKING:
@@ -33,6 +34,33 @@ class Stepper:
         smoothness = self.party.lifecycle.smoothness
         if smoothness > 0.0 and self.party.options.leap and not self.decays:
             self.block.step_along_mean(1.0 / smoothness)
+
+    # -- the metric of the steps ---------------------------------------------------------------------------------
+
+    def choose_metric(self) -> None:
+        """Steps by the curvature where that can be known; the chair's constant has a metric of its own."""
+        problem = self.party.problem
+        kind = self.party.options.metric_for(self.block, problem.loss)
+        self.block.step_by_curvature(np.full((problem.outputs, problem.rows), problem.loss.curvature), kind)
+        self.move_constant(np.full(problem.outputs, problem.loss.curvature))
+
+    def move_constant(self, curvature: np.ndarray) -> None:
+        """By the mean curvature of each output, where steps have a metric."""
+        problem, by_curvature = self.party.problem, self.block.metric_kind != metrics.NONE
+        steep = 1.0 / np.maximum(curvature, 1e-12) if by_curvature else self.party.options.constant_metric
+        moves = problem.intercept and self.party.roster.is_chair
+        self.block.move_constant(np.full(problem.outputs, steep if moves else 0.0))
+
+    def follow_curvature(self) -> None:
+        """By the curvature that the chair told of all rows, or that their derivatives tell."""
+        second, tells = self.party.survey.tables.second, self.party.problem.loss.second_from_derivative
+        if second is None and tells is not None:
+            second = tells(self.block.table)
+        if second is not None and self.block.metric_kind != metrics.NONE:
+            self.block.step_by_curvature(second, self.block.metric_kind)
+            self.move_constant(second.mean(axis=1))
+
+    # -- the size of the steps -----------------------------------------------------------------------------------
 
     def eta(self, lag: int) -> float:
         """Products that are old need a shorter step, or the iterates oscillate; a step of the user's is kept."""

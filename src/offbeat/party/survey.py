@@ -94,9 +94,9 @@ class Leap(Message, frozen=True):
 class TablePart(Message, frozen=True):
     """The loss's derivatives of rows from `start` where the leap ended.
 
-    Reveals: one derivative per row to every party. For the logistic and the hinge losses its sign is the label, and
-    with the label it gives the row's product with the whole model away; for the squared loss at the zero start it is
-    the label itself, up to the mean.
+    Reveals: one derivative per row (for softmax one for each class) to every party. For the logistic and the hinge
+    losses its sign is the label, for softmax the one below zero is the label's, and with the label it gives the row's
+    product with the whole model away; for the squared loss at the zero start it is the label itself, up to the mean.
 
     With label_dp_epsilon: one derivative per row to every party. Its sign is the answer that was drawn at random for
     the label, the same one every time, not the label; with that answer it gives the row's product with the whole model
@@ -107,6 +107,20 @@ class TablePart(Message, frozen=True):
     survey: int
     start: int
     derivatives: np.ndarray
+
+
+class Curved(Message, frozen=True):
+    """How curved the loss is in rows from `start` where the leap ended: derivatives do not tell it where rows have
+    weights, or the loss is that of counts or amounts.
+
+    Reveals: one curvature per row (for softmax one for each class) to every party. With the derivative it gives a row's
+    weight away, and for counts the label and the expected count.
+    """
+
+    epoch: int
+    survey: int
+    start: int
+    second: np.ndarray
 
 
 class Taken(Message, frozen=True):
@@ -148,7 +162,7 @@ class Certified(Message, frozen=True):
         return self.gradient_norm if isnan(self.gap) else self.gap
 
 
-MESSAGES = (Mark, Products, Leap, TablePart, Taken, GoOn, Certified)
+MESSAGES = (Mark, Products, Leap, Curved, TablePart, Taken, GoOn, Certified)
 
 
 class FindLeap(msgspec.Struct, frozen=True, gc=False):
@@ -164,11 +178,14 @@ class Survey:
         self, *, roster: Roster, problem: Problem, block: Block, sums: MaskedSum, works: Works, leaps: bool
     ) -> None:
         self.roster, self.problem, self.block, self.sums, self.works = roster, problem, block, sums, works
-        most = moves_kept(problem.rows, problem.outputs) if leaps and problem.spanned else 1
+        spans = (leaps or problem.loss.grows) and problem.spanned
+        most = moves_kept(problem.rows, problem.outputs) if spans else 1
         self.moves = Moves(most)
         noise = len(roster.everybody) ** 0.5 / sums.scale
         self.pilot = Pilot(problem, most, leaps=leaps, noise=noise)
         self.tables = Tables(block, problem.outputs, works)
+        self.tells_curvature = problem.tells_curvature  # the chair
+        self.spread = 1.0  # the chair: how much more curved the most curved row is than rows are on average, at first
         self.starts_at_zero = False  # whether no block moves before the first survey is complete
         self.is_stepping: Callable[[], bool] = lambda: False
         self.step_along_mean: Callable[[], None] = lambda: None
@@ -271,6 +288,7 @@ class Survey:
     def _take_point(self) -> None:
         """Freeze the block and take its shares of all rows. Where steps were so long that these do not fit into fixed
         point, the block is back where the last leap ended, and that is frozen: before anybody has seen anything."""
+        self._centre_outputs()
         self.frozen = self.block.weights()
         if self.current == 1 and self.starts_at_zero:
             return
@@ -278,6 +296,13 @@ class Survey:
         if not bool((np.abs(self.shares) < self.sums.limit).all()) and self.go_back():
             self.frozen = self.block.weights()
             self.shares = self.block.share(0, self.problem.rows, self.frozen)
+
+    def _centre_outputs(self) -> None:
+        """Weights that are the same for all classes change no probability, and their penalty alone would have to take
+        them away again, slowly: the block drops them."""
+        if self.problem.outputs > 1 and self.problem.spanned:
+            weights = self.block.weights()
+            self.block.set_weights(weights - weights.mean(axis=0))
 
     def shares_of(self, start: int, stop: int) -> np.ndarray:
         """This party's shares of these rows at the frozen point, output by output."""
@@ -367,9 +392,10 @@ class Survey:
         self.losses = {survey: loss for survey, loss in self.losses.items() if survey == self.certifying}
         self.losses[self.current] = best.loss
         effects: list[Effect] = [Broadcast(self.roster.peers, leap), Observe("leap", [self.current, best.objective])]
-        self._land(best.coefficients, best.constant, self.pilot.pace)
+        self._land(best.coefficients, best.constants, self.pilot.pace)
         takers = tuple(name for name in self.roster.peers if self.takes_table(name))
         derivatives = best.derivatives.reshape(self.problem.outputs, -1)
+        effects += self._tell_curvature(best.products, takers) if self.tells_curvature else []
         for start, stop in self.chunks.items():
             part = derivatives[:, start:stop].ravel()
             effects.append(Broadcast(takers, TablePart(self.roster.epoch, self.current, start, part)))
@@ -379,18 +405,39 @@ class Survey:
             effects += self.sums.ask(masked_sum.CERTIFICATE, self.current, 0, words, words, self.block.version)
         return effects
 
+    def _tell_curvature(self, products: np.ndarray, takers: tuple[PartyName, ...]) -> list[Effect]:
+        """The chair: the curvature where the leap ended, to those who get the table and to its own."""
+        second = self.problem.second(products.reshape(self.problem.outputs, -1))
+        if not self.history:
+            self.spread = float(second.max() / max(second.mean(), 1e-300))
+        effects: list[Effect] = []
+        for start, stop in self.chunks.items():
+            part = second[:, start:stop].ravel()
+            effects.append(Broadcast(takers, Curved(self.roster.epoch, self.current, start, part)))
+            self.tables.take_second(start, part)
+        return effects
+
+    def on_curved(self, sender: PartyName, body: Curved) -> list[Effect]:
+        known = body.survey == self.current and self.frozen is None and body.start in self.chunks
+        known = known and self.takes_table(self.roster.me)
+        expect(sender == self.roster.chair and known, sender, f"curvatures from row {body.start}")
+        count = self.problem.outputs * (self.chunks[body.start] - body.start)
+        expect_array(sender, "the curvatures from row", body.second, count, number=body.start)
+        self.tables.take_second(body.start, body.second)
+        return []
+
     def on_leap(self, sender: PartyName, body: Leap) -> list[Effect]:
         expect(sender == self.roster.chair and body.survey == self.current, sender, f"a leap of survey {body.survey}")
         expect(self.frozen is not None and body.pace > 0, sender, "a second leap")
         count = len(self.moves.moves) + 1 if self.moves.point is not None else 0
         expect_array(sender, "the coefficients of a leap", body.coefficients, count)
         expect(bool(np.isfinite(body.coefficients).all()), sender, "coefficients that are not finite")
-        self._land(body.coefficients, 0.0, body.pace)
+        self._land(body.coefficients, np.zeros(self.problem.outputs), body.pace)
         return []
 
-    def _land(self, coefficients: np.ndarray, constant: float, pace: float) -> None:
+    def _land(self, coefficients: np.ndarray, constants: np.ndarray, pace: float) -> None:
         assert self.frozen is not None
-        leap = self.moves.land(self.frozen, coefficients, np.full(self.problem.outputs, constant))
+        leap = self.moves.land(self.frozen, coefficients, constants)
         self.block.add_to_weights(leap)
         point = self.frozen + leap
         self.frozen, self.pace = None, pace
@@ -421,7 +468,7 @@ class Survey:
         if self.tables.working or table is None:
             return []
         if self.certifying == table.survey:
-            self.scalars[table.survey] = self._scalars_at(table.point, self._gradient_at(table))
+            self.scalars[table.survey] = self.problem.certificate_terms(table.point, self._gradient_at(table))
             held, self.held = self.held, None
             return self.answer_scalars(self.roster.chair, held) if held is not None else []
         if self.roster.is_chair:
@@ -469,14 +516,6 @@ class Survey:
         expect(ask.first == 0 and ask.count == WORDS_EACH * len(values), asker, f"a question for {ask.count} words")
         return self.sums.answer_scalars(asker, ask, widen(values, self.sums.scale), self.block.version)
 
-    def _scalars_at(self, point: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Slack, squared gradient and penalty of this block."""
-        penalty, strength = self.problem.penalty, self.problem.strength
-        weights, mean = point[:, :-1].ravel(), gradient[:, :-1].ravel()
-        slope = penalty.slope(weights, mean, strength)
-        slack = penalty.slack(weights, mean, strength)
-        return np.array([0.0 if isnan(slack) else slack, float(slope @ slope), penalty.value(weights)])
-
     def certify(self) -> tuple[list[Effect], Certified] | None:
         """The chair: the certificate, once the others' numbers and its own gradient are here."""
         survey = self.certifying
@@ -520,17 +559,7 @@ class Survey:
 
     # -- going on later -------------------------------------------------------------------------------------------
 
-    _PLAIN = (
-        "current",
-        "best",
-        "pace",
-        "marked",
-        "at_once",
-        "open",
-        "certifying",
-        "finding",
-        "starts_at_zero",
-    )
+    _PLAIN = ("current", "best", "pace", "marked", "at_once", "open", "certifying", "finding", "starts_at_zero")
     _SETS = ("asked", "missing", "taken")
     _ARRAYS = ("frozen", "shares", "products", "inner", "others")
 

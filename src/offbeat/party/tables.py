@@ -34,17 +34,20 @@ class Table:
         self.survey, self.point = survey, point
         self.derivatives = np.zeros((outputs, rows))
         self.arrived: set[int] = set()
+        self.second: Floats | None = None  # the curvature of each row there, where the chair tells it
 
     def plain(self) -> list[Any]:
-        return [self.survey, self.point, self.derivatives.copy(), sorted(self.arrived)]
+        told = [] if self.second is None else [self.second.copy()]
+        return [self.survey, self.point, self.derivatives.copy(), sorted(self.arrived), *told]
 
     @classmethod
     def from_plain(cls, plain: list[Any] | None) -> "Table | None":
         if plain is None:
             return None
-        survey, point, derivatives, arrived = plain
+        survey, point, derivatives, arrived, *told = plain
         table = cls(survey, point, *derivatives.shape)
         table.derivatives, table.arrived = derivatives, set(arrived)
+        table.second = told[0] if told else None
         return table
 
 
@@ -62,6 +65,15 @@ class Tables:
         self.left: set[int] = set()  # chunks of it that the block has not got
         self.under_way: Refresh | None = None
         self.refreshed = False  # since the last step along the mean gradient
+        self.second: Floats | None = None  # the curvature of each row where its derivative was taken, as it was told
+
+    def take_second(self, start: int, second: Floats) -> None:
+        """The curvature of one chunk has arrived, ahead of its derivatives."""
+        table = self.newest
+        assert table is not None
+        if table.second is None:
+            table.second = np.ones_like(table.derivatives)
+        table.second[:, start : self.chunks[start]] = second.reshape(self.outputs, -1)
 
     def expect(self, survey: int, point: Floats) -> None:
         """A leap has ended at this point: its table is on its way."""
@@ -100,10 +112,13 @@ class Tables:
         self.under_way = None
         table, start = self.newest, work.start
         assert table is not None and table.survey == work.survey
-        part = table.derivatives[:, start : self.chunks[start]]
-        self.block.refresh(start, self.chunks[start], np.ascontiguousarray(part).ravel())
+        stop = self.chunks[start]
+        self.block.refresh(start, stop, np.ascontiguousarray(table.derivatives[:, start:stop]).ravel())
         self.left.discard(start)
         self.refreshed = True
+        if table.second is not None:
+            self.second = table.second.copy() if self.second is None else self.second
+            self.second[:, start:stop] = table.second[:, start:stop]
         return True
 
     def snapshot(self) -> dict[str, Any]:
@@ -113,9 +128,11 @@ class Tables:
             "left": sorted(self.left),
             "under_way": [work.survey, work.start] if work is not None else None,
             "refreshed": self.refreshed,
+            **({} if self.second is None else {"second": self.second.copy()}),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.newest = Table.from_plain(state["newest"])
         self.left, self.refreshed = set(state["left"]), state["refreshed"]
         self.under_way = Refresh(*state["under_way"]) if state["under_way"] is not None else None
+        self.second = state.get("second")

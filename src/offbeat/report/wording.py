@@ -12,6 +12,8 @@ _METRICS = {
     "test_auc": "Test AUC",
     "test_accuracy": "Test accuracy",
     "test_accuracy_averaged": "Test accuracy, averaged model",
+    "test_log_loss": "Test log loss",
+    "test_deviance": "Test mean deviance",
     "test_rmse": "Test RMSE",
     "train_auc": "Training AUC",
     "train_accuracy": "Training accuracy",

@@ -28,7 +28,7 @@ from offbeat.families.networks import networks_of
 from offbeat.jobs.methods import family_named
 from offbeat.jobs.vertical import SERVER, Job
 from offbeat.learning.embeddings import Embedding, Head, Weights
-from offbeat.learning.scores import probabilities
+from offbeat.learning.scores import class_probabilities, log_link, probabilities
 from offbeat.metrics.record import RunRecord
 from offbeat.names import did_you_mean
 from offbeat.run.experiment import Result
@@ -51,7 +51,8 @@ class TrainedModel:
     # -- what it says of rows
 
     def decision_function(self, rows: Mapping[str, Any]) -> Floats:
-        """The product of every row with a linear model; above 0 is for the second of two classes."""
+        """The product of every row with a linear model; above 0 is for the second of two classes. Of several classes,
+        one product for each."""
         return self.scores(self.tables(rows))
 
     def predict_proba(self, rows: Mapping[str, Any]) -> Floats:
@@ -63,18 +64,18 @@ class TrainedModel:
         return self.answers(self.scores(self.tables(rows)))
 
     def scores(self, tables: Mapping[str, Table]) -> Array:
-        """One number a row; of VAFL with several classes, their probabilities."""
+        """One number a row; one for each of several classes, which are probabilities in VAFL."""
         blocks = scale_party_rows({name: self._block(name, table) for name, table in tables.items()}, self._rows)
         if self.job.embeds:
             return self._embedded(blocks)
-        total = np.zeros(next(iter(blocks.values())).shape[0])
+        total: Floats = np.zeros(1)
         for name, block in blocks.items():
-            total += np.asarray(block @ self.parts[name].arrays["weights"])
+            total = total + np.asarray(block @ self.parts[name].arrays["weights"].T)
         return total + self.intercept + self.offset
 
     def answers(self, scores: Array) -> Array:
         if self.classes is None:
-            return scores
+            return log_link(scores) if self.job.loss in ("poisson", "gamma") else scores
         classes = np.asarray(self.classes)
         chosen = scores >= 0 if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(classes[chosen.astype(np.intp)])
@@ -83,14 +84,15 @@ class TrainedModel:
         if self.classes is None:
             raise BadData("This model predicts numbers; there are no classes to have probabilities. Use predict.")
         if scores.ndim == 2:
-            return scores
+            return scores if self.job.embeds else class_probabilities(scores)
         positive = probabilities(scores, self.job.loss)
         return np.column_stack([1.0 - positive, positive])
 
     @property
-    def intercept(self) -> float:
-        found = [float(p.arrays["intercept"][0]) for p in self.parts.values() if "intercept" in p.arrays]
-        return sum(found)
+    def intercept(self) -> float | Floats:
+        """One number, or one for each of several classes."""
+        found = np.array(sum(part.arrays["intercept"] for part in self.parts.values() if "intercept" in part.arrays))
+        return found if found.size > 1 else float(found.sum())
 
     # -- rows as each party prepares them
 

@@ -32,8 +32,9 @@ def linear_checkers(method: str, problem: SmallProblem, options: LinearOptions, 
     """All of them, set up for this method, problem and options. `ends`: the run is expected to end by itself."""
     kind = method_named(method)
     hidden = ("ShareGiven", "PartialGiven") if options.sums.scheme != "tree" else ()
+    signs = not kind.labels_everywhere and not problem.loss.grows  # ones and minus ones are labels, not coefficients
     watching: list[Checker] = [
-        NothingRawLeaves(_secrets(problem), weights=weights, masked=hidden, labels_secret=not kind.labels_everywhere),
+        NothingRawLeaves(_secrets(problem), weights=_of_columns, masked=hidden, labels_secret=signs),
         MasksUsedOnce(),
         AppliedOnce(_version, _updates),
         WithinBounds(_sizes),
@@ -48,6 +49,12 @@ def _secrets(problem: SmallProblem) -> dict[str, np.ndarray]:
     X = problem.dense()
     features = {f"the features of {name}": X[:, columns] for name, columns in problem.columns.items()}
     return features | {"the labels": problem.y}
+
+
+def _of_columns(party: Party) -> np.ndarray:
+    """A party's weights without its constants: those are the product of a row without values, and with several outputs
+    there are as many as count as telling."""
+    return weights(party).reshape(_linear(party).problem.outputs, -1)[:, :-1].ravel()
 
 
 def _updates(party: Party, event: Event, effects: Sequence[Effect]) -> Iterable[Any]:

@@ -32,12 +32,15 @@ from offbeat.testing.algorithm_checks import LastParties
 from offbeat.testing.embedding_cases import run_embedding_case
 from offbeat.testing.linear_checkers import linear_checkers
 from offbeat.testing.small_problem import (
+    MODELS,
     SmallProblem,
     build_parties,
+    draw_model,
     draw_options,
     draw_problem,
     lanes_of,
     method_named,
+    methods_for,
     rebuilder,
     target_of,
     weights_of,
@@ -60,9 +63,11 @@ class Case:
     seed: int
     profile: str
     method: str
+    model: str = ""  # one of MODELS; empty: two classes, or a number, as the seed draws it
 
     def __str__(self) -> str:
-        return f"make replay SEED={self.seed} PROFILE={self.profile} METHOD={self.method}"
+        model = f" MODEL={self.model}" if self.model else ""
+        return f"make replay SEED={self.seed} PROFILE={self.profile} METHOD={self.method}{model}"
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,11 @@ def run_case(case: Case) -> Result:
 
 
 def _run(case: Case) -> Result:
-    kind, problem = method_named(case.method), draw_problem(case.seed)
+    kind = method_named(case.method)
+    problem = draw_model(case.seed, case.model) if case.model else draw_problem(case.seed)
     options = draw_options(case.seed, kind.direction, target=target_of(kind))
+    if problem.loss.grows:
+        options = replace(options, by_curvature=options.by_curvature or None)
     may_lose = not kind.synchronous and len(problem.names) > 3
     if may_lose and (case.seed % 3 == 0 or case.profile == "suspicion"):
         options = replace(options, on_loss="continue")  # one may be lost, and enough are left to hide a share
@@ -141,7 +149,8 @@ def _judge(problem: SmallProblem, parties: Sequence[Party], outcome: Outcome) ->
     looks = [value for _, _, name, value in outcome.observations if name == "certificate"]
     epoch = next(iter(rosters.values())).epoch  # who was thought lost may certify an older one later
     best = min(value["objective"] for value in looks if value["snapshot"] // EPOCH_STRIDE == epoch)
-    nothing = {name: np.zeros(len(columns) + 1) for name, columns in problem.columns.items()}
+    outputs = problem.loss.outputs
+    nothing = {name: np.zeros(outputs * (len(columns) + 1)) for name, columns in problem.columns.items()}
     kept = problem.objective(problem.pooled(nothing | weights_of(ended)))
     if not abs(kept - best) <= KEPT_WITHIN * max(1.0, abs(kept)):
         return f"the model that was kept has objective {kept!r}, the best certified one {best!r}"
@@ -151,11 +160,11 @@ def _judge(problem: SmallProblem, parties: Sequence[Party], outcome: Outcome) ->
 # -- many ------------------------------------------------------------------------------------------------------------
 
 
-def cases(seeds: Sequence[int], profiles: Sequence[str], methods: Sequence[str]) -> Iterator[Case]:
+def cases(seeds: Sequence[int], profiles: Sequence[str], methods: Sequence[str], model: str = "") -> Iterator[Case]:
     """Every seed under every profile; the methods take turns over the seeds, from another one in each profile."""
     for at, name in enumerate(profiles):
         for seed in seeds:
-            yield Case(seed, name, methods[(seed + at) % len(methods)])
+            yield Case(seed, name, methods[(seed + at) % len(methods)], model)
 
 
 def table(results: Sequence[Result], profiles: Sequence[str]) -> str:
@@ -174,12 +183,13 @@ def table(results: Sequence[Result], profiles: Sequence[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     profiles = [asked.profile] if asked.profile else list(PROFILES)
-    methods = [asked.method] if asked.method else [*LINEAR, *VARIANTS]
+    every = methods_for(asked.model) if asked.model else [*LINEAR, *VARIANTS]
+    methods = [asked.method] if asked.method else every
     seeds = [asked.seed] if asked.seed is not None else list(range(asked.seeds))
     if asked.seed is not None and not asked.method:
-        wanted = [Case(asked.seed, name, method) for name in profiles for method in methods]
+        wanted = [Case(asked.seed, name, method, asked.model) for name in profiles for method in methods]
     else:
-        wanted = list(cases(seeds, profiles, methods))
+        wanted = list(cases(seeds, profiles, methods, asked.model))
     began = time.monotonic()
     results = _run_all(wanted)
     print(table(results, profiles))
@@ -202,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from 0 up (200)")
     parser.add_argument("--seed", type=int, help="this seed alone")
     parser.add_argument("--profile", choices=PROFILES, help="this fault profile alone")
+    parser.add_argument("--model", choices=MODELS, default="", help="this model, with a linear method")
     parser.add_argument("--method", choices=[*sorted(LINEAR), *VARIANTS], help="this method alone")
     return parser
 

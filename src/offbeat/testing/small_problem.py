@@ -15,8 +15,8 @@ from offbeat.algorithms.methods import LINEAR, LinearMethod
 from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning.blocks import Block, make_block, with_means
-from offbeat.learning.losses import LOGISTIC, SQUARED, Loss
-from offbeat.learning.penalties import L2, Penalty
+from offbeat.learning.losses import GAMMA, LOGISTIC, POISSON, SQUARED, Loss, softmax, weighted
+from offbeat.learning.penalties import L2, Penalty, elastic_net
 from offbeat.party.contract import Party, PartyName
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import SumOptions
@@ -41,6 +41,7 @@ class SmallProblem:
     penalty: Penalty = L2
     labels_at: tuple[PartyName, ...] = field(default=())
     intercept: bool = False
+    weights: np.ndarray = field(default_factory=lambda: np.empty(0))  # of the rows, with a mean of 1; empty: all 1
 
     @property
     def names(self) -> tuple[PartyName, ...]:
@@ -48,26 +49,28 @@ class SmallProblem:
 
     def block(self, name: PartyName, method: str = "svrg") -> Block:
         terms: dict[str, Any] = {"penalty": self.penalty, "strength": self.strength, "intercept": self.intercept}
-        return make_block(self.X[:, self.columns[name]], method=method, **terms)
+        return make_block(self.X[:, self.columns[name]], method=method, outputs=self.loss.outputs, **terms)
 
     def problem(self) -> Problem:
         terms = (self.loss, self.penalty, self.strength)
-        return Problem(self.X.shape[0], *terms, self.y, intercept=self.intercept)
+        return Problem(self.X.shape[0], *terms, self.y, intercept=self.intercept, weights=self.weights)
 
     def blocks(self, method: str = "svrg") -> dict[PartyName, Block]:
         return {name: self.block(name, method) for name in self.names}
 
     def pooled(self, models: dict[PartyName, np.ndarray]) -> np.ndarray:
-        """The parties' models as one vector over the pooled columns and, last, the constant."""
-        whole = np.zeros(self.X.shape[1] + 1)
+        """The parties' models as one vector over the pooled columns and, last, the constant; output by output."""
+        whole = np.zeros((self.loss.outputs, self.X.shape[1] + 1))
         for name, columns in self.columns.items():
-            whole[columns] = models[name][:-1]
-            whole[-1] += models[name][-1]
-        return whole
+            model = models[name].reshape(self.loss.outputs, -1)
+            whole[:, columns] = model[:, :-1]
+            whole[:, -1] += model[:, -1]
+        return whole.ravel()
 
     def objective(self, w: np.ndarray) -> float:
         """Of weights over the pooled columns and, last, the constant."""
-        return central.objective(self.with_ones(), self.y, w, self.loss, self.penalty, self.strength, free=1)
+        loss = weighted(self.loss, self.weights)
+        return central.objective(self.with_ones(), self.y, w, loss, self.penalty, self.strength, free=1)
 
     def with_ones(self) -> np.ndarray:
         """The pooled columns and, last, a column of ones."""
@@ -107,6 +110,60 @@ def draw_problem(
     labels_at = tuple(names[: int(rng.integers(1, count))])
     constant = bool(rng.random() < 0.5) if intercept is None else intercept
     return SmallProblem(data, y, loss, strength, columns, labels_at=labels_at, intercept=constant)
+
+
+def draw_model(seed: int, model: str) -> SmallProblem:
+    """The same with another model than two classes or a plain number: one of MODELS."""
+    problem, rng = draw_problem(seed, loss=LOGISTIC), stream(seed, model)
+    return MODELS[model](problem, rng)
+
+
+def _softmax_problem(problem: SmallProblem, rng: np.random.Generator) -> SmallProblem:
+    classes = int(rng.integers(3, 6))
+    scores = problem.dense() @ (3.0 * rng.standard_normal((problem.X.shape[1], classes)))
+    y = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1).astype(np.float64)
+    return replace(problem, y=y, loss=softmax(classes))
+
+
+def _weighted_problem(problem: SmallProblem, rng: np.random.Generator) -> SmallProblem:
+    """Some rows count for nothing, some for ten times as much as others."""
+    weights = rng.choice([0.0, 0.3, 1.0, 3.0], len(problem.y))
+    return replace(problem, weights=weights / weights.mean())
+
+
+def _rate_of(problem: SmallProblem, rng: np.random.Generator) -> np.ndarray:
+    scores: np.ndarray = problem.dense() @ (1.5 * rng.standard_normal(problem.X.shape[1])) + rng.uniform(-2.0, 4.0)
+    return np.asarray(np.exp(scores))
+
+
+def _poisson_problem(problem: SmallProblem, rng: np.random.Generator) -> SmallProblem:
+    """Counts over exposures of different length: rates, weighted by exposure."""
+    exposure = rng.uniform(0.2, 2.0, len(problem.y))
+    y = rng.poisson(exposure * _rate_of(problem, rng)) / exposure
+    y[0] = max(y[0], 1.0)
+    return replace(problem, y=y, loss=POISSON, weights=exposure / exposure.mean())
+
+
+def _gamma_problem(problem: SmallProblem, rng: np.random.Generator) -> SmallProblem:
+    return replace(problem, y=_rate_of(problem, rng) * rng.gamma(2.0, 0.5, len(problem.y)) + 1e-3, loss=GAMMA)
+
+
+def _elastic_problem(problem: SmallProblem, rng: np.random.Generator) -> SmallProblem:
+    return replace(problem, penalty=elastic_net(float(rng.uniform(0.1, 0.9))), weights=np.empty(0))
+
+
+MODELS: dict[str, Callable[[SmallProblem, np.random.Generator], SmallProblem]] = {
+    "softmax": _softmax_problem,
+    "weighted": _weighted_problem,
+    "poisson": _poisson_problem,
+    "gamma": _gamma_problem,
+    "elastic-net": _elastic_problem,
+}
+
+
+def methods_for(model: str) -> list[str]:
+    """The linear methods that know this model: stochastic gradients alone are none for a loss that grows."""
+    return [name for name, method in LINEAR.items() if model not in ("poisson", "gamma") or method.direction != "sgd"]
 
 
 def draw_options(seed: int, direction: str, **changes: Any) -> LinearOptions:
@@ -178,7 +235,7 @@ def weights_of(parties: Sequence[Party]) -> dict[PartyName, np.ndarray]:
 
 
 def weights(party: Party) -> np.ndarray:
-    """A party's part of the model: for each of its columns, as they are, and the constant last."""
+    """A party's part of the model: for each of its columns, as they are, and the constant last; output by output."""
     block: Block = party.block  # type: ignore[attr-defined]
-    found: np.ndarray = with_means(block.means, block.weights())[0]
+    found: np.ndarray = with_means(block.means, block.weights()).ravel()
     return found

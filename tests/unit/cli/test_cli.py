@@ -197,7 +197,7 @@ def test_ctrl_c_keeps_what_was_computed(job, tmp_path, monkeypatch):
         (["party.shop.id=custmer"], 2, "no id column 'custmer'. Did you mean 'customer'"),
         (["party.bank.label=defalt"], 2, "Did you mean 'default'"),
         (["party.shop.columns=['visit']"], 2, "Did you mean 'visits'"),
-        (["party.bank.label=age"], 2, "exactly two classes"),
+        (["party.bank.label=age"], 2, "Classification needs classes"),
         (["algorithm=afsvrg-vp", "labels_at=['bank']"], 2, "gives the labels to every party"),
         (["algorithm=vfb2-svrg", "labels_at=['banc']"], 2, "Did you mean 'bank'"),
         (["algorithm=vfb2-svrg", "labels_at=['shop']"], 2, "which brings no labels"),

@@ -110,7 +110,17 @@ def test_arrays_sparse_matrices_and_frames_together() -> None:
 BAD_ARRAYS = {
     "row counts": (({"a": np.ones((3, 1)), "b": np.ones((4, 1))}, [0, 1, 1]), {}, "a: 3, b: 4, y: 3"),
     "one class": (({"a": np.eye(3)}, [1, 1, 1]), {}, r"exactly two classes; y has 1: 1 \(3 rows\)"),
-    "three classes": (({"a": np.eye(3)}, ["u", "v", "w"]), {}, r"has 3: 'u' \(1 rows\), 'v'"),
+    "a number": (({"a": np.eye(3)}, [1.5, 2.0, 7.0]), {}, r"has 3 different values, with digits.*1.5 \(1 rows\), 2 "),
+    "many numbers": (
+        ({"a": np.eye(101)}, np.arange(101)),
+        {},
+        r"101 different values, more than 100: 0 \(1 rows\)",
+    ),
+    "a class of test rows": (
+        ({"a": np.eye(5)}, ["u", "v", "w", "u", "v"]),
+        {"test_mask": np.arange(5) == 2},
+        r"lack one of the 3 classes of y: 'w', with 1 row\(s\) in all, is in the test rows only",
+    ),
     "nan": (({"a": np.array([[1.0], [np.nan]])}, [0, 1]), {}, r"party 'a', column 'x0', row 2: .*empty cell"),
     "label nan": (({"a": np.eye(2)}, [0, np.nan]), {}, "row 2"),
     "no parties": (({}, [0, 1]), {}, "No party"),

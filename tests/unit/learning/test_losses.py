@@ -101,13 +101,6 @@ def test_the_second_derivative_from_the_first():
     assert [loss.name for loss in ALL if loss.second_from_derivative is not None] == ["logistic"]
 
 
-@pytest.mark.parametrize("loss", ALL, ids=lambda loss: loss.name)
-def test_a_loss_flattens_where_its_curvature_falls(loss):
-    y = np.ones(2)
-    falls = loss.second(np.array([0.0, 5.0]), y)
-    assert loss.flattens == bool(0.0 < falls[1] < falls[0])
-
-
 def test_logistic_derivative_is_never_saturated_within_36():
     z = np.linspace(-36.0, 36.0, 2001)
     for label in (-1.0, 1.0):

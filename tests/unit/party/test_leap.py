@@ -51,7 +51,7 @@ class Flight:
         spans = [moves.directions(point) for moves, point in zip(self.moves, points, strict=True)]
         best = self.pilot.find(self.products(points), inner)
         for at, (moves, point) in enumerate(zip(self.moves, points, strict=True)):
-            constant = np.full(1, best.constant if at == 0 else 0.0)
+            constant = np.full(1, best.constants[0] if at == 0 else 0.0)
             self.blocks[at] = point + moves.land(point, best.coefficients, constant)
         return points, spans, best
 
@@ -153,7 +153,7 @@ def test_where_nothing_leaps_the_blocks_stay_and_the_chair_knows_the_objective()
         for _ in range(3):
             flight.step()
             points, _, best = flight.leap()
-            assert not best.coefficients.any() and best.constant == 0.0
+            assert not best.coefficients.any() and best.constants[0] == 0.0
             assert all(np.array_equal(p, block) for p, block in zip(points, flight.blocks, strict=True))
             assert best.loss == pytest.approx(
                 float(np.mean(LOGISTIC.value(flight.products(points), flight.problem.labels))), rel=1e-12
