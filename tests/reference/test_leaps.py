@@ -73,7 +73,7 @@ class Pooled:
             self.w = self.w - self.metric @ (self.mean + self.penalty_slope()) / self.chosen.smoothness
         best, moves = self.find()
         self.w = self.point + sum((a * move for a, move in zip(best.coefficients, moves, strict=True)), 0.0 * self.w)
-        self.w[-1] += best.constant
+        self.w[-1] += best.constants[0]
         self.table = self.problem.loss.derivative(self.X @ self.w, self.problem.y)
         self.mean = self.X.T @ self.table / len(self.X)
         if self.problem.loss is LOGISTIC:
@@ -92,7 +92,7 @@ class Pooled:
             here, self.pace_most = search.value(np.zeros(len(moves) + 1)), 1.05 * self.pace_most
             if not here <= self.objective * (1.0 + 1e-12):
                 self.pace_most, self.pace = 0.7 * self.pace, max(self.pace / 2.0, 2.0**-10)
-                landing = np.concatenate((self.last.coefficients, [-1.0, self.last.constant]))
+                landing = np.concatenate((self.last.coefficients, [-1.0, self.last.constants[0]]))
                 start = landing if search.value(landing) < here else None
             else:
                 self.pace = max(self.pace, min(1.5 * self.pace, self.pace_most))
@@ -100,7 +100,7 @@ class Pooled:
         self.point, self.products, self.objective = self.w, products, best.objective
         self.moves, self.along = moves[-self.kept :], along[-self.kept :]
         self.last = replace(best, coefficients=best.coefficients[-self.kept :])
-        assert problem.intercept or best.constant == 0.0
+        assert problem.intercept or best.constants[0] == 0.0
         return best, moves
 
     def search(self, products, along, moves):
