@@ -70,7 +70,11 @@ class SmallProblem:
     def objective(self, w: np.ndarray) -> float:
         """Of weights over the pooled columns and, last, the constant."""
         loss = weighted(self.loss, self.weights)
-        return central.objective(self.with_ones(), self.y, w, loss, self.penalty, self.strength, free=1)
+        X = scipy.sparse.csr_matrix(self.X) if scipy.sparse.issparse(self.X) else np.asarray(self.X)
+        stack = scipy.sparse.hstack if scipy.sparse.issparse(X) else np.hstack
+        return central.objective(
+            stack([X, np.ones((len(self.y), 1))]), self.y, w, loss, self.penalty, self.strength, free=1
+        )
 
     def with_ones(self) -> np.ndarray:
         """The pooled columns and, last, a column of ones."""
