@@ -70,11 +70,9 @@ class SmallProblem:
     def objective(self, w: np.ndarray) -> float:
         """Of weights over the pooled columns and, last, the constant."""
         loss = weighted(self.loss, self.weights)
-        X = scipy.sparse.csr_matrix(self.X) if scipy.sparse.issparse(self.X) else np.asarray(self.X)
-        stack = scipy.sparse.hstack if scipy.sparse.issparse(X) else np.hstack
-        return central.objective(
-            stack([X, np.ones((len(self.y), 1))]), self.y, w, loss, self.penalty, self.strength, free=1
-        )
+        ones: Any = np.ones((len(self.y), 1))
+        stack: Any = scipy.sparse.hstack if scipy.sparse.issparse(self.X) else np.hstack
+        return central.objective(stack([self.X, ones]), self.y, w, loss, self.penalty, self.strength, free=1)
 
     def with_ones(self) -> np.ndarray:
         """The pooled columns and, last, a column of ones."""
