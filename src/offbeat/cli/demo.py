@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from offbeat.report.html import Markup
     from offbeat.run.observer import Watch
 
-HEAD = ("method", "target", "async", "sync", "speed-up", "none slow", "test AUC", "within")
+HEAD = ("method", "target", "async", "sync", "speed-up", "none slow", "AUC", "within")
 WITHIN = (
-    "within: the distance to the best possible objective that is left at most, computed by the parties without pooling "
-    "anything."
+    "AUC: of the asynchronous model, on the test rows. within: the distance to the best possible objective that is "
+    "left at most, computed by the parties without pooling anything."
 )
-NONE_SLOW = "none slow: the same ratio when nobody is slow; below 1, asynchrony costs something."
+NONE_SLOW = "none slow: the same ratio when nobody is slow: then the asynchronous run does what rounds do."
 ONE_SEED = "One seed: differences below some 15 % (with plain stochastic gradients, 40 %) mean nothing."
 
 
@@ -79,9 +79,8 @@ def _tell(done: "Demo", page: Path) -> None:
     console.print(_table(done))
     say(
         f"\n{WITHIN}\n{NONE_SLOW}\n"
-        "Each party has two lanes, one for its background surveys; answering peers is free, as in the published "
-        "experiments. Which party is slow matters as much as how slow it is: where its columns cannot be made up for "
-        "by the others', the gain is smaller, or a loss."
+        "Answering peers is free, as in the published experiments. Which party is slow matters as much as how slow it "
+        "is: where its columns cannot be made up for by the others', the gain is smaller."
     )
     say(ONE_SEED)
     say(f"Digest {done.digest}\nThe comparison, for browsers: {page}")

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import count, islice
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -242,9 +243,10 @@ def bare_update_s(setting: Setting, batch: int) -> float:
     keys = [bytes([i]) * 16 for i in range(len(blocks) - 2)]
     nets = [NetMask(keys, (), batch) for _ in blocks[1:]]
     schedule, labels, scale, times = Schedule(setting.rows, batch, 0), setting.y_train, 2.0**40, 1000
+    numbers = count()  # no mask is given twice
 
     def work() -> None:
-        for number in range(times):
+        for number in islice(numbers, times):
             start, stop = schedule.block(number)
             words = np.zeros(stop - start, np.uint64)
             for block, net in zip(blocks[1:], nets, strict=True):
