@@ -98,9 +98,8 @@ def kill_round(folder: Path, seed: int, kills: int) -> int:
 
 
 def test_killed_parties_come_back_and_the_run_ends_with_its_certificate(tmp_path: Path) -> None:
-    """Fourteen kills over two runs."""
-    killed = sum(kill_round(tmp_path / str(seed), seed, kills=7) for seed in range(2))
-    assert killed >= 10, f"only {killed} kills hit a running party"
+    killed = kill_round(tmp_path, 0, kills=7)
+    assert killed >= 5, f"only {killed} kills hit a running party"
 
 
 @pytest.mark.slow

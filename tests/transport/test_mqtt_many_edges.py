@@ -127,7 +127,8 @@ class Site:
         return json.loads((self.folder / f"{self.name}.{self.starts}.json").read_text())
 
 
-@pytest.mark.parametrize("edges", [6, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("edges", [6, 20])
 def test_edge_processes_survive_a_broker_restart_and_two_kills(tmp_path, capsys, edges):
     need_mosquitto()
     data, updates = pictures(edges), UPDATES_EACH * edges

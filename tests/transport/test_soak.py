@@ -69,6 +69,7 @@ def _resident_mb(pid: int) -> float:
     return float(line.split()[1]) / 1024
 
 
+@pytest.mark.slow
 def test_many_jobs_and_scores_with_kills(tmp_path: Path) -> None:
     town = Town(tmp_path)
     soak, runs, settled = Soak(town, seed=JOBS), [], 0.0
