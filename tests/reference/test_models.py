@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse
-from sklearn.linear_model import ElasticNet, GammaRegressor, LogisticRegression, PoissonRegressor
+from sklearn.linear_model import ElasticNet, GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
 
+from offbeat import VerticalRegressor
 from offbeat.algorithms.methods import LINEAR
 from offbeat.errors import BadJob
 from offbeat.learning import central
@@ -221,3 +222,20 @@ def test_what_a_growing_loss_cannot_go_with_is_said():
             build_parties("vfb2-svrg", problem, options, 0)
     with pytest.raises(BadJob, match="goes with the penalty l2 or none, so far; got elastic-net"):
         build_parties("vfb2-svrg", replace(problem, penalty=elastic_net(0.5)), LinearOptions(), 0)
+
+
+@pytest.mark.parametrize(("size", "middle"), [(1e-6, 0.0), (1e6, 0.0), (1e5, 1e6), (1.0, 1e9)])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_labels_of_any_size_are_learned_in_their_own_units(size, middle, intercept):
+    """The model is scikit-learn's, in the labels' units; the record says in which units the certificate is."""
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((400, 6))
+    y = size * (X @ np.arange(1.0, 7.0) + rng.standard_normal(400)) + (middle if intercept else 0.0)
+    blocks = {"a": X[:, :2], "b": X[:, 2:3], "c": X[:, 3:]}
+    ours = VerticalRegressor(penalty=1e-3, target=1e-10, intercept=intercept, prepare="none").fit(blocks, y)
+    theirs = Ridge(alpha=0.5e-3 * len(y), fit_intercept=intercept).fit(X, y)
+    found = np.concatenate([ours.coef_[name] for name in blocks])
+    assert np.abs(found / theirs.coef_ - 1.0).max() < 1e-4
+    assert np.abs(ours.predict(blocks) - theirs.predict(X)).max() < 1e-4 * y.std()
+    assert ours.record_.verdict == "target"
+    assert any("in units of" in note for note in ours.record_.data.notes) == (size != 1.0 or intercept)

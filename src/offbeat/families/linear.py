@@ -7,7 +7,7 @@ observer may evaluate the pooled objective now and then, which costs the run not
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import isfinite
+from math import isfinite, log2
 from typing import Any
 
 import msgspec
@@ -24,7 +24,7 @@ from offbeat.jobs.runtime import costs_of
 from offbeat.jobs.vertical import Job
 from offbeat.learning.blocks import Block
 from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, POISSON, SQUARED, Loss, loss_named, softmax
-from offbeat.learning.penalties import elastic_net, penalty_named
+from offbeat.learning.penalties import L2, NONE, elastic_net, penalty_named
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
 from offbeat.metrics.record import Certificate
@@ -38,6 +38,8 @@ from offbeat.privacy.noise import SeededNoise
 from offbeat.runtime.contract import Outcome
 
 TEST_METRIC_EVERY = 4
+SPREAD_LEAST, SPREAD_MOST, LABEL_MOST = 1e-2, 1e4, 1e5
+"""Of labels that are learned as they are."""
 WALL_LOOK_S = 0.1
 
 
@@ -54,7 +56,20 @@ def setting_for(data: VerticalData, job: Job) -> Setting:
     strength = job.penalty if penalty.name != "none" else 0.0
     data = replace(data, weights_train=_row_weights(job, data))
     setting = prepare(data, loss=loss, penalty=penalty, strength=strength, intercept=job.intercept, seed=job.seed)
+    if loss is SQUARED and penalty in (L2, NONE):
+        setting = _in_units(setting)
     return _with_private_labels(setting, job) if job.label_dp_epsilon is not None else setting
+
+
+def _in_units(setting: Setting) -> Setting:
+    """Sums are in fixed point and targets are absolute. So labels that are much larger or smaller than usual are
+    learned in units of their spread, a power of two, and, where the model has a constant, from their mean on."""
+    labels = setting.y_train
+    spread = float(labels.std()) if len(labels) else 0.0
+    usual = SPREAD_LEAST <= spread <= SPREAD_MOST and float(np.abs(labels).max()) <= LABEL_MOST
+    if usual or spread == 0.0 or not isfinite(spread):
+        return setting
+    return setting.in_units(float(labels.mean()) if setting.intercept else 0.0, 2.0 ** round(log2(spread)))
 
 
 def _loss(job: Job, data: VerticalData) -> Loss:
@@ -285,7 +300,7 @@ class LinearTraining:
             passes=self.done() if cut_short else float(chair.judge.marked_passes or chair.judge.passes()),
             counters=self.counters(outcome),
             warnings=self._warnings(outcome),
-            data=data_record(self.data),
+            data=data_record(self._noted()),
             curve=with_certificates(rows, outcome),
             metrics=self.setting.test_metrics(model_of(self.blocks, weights)),
             certificate=certificate_of(outcome, chair.survey.best),
@@ -311,6 +326,13 @@ class LinearTraining:
         labels = about_labels(data.names, holders, loss, epsilon, given=self.method.labels_everywhere)
         sums = about_sums(len(data.names), job.secure_sum)
         return [*labels, *alarms(outcome), *sums, *about_world(job, data.source)]
+
+    def _noted(self) -> VerticalData:
+        """The data, with a word on the labels' units."""
+        unit = self.setting.unit
+        told = f"Labels were learned in units of {unit:g}: objective, certificate and target are in the square of that."
+        told += " The model and its test metrics are in the labels' own units."
+        return self.data if unit == 1.0 else replace(self.data, notes=(*self.data.notes, told))
 
     def _privacy(self) -> dict[str, dict[str, Any]]:
         """What left under an account: the labels, where they were answered at random."""
@@ -340,9 +362,10 @@ class LinearTraining:
         classes the weights are classes x columns, and there is an intercept for each class."""
         found, one = {}, self.setting.loss.outputs == 1
         for name, values in model_of(self.blocks, kept_weights(self.parties, outcome)).items():
+            values = self.setting.unit * values
             arrays = {"weights": values[0, :-1] if one else values[:, :-1]}
             if self.setting.intercept:
-                arrays["intercept"] = values[:, -1]
+                arrays["intercept"] = values[:, -1] + (self.setting.middle if name == self.chair.name else 0.0)
             columns = self.data.columns[name]
             named = None if isinstance(columns, NumberedColumns) else columns
             found[name] = Part(arrays, named, self.data.fitted.get(name))

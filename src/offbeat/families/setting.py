@@ -5,7 +5,7 @@ observer may look at the parties' blocks as they are, at any time and at no cost
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,14 @@ class Setting:
     intercept: bool
     classifies: bool
     weights: Floats = field(default_factory=lambda: NO_WEIGHTS)  # of the training rows, with a mean of 1
+    middle: float = 0.0  # what was taken from the labels,
+    unit: float = 1.0  # and what they were divided by then; objectives are in its square, models and metrics in labels
+
+    def in_units(self, middle: float, unit: float) -> "Setting":
+        """The same problem in other units. For the squared loss with an l2 penalty or none, the least point is divided
+        by the unit, its constant less the middle, and nothing else changes."""
+        train, test = (self.y_train - middle) / unit, (self.y_test - middle) / unit
+        return replace(self, y_train=train, y_test=test, middle=middle, unit=unit)
 
     @property
     def rows(self) -> int:
@@ -91,7 +99,7 @@ class Setting:
             deviance = 2.0 * float(np.mean(self.loss.value(scores, self.y_test)))
             return {"test_deviance": deviance, "test_rmse": root_mean_square(log_link(scores) - self.y_test)}
         if not self.classifies:
-            return {"test_rmse": root_mean_square(scores - self.y_test)}
+            return {"test_rmse": self.unit * root_mean_square(scores - self.y_test)}
         return two_class_metrics(scores, self.y_test)
 
     def pooled(self) -> Any:
