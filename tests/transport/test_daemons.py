@@ -510,7 +510,7 @@ def test_what_a_job_costs_is_charged_before_its_training_begins(town: Town, monk
 # -- daemons as processes, killed -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["vfb2-svrg", "vafl"])
+@pytest.mark.parametrize("method", ["vfb2-svrg", pytest.param("vafl", marks=pytest.mark.slow)])
 def test_a_daemon_killed_in_the_middle_goes_on_when_it_is_started_again(tmp_path: Path, method: str) -> None:
     town = Town(tmp_path)
     wanted, verdict = (job(), "target") if method == "vfb2-svrg" else (vafl(), "passes")

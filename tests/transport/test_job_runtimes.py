@@ -120,6 +120,7 @@ def test_a_killed_process_stops_a_run_that_is_to_stop(victim, tmp_path):
     assert 0 <= told["suboptimality"] <= told["certificate"]["duality_gap"] + 1e-9
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_left_out_of_a_run_that_is_to_continue(tmp_path):
     more = ("--set", "on_loss=continue", "--set", "two_party_insecure=true", "--set", "passes=700")
     run = Started(tmp_path, *more)

@@ -102,6 +102,7 @@ def test_the_attack_recovers_a_row_exactly_without_noise_and_hardly_with_much():
     assert abs(np.mean(noisy)) < 0.3
 
 
+@pytest.mark.slow
 def test_a_setting_is_chosen_by_training_rows_that_are_held_out(tmp_path):
     held = changed(held_out=True)
     mine, judged = COURSES.rows(held)
