@@ -139,8 +139,8 @@ def _draw_costs(case: Case, problem: SmallProblem) -> CostModel:
 
 
 def _judge(problem: SmallProblem, parties: Sequence[Party], outcome: Outcome) -> str:
-    """The run reached its target, and the model that was kept is the best one it certified: with the last roster,
-    for a party that returns when all is over has no part in it."""
+    """The run reached its target, and the model that was kept is the best one it certified, or none: with the last
+    roster, for a party that returns when all is over has no part in it."""
     ended = [party for party in parties if outcome.finished[party.name].verdict == "target"]
     rosters = {party.name: party.party.roster for party in ended}  # type: ignore[attr-defined]
     verdicts = {finish.verdict for name, finish in outcome.finished.items()}
@@ -151,6 +151,7 @@ def _judge(problem: SmallProblem, parties: Sequence[Party], outcome: Outcome) ->
     best = min(value["objective"] for value in looks if value["snapshot"] // EPOCH_STRIDE == epoch)
     outputs = problem.loss.outputs
     nothing = {name: np.zeros(outputs * (len(columns) + 1)) for name, columns in problem.columns.items()}
+    best = min(best, problem.objective(problem.pooled(nothing)))  # a model that is worse than none is not kept
     kept = problem.objective(problem.pooled(nothing | weights_of(ended)))
     if not abs(kept - best) <= KEPT_WITHIN * max(1.0, abs(kept)):
         return f"the model that was kept has objective {kept!r}, the best certified one {best!r}"
