@@ -90,6 +90,8 @@ class Pooled:
         start = None
         if not first:
             here, self.pace_most = search.value(np.zeros(len(moves) + 1)), 1.05 * self.pace_most
+            if not self.leaps:
+                self.pace_most = min(self.pace_most, 1.0)
             if not here <= self.objective * (1.0 + 1e-12):
                 self.pace_most, self.pace = 0.7 * self.pace, max(self.pace / 2.0, 2.0**-10)
                 landing = np.concatenate((self.last.coefficients, [-1.0, self.last.constants[0]]))

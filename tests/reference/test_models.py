@@ -205,7 +205,7 @@ def test_an_elastic_net_has_the_coefficients_and_the_zeros_of_scikit_learn(loss,
     else:  # its loss has a half, ours has none
         theirs = ElasticNet(alpha=strength / 2, l1_ratio=ratio, tol=1e-12, max_iter=100_000)
     theirs.fit(problem.dense(), y)
-    found = solved(problem, method, target=1e-9)[0]
+    found = solved(problem, method, target=1e-11)[0]
     coefficients = theirs.coef_.ravel()
     assert apart(found, np.append(coefficients, theirs.intercept_)) <= 1e-4
     assert 0 < (coefficients == 0.0).sum() < WIDTH

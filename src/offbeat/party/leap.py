@@ -173,6 +173,8 @@ class Pilot:
     def _judge_steps(self, search: Search) -> bool:
         """Steps that led uphill are too long; otherwise longer ones are tried. Whether they led uphill."""
         self.pace_most *= FORGIVING
+        if not self.leaps:  # nothing would mend what steps that were too long did
+            self.pace_most = min(self.pace_most, 1.0)
         uphill = not search.value(search.origin) <= self.objective * (1.0 + 1e-12)
         if uphill:
             self.pace_most = BELOW_FAILURE * self.pace
