@@ -61,6 +61,7 @@ class Product(Message, frozen=True):
 
 
 MESSAGES = (*linear.MESSAGES, Product)
+WAITING_MOST = 4096
 NOT_FINITE = "a product is no longer finite; use a smaller step"
 
 
@@ -135,6 +136,8 @@ class Worker:
         self.numbers[asker] = number + 1
         behind = number >= self.taken + self._in_flight() and self.under_way and not self.party.judge.is_slow(self.name)
         if behind or self._rests_with(asker):  # after the own step, or the survey, the share is as new as in rounds
+            expect((asker, number) not in self.waiting, asker, f"question {number} again")
+            expect(len(self.waiting) < WAITING_MOST, asker, "more questions than can wait")
             self.waiting.append((asker, number))
             return []
         return self.party.answers.products(asker, number, *self._rows(number))

@@ -98,10 +98,6 @@ def spell(value: float, names: Sequence[str] | None) -> str:
     return str(int(value)) if float(value).is_integer() else f"{value:g}"
 
 
-def indicator_columns(levels: tuple[Levels, ...]) -> Integers:
-    return np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(i.span.start, i.span.stop) for i in levels)])
-
-
 def inverse_document_frequency(counts: Matrix) -> Floats:
     """ln((1 + rows) / (1 + rows that have it)) + 1, column by column."""
     rows, width = counts.shape

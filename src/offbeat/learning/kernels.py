@@ -35,7 +35,6 @@ COMPILED_TOGETHER = (
 )
 INT = types.int64
 REAL = types.float64
-FLAG = types.boolean
 COUNT = types.int64
 
 

@@ -15,7 +15,6 @@ from offbeat.learning.penalties import Penalty
 Floats = NDArray[np.float64]
 
 NONE, DIAGONAL, WHOLE = "none", "diagonal", "whole"
-METRICS = (NONE, DIAGONAL, WHOLE)
 NO_METRIC = np.empty((1, 0, 0))
 NEAR = 0.5  # a weight may fall to this part of itself before the metric is taken anew
 PENALTY_LEAST = 1e-3  # of the strength: no weight counts as quite free of the penalty

@@ -397,7 +397,7 @@ class LinearParty:
         return [*effects, *self._certify()]
 
     def _take_all(self) -> None:
-        """All rows are refreshed from the newest table: step along the mean gradient, by the curvature there."""
+        """All rows are refreshed from the newest table: steps follow the curvature there."""
         if self.options.method != "sgd":
             self.stepper.follow_curvature()
             self.brake = 1.0

@@ -84,6 +84,16 @@ def test_whoever_is_a_step_ahead_is_answered_after_the_own_step_unless_one_is_sl
     assert bodies(ask(bo, 2, ANA), ShareGiven)
 
 
+def test_a_question_that_waits_is_put_once():
+    bo = Room().parties[BO]
+    assert ask(bo, 1, ANA) == []
+    with pytest.raises(UnexpectedEvent, match="question 1 again"):
+        ask(bo, 1, ANA)
+    with pytest.raises(UnexpectedEvent, match="more questions than can wait"):
+        for number in range(2, 2 + afsgd_vp.WAITING_MOST):
+            ask(bo, number, ANA)
+
+
 def test_passes_are_those_of_the_slowest_worker_that_is_waited_for():
     room = Room()
     ana = room.parties[ANA]

@@ -227,6 +227,6 @@ def _labels(spec: Mapping[str, Any]) -> np.ndarray:
 
 
 ENTRIES = (
-    Entry("network", "Time to 1e-4 over emulated networks: pipelined VFB2-SVRG against synchronous rounds", network),
+    Entry("network", "Time to 1e-4 over emulated networks: VFB2-SVRG against synchronous rounds", network),
     Entry("fate-shape", "Seconds per pass at FATE's published shape, over gRPC with masks", fate_shape),
 )
