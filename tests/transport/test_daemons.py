@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
 import grpc
-from town import NAMES, ROWS, Town, job, pooled_scores, serve, wait_until
+from town import NAMES, ROWS, SCORES_AGREE, Town, job, pooled_scores, serve, wait_until
 
 from offbeat.audit.runs import audit_run
 from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, Refused
@@ -60,10 +60,10 @@ def test_from_proposal_to_prediction(town: Town) -> None:
     pooled = pooled_scores(town, run, wanted)
     model = connect(town.folder / "bank", run)
     joint = model.decision_function(list(pooled))
-    assert len(pooled) == ROWS and np.abs(joint - np.array(list(pooled.values()))).max() < 1e-6
+    assert len(pooled) == ROWS and np.abs(joint - np.array(list(pooled.values()))).max() < SCORES_AGREE
     # One row, an unknown row, probabilities and classes.
     first = next(iter(pooled))
-    assert abs(model.predict_proba([first])[0, 1] - 1 / (1 + np.exp(-pooled[first]))) < 1e-6
+    assert abs(model.predict_proba([first])[0, 1] - 1 / (1 + np.exp(-pooled[first]))) < SCORES_AGREE
     with pytest.warns(UserWarning, match="1 of 2 ids are not known to every party: 'c999'"):
         assert model.predict([first, "c999"]) == [int(pooled[first] >= 0), None]
     with pytest.raises(BadData, match="2 of 2 ids are not known to every party: '1', '2'"):
@@ -536,7 +536,7 @@ def test_a_daemon_killed_in_the_middle_goes_on_when_it_is_started_again(tmp_path
         pooled = pooled_scores(town, run, wanted)
         joint = connect(town.folder / "bank", run).decision_function(list(pooled))
         if method == "vfb2-svrg":
-            assert np.abs(joint - np.array(list(pooled.values()))).max() < 1e-6
+            assert np.abs(joint - np.array(list(pooled.values()))).max() < SCORES_AGREE
         assert np.corrcoef(joint, list(pooled.values()))[0, 1] > 0.98
         assert all(replayed(read_home(town.folder / name), run) == verdict for name in NAMES)
     finally:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
-from town import NAMES, Town, job, serve, wait_until
+from town import AUCS_AGREE, NAMES, Town, job, serve, wait_until
 
 from offbeat.errors import Refused
 from offbeat.orgs import control, room
@@ -48,7 +48,7 @@ def test_a_full_disk_pauses_a_run_and_loses_nothing(
     assert {status.phase for status in statuses.values()} == {"done"}
     assert fits[0] == -1 or len(looks) == 5
     assert f"run {run} is paused" in caplog.text and f"run {run} goes on" in caplog.text
-    assert statuses["bank"].metrics["test_auc"] == pytest.approx(reference.metrics["test_auc"], abs=1e-6)
+    assert statuses["bank"].metrics["test_auc"] == pytest.approx(reference.metrics["test_auc"], abs=AUCS_AGREE)
     uses = {
         name: [line["sum"] for line in town.daemons[name].ledger.history() if line["what"] == run] for name in NAMES
     }
@@ -128,7 +128,7 @@ def test_an_alignment_is_reused_while_no_table_changes(town: Town) -> None:
     assert {status.phase for status in (*told, *again)} == {"done"}
     assert "Blinded" in kinds(town, "bank", one) and "Blinded" not in kinds(town, "bank", second)
     assert "Answered" not in kinds(town, "shop", second)
-    assert again[0].metrics["test_auc"] == pytest.approx(told[0].metrics["test_auc"], abs=1e-6)
+    assert again[0].metrics["test_auc"] == pytest.approx(told[0].metrics["test_auc"], abs=AUCS_AGREE)
     for name in NAMES:
         salts = {(town.folder / name / "private" / run / "salt").read_bytes() for run in (one, second)}
         assert len(salts) == 2  # tokens of one run say nothing in another

@@ -11,9 +11,10 @@ from typing import Any, BinaryIO
 from offbeat.errors import BadInput
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Path, content: bytes, *, new_folder: bool = True) -> None:
     """Replace a file as a whole. Only its owner can read it."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if new_folder:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     unfinished = path.with_name(path.name + ".new")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -102,10 +102,11 @@ class Run:
 
     def _write_state(self) -> None:
         """A folder that somebody has removed is not made again: half a run folder would be worse than none."""
-        if (self.folder / "job.toml").is_file():
+        if self._has_its_folder:
             content = {f: getattr(self.status, f) for f in self.status.__struct_fields__}
+            text = json_text({**content, "reports": self.reports})
             try:
-                write_durably(self.folder / "state.json", json_text({**content, "reports": self.reports}).encode())
+                write_durably(self.folder / "state.json", text.encode(), new_folder=False)
                 return
             except FileNotFoundError:  # removed while we write
                 pass
@@ -115,12 +116,19 @@ class Run:
                 log.error("the state of run %s could not be written: the disk is full", self.run)
                 return
         if not self.status.ended:
-            reason = f"the folder of run '{self.run}' was removed at '{self.home.name}' while it was under way"
-            log.error("%s", reason)
-            self.status = msgspec.structs.replace(self.status, phase="failed", verdict="failed", reason=reason)
-            self._stopped = reason
+            log.error("%s", self._removed)
+            self.status = msgspec.structs.replace(self.status, phase="failed", verdict="failed", reason=self._removed)
+            self._stopped = self._removed
             if self._session is not None:
-                self._session.stop(reason)
+                self._session.stop(self._removed)
+
+    @property
+    def _has_its_folder(self) -> bool:
+        return (self.folder / "job.toml").is_file()
+
+    @property
+    def _removed(self) -> str:
+        return f"the folder of run '{self.run}' was removed at '{self.home.name}' while it was under way"
 
     def note_report(self, peer: str, report: Report) -> None:
         """What a party says about its end; two may say it at once."""
@@ -263,6 +271,8 @@ class Run:
             self.update(metrics=metrics)
         notes = (*self._alignment_notes(table, aligned), *own.notes)
         ended = OwnRun(self.job, self.run, training, outcome, own, notes, self.status.metrics, self._sent)
+        if not self._has_its_folder:
+            raise PeerFailed(self._removed)
         told = write_record(self.folder, ended)
         return finish.verdict, finish.reason, Facts(outcome.events, outcome.time_s, **told, metrics=metrics)
 
