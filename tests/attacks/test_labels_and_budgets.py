@@ -63,9 +63,10 @@ def test_metrics_under_label_privacy_are_made_of_answers(tmp_path: Path) -> None
     assert own.y_test is not None and own.y_train is not None
     assert len(set(own.y_test.tolist())) == len({*own.y_test.tolist(), *own.y_train.tolist()}) == 2
     flipped = np.array([truth[int.from_bytes(token, "big")] for token in own.tokens_test]) != (own.y_test > 0.5)
-    assert 0.35 < flipped.mean() < 0.6, "at epsilon 0.1 nearly every other answer is wrong"
+    assert 0.3 < flipped.mean() < 0.65, "at epsilon 0.1 nearly every other answer is wrong"
     found = answered_metrics(np.where(own.y_test > 0.5, 1.0, -1.0), own.y_test)
-    assert set(found) == {"test_auc", "test_accuracy"} and all(0 <= value <= 1 for value in found.values())
+    assert set(found) == {"test_auc", "test_accuracy"} and 0 <= found["test_accuracy"] <= 1
+    assert np.isnan(found["test_auc"]) or 0 <= found["test_auc"] <= 1  # so few answers may not show both classes
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------

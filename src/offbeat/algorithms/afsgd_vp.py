@@ -20,7 +20,9 @@ The order of play, for Ana, Bo and Cy:
    alone learns the others' total. Where Ana is a step ahead, Bo answers after his step, so his share is new. Cy, who
    is slow, answers at once.
 2. Ana adds her own share, takes the loss's derivatives (she has the labels) and steps her own block.
-3. Bo and Cy do the same, each on their own clock. Nobody waits for Cy.
+3. Bo and Cy do the same, each on their own clock. Nobody waits for Cy. Ana and Bo, who are not slow, go through the
+   same blocks of rows, so each says with a share that the next one comes unasked, after the own step: a step then
+   takes one trip instead of two.
 4. Now and then a survey freezes a copy of each block, leaps, and gives everybody the derivatives and its gradient
    there.
 
@@ -44,7 +46,7 @@ from offbeat.party.contract import Broadcast, Computed, Effect, Message, Party, 
 from offbeat.party.expected import expect, expect_array
 from offbeat.party.linear import LinearParty
 from offbeat.party.linear_options import LinearOptions
-from offbeat.party.masked_sum import PRODUCTS, Sum
+from offbeat.party.masked_sum import AFTER_SURVEY, ASK, PRODUCTS, UNASKED, ShareGiven, Sum
 from offbeat.party.problem import Problem
 
 
@@ -94,8 +96,14 @@ class Worker:
         self.passes_before = 0.0  # in earlier epochs
         self.numbers: dict[PartyName, int] = {}  # how many questions every other worker has put
         self.waiting: list[tuple[PartyName, int]] = []  # questions that are answered after the own step
+        self.promised: dict[PartyName, int] = {}  # whose share of which block comes unasked
+        self.owed: dict[PartyName, int] = {}  # who gets which share from here unasked
+        self.early: Sum | None = None  # all have given their shares of a block before the step before it was taken here
+        self.survey_after = -1  # the block after whose step everybody rests for a survey, as the chair said
+        self.survey_before = 0  # the newest survey when it said so
+        self.rests = False  # until that survey is over
         self.late = 0
-        party.attach(self, {}, (Update,))
+        party.attach(self, {ShareGiven: self._on_given}, (Update,))
 
     # -- the method ----------------------------------------------------------------------------------------------
 
@@ -106,18 +114,52 @@ class Worker:
     def _ask(self) -> list[Effect]:
         """Keep so many questions under way; without labels a worker answers, and surveys alone move its block."""
         party = self.party
-        rests = party.survey.pauses or party.lifecycle.spacing == 0.0
+        rests = self._pauses() or party.lifecycle.spacing == 0.0
         if not party.roster.holds_labels or rests:
             return []
         effects: list[Effect] = []
         for _ in range(self._in_flight() - self.under_way):
-            start, stop = self._rows(self.number)
-            effects += party.sums.ask(
-                PRODUCTS, 0, self.number, 0, party.problem.outputs * (stop - start), self.block.version
-            )
-            self.number += 1
-            self.under_way += 1
+            effects += self._put(self.number)
         return effects
+
+    def _put(self, number: int) -> list[Effect]:
+        """The next question, to everybody whose share does not come unasked."""
+        sums, version = self.party.sums, self.block.version
+        self.number, self.under_way = number + 1, self.under_way + 1
+        done, self.early = self.early, None
+        if done is not None:
+            done.version = version
+            return self._begin(done)
+        if (PRODUCTS, 0, number) not in sums.open:
+            self._expect(number)
+        wanted = sums.open[PRODUCTS, 0, number]
+        wanted.version = version
+        here = () if sums.trees is not None else wanted.versions  # whose shares came before the step here was taken
+        peers = self.party.roster.peers
+        asked = tuple(peer for peer in peers if peer not in here and self.promised.get(peer) != number)
+        return sums.put(asked, PRODUCTS, 0, number, 0, version)
+
+    def _expect(self, number: int) -> None:
+        start, stop = self._rows(number)
+        words = self.party.problem.outputs * (stop - start)
+        self.party.sums.expect(PRODUCTS, 0, number, words, self.block.version)
+
+    def _on_given(self, sender: PartyName, body: ShareGiven) -> list[Effect]:
+        """A share, and how the giver's next one comes."""
+        number, sums = body.first, self.party.sums
+        if body.kind != PRODUCTS or (PRODUCTS, 0, number) not in sums.open:
+            return self.party.on_given(sender, body)
+        if self.promised.pop(sender, -1) == number:
+            self.numbers[sender] = number + 1
+        if body.then:
+            level = self._in_flight() == 1 and number <= self.number
+            expect(level, sender, "the word that its next share comes unasked")
+            self.promised[sender] = number + 1
+            if (PRODUCTS, 0, number + 1) not in sums.open:
+                self._expect(number + 1)
+        if body.then == AFTER_SURVEY and sender == self.party.roster.chair:
+            self.survey_after, self.survey_before = number, self.party.survey.current
+        return self.party.on_given(sender, body)
 
     def _in_flight(self) -> int:
         return self.party.options.in_flight or 1
@@ -133,6 +175,7 @@ class Worker:
 
     def asked(self, asker: PartyName, number: int) -> list[Effect]:
         expect(self.party.schedule is not None and number >= 0, asker, "a question before the beginning")
+        expect(self.owed.get(asker) != number, asker, f"question {number}, whose answer comes unasked")
         self.numbers[asker] = number + 1
         behind = number >= self.taken + self._in_flight() and self.under_way and not self.party.judge.is_slow(self.name)
         if behind or self._rests_with(asker):  # after the own step, or the survey, the share is as new as in rounds
@@ -140,20 +183,62 @@ class Worker:
             expect(len(self.waiting) < WAITING_MOST, asker, "more questions than can wait")
             self.waiting.append((asker, number))
             return []
-        return self.party.answers.products(asker, number, *self._rows(number))
+        return self._give(asker, number)
 
     def _rests_with(self, asker: PartyName) -> bool:
-        """Whether a survey is under way that waits for both."""
-        return self.party.survey.pauses and self.party.survey.takes_table(asker)
+        """Whether a survey is under way, or announced, that waits for both."""
+        survey = self.party.survey
+        return (survey.pauses and survey.takes_table(asker)) or (self.rests and not self.party.judge.is_slow(asker))
+
+    def _block_now(self) -> int:
+        """The block of rows before whose step this worker is."""
+        return self.number - self.under_way
+
+    def _pauses(self) -> bool:
+        return self.party.survey.pauses or self.rests
+
+    def _give(self, asker: PartyName, number: int) -> list[Effect]:
+        then = self._then(asker, number)
+        if then:
+            self.owed[asker] = number + 1
+        return self.party.answers.for_all(asker, number, *self._rows(number), then)
+
+    def _then(self, asker: PartyName, number: int) -> int:
+        """Whether the next share comes unasked: where both are at about the same block of rows and neither is slow."""
+        party = self.party
+        steps = party.roster.holds_labels and party.lifecycle.spacing > 0.0 and self._in_flight() == 1
+        level = number == self._block_now() and self.numbers.get(asker, 0) >= number
+        slow = party.judge.is_slow(self.name) or party.judge.is_slow(asker)
+        if party.sums.trees is not None or slow or not (steps and level):
+            return ASK
+        return AFTER_SURVEY if self._surveys_after(number) else UNASKED
+
+    def _surveys_after(self, number: int) -> bool:
+        """The chair: whether its step after this block is the last one before a survey. Said once, it holds."""
+        party = self.party
+        if self.survey_after != number and party.roster.is_chair:
+            assert party.schedule is not None
+            if party.judge.survey_is_due(1.0 / party.schedule.blocks_a_pass):
+                self.survey_after = number
+        return party.roster.is_chair and self.survey_after == number
 
     def _answer_waiting(self) -> list[Effect]:
-        if self.party.survey.pauses:
+        """After the own step: those who have asked meanwhile, and those who need not ask."""
+        if self._pauses():
             return []
-        waiting, self.waiting = self.waiting, []
-        return [effect for ask in waiting for effect in self.party.answers.products(*ask, *self._rows(ask[1]))]
+        due = {asker: number for asker, number in self.owed.items() if number <= self._block_now()}
+        gives = [*self.waiting, *due.items()]
+        self.waiting, self.owed = [], {asker: number for asker, number in self.owed.items() if asker not in due}
+        return [effect for asker, number in gives for effect in self._give(asker, number)]
 
     def product(self, done: Sum) -> list[Effect]:
         """The others' total is known: time for the own share, the derivatives and the step."""
+        if done.first >= self.number:
+            self.early = done
+            return []
+        return self._begin(done)
+
+    def _begin(self, done: Sum) -> list[Effect]:
         start, stop = self._rows(done.first)
         return [self.works.begin(Update(start, stop, done), stop - start, self.block.nonzeros(start, stop))]
 
@@ -164,13 +249,23 @@ class Worker:
         lag = party.sums.lag(self.block.version - done.version, done.versions)
         if 0 < party.options.lag_max < lag:
             self.late += 1
-            return [*self._answer_waiting(), *self._after_work(), *self._ask()]
+            return self._go_on(done.first)
         theta = party.finish_product(done, start, stop)
         if not np.isfinite(theta).all():
             return party.alarm("diverged", NOT_FINITE)
         self.stepper.step(start, stop, theta, lag)
         self.taken += 1
-        return [*party.judge.survey_if_due(), *self._answer_waiting(), *self._after_work(), *self._ask()]
+        return self._go_on(done.first)
+
+    def _go_on(self, number: int) -> list[Effect]:
+        """This block of rows is done with."""
+        party, last = self.party, self.survey_after == number
+        survey = party.judge.survey_if_due()
+        if party.roster.is_chair:
+            survey = survey or (party.judge.begin_survey() if last and not party.survey.under_way else [])
+        else:
+            self.rests = last and party.survey.current == self.survey_before and not party.survey.under_way
+        return [*survey, *self._answer_waiting(), *self._after_work(), *self._ask()]
 
     def _after_work(self) -> list[Effect]:
         return self.party.after_work() if not self.party.survey.is_working() else []
@@ -178,6 +273,7 @@ class Worker:
     # -- the rest of the role ------------------------------------------------------------------------------------
 
     def resume(self) -> list[Effect]:
+        self.rests = False
         return [*self._answer_waiting(), *self._ask()] if self.started else []
 
     def is_stepping(self) -> bool:
@@ -187,6 +283,7 @@ class Worker:
         """Every open question is void; all workers go through the schedule from its beginning."""
         self.passes_before = self.passes()
         self.number, self.under_way, self.taken, self.numbers, self.waiting = 0, 0, 0, {}, []
+        self.promised, self.owed, self.early, self.survey_after, self.rests = {}, {}, None, -1, False
         self.works.drop(Update)
         return self._ask() if self.started else []
 
@@ -204,17 +301,32 @@ class Worker:
         """Derivatives that were never applied, and products that were too old."""
         return {"dropped": 0, "late": self.late}
 
-    _PLAIN = ("started", "number", "under_way", "taken", "passes_before", "late")
+    _PLAIN = (
+        "started",
+        "number",
+        "under_way",
+        "taken",
+        "passes_before",
+        "late",
+        "survey_after",
+        "survey_before",
+        "rests",
+    )
+    _BY_PEER = ("numbers", "promised", "owed")
 
     def snapshot(self) -> State:
         plain = {name: getattr(self, name) for name in self._PLAIN}
+        by_peer = {name: dict(getattr(self, name)) for name in self._BY_PEER}
+        early = self.early.plain() if self.early is not None else None
         waiting = [list(ask) for ask in self.waiting]
-        return {**plain, "numbers": dict(self.numbers), "waiting": waiting, "party": self.party.snapshot()}
+        return {**plain, **by_peer, "early": early, "waiting": waiting, "party": self.party.snapshot()}
 
     def restore(self, state: State) -> None:
         for name in self._PLAIN:
             setattr(self, name, state[name])
-        self.numbers = dict(state["numbers"])
+        for name in self._BY_PEER:
+            setattr(self, name, dict(state[name]))
+        self.early = Sum.from_plain(state["early"]) if state["early"] is not None else None
         self.waiting = [(asker, number) for asker, number in state["waiting"]]
         self.party.restore(state["party"])
 

@@ -23,6 +23,8 @@ class Answers:
     def __init__(self, party: "LinearParty") -> None:
         self.party, self.sums, self.block, self.problem = party, party.sums, party.block, party.problem
         self.returned = 0
+        self.shared: list[int] = []  # which share was taken last for all: number, and what changes our block
+        self._share: np.ndarray | None = None
 
     def survey(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
         """The share of these rows at the frozen point."""
@@ -33,8 +35,7 @@ class Answers:
         count = self.problem.outputs * ask.count
 
         def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
-            share = survey.shares_of(start, stop)
-            return fixed_point(share, mask, at, self.sums.scale, self.sums.limit, "A share")
+            return self._words(survey.shares_of(start, stop), mask, at)
 
         terms = (count, self.block.version, self.block.nonzeros(start, stop))
         return self.sums.answer(asker, (SURVEY, ask.survey, start), ask.count, encode, *terms)
@@ -49,13 +50,42 @@ class Answers:
         terms = (count, self.block.version, self.block.nonzeros(start, stop))
         return self.sums.answer(asker, (PRODUCTS, 0, number), 1, encode, *terms)
 
+    def for_all(self, asker: PartyName, number: int, start: int, stop: int, then: int) -> list[Effect]:
+        """The same where every worker needs this block of rows: the share is taken once, and masked for each."""
+        if self._share is None or self.shared != self._which(number):
+            self._share = self.block.share(start, stop)
+        nonzeros = self.block.nonzeros(start, stop) if self.shared != self._which(number) else 0
+
+        def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
+            assert self._share is not None
+            try:
+                return self._words(self._share, mask, at)
+            except OutOfRange:
+                if not self.go_back():
+                    raise
+                self._share = self.block.share(start, stop)
+                return self._words(self._share, mask, at)
+
+        terms = (len(self._share), self.block.version, nonzeros, then)
+        effects = self.sums.answer(asker, (PRODUCTS, 0, number), 1, encode, *terms)
+        self.shared = self._which(number)
+        return effects
+
+    def _which(self, number: int) -> list[int]:
+        """A share stays what it is until a step, a leap or a return moves the block."""
+        survey = self.party.survey
+        return [number, self.block.version, survey.current, int(survey.frozen is None), self.returned]
+
     def given(self, asker: PartyName, number: int, share: np.ndarray, version: int) -> list[Effect]:
         """The same from a share that a lane computed at an earlier version."""
 
         def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
-            return fixed_point(share, mask, at, self.sums.scale, self.sums.limit, "A share")
+            return self._words(share, mask, at)
 
         return self.sums.answer(asker, (PRODUCTS, 0, number), 1, encode, len(share), version)
+
+    def _words(self, share: np.ndarray, mask: np.ndarray | None, at: int) -> np.ndarray:
+        return fixed_point(share, mask, at, self.sums.scale, self.sums.limit, "A share")
 
     def _in_range(self, start: int, stop: int, mask: Any, at: int) -> np.ndarray:
         """The block's share in words. Where steps were so long that it does not fit any more, the block returns to

@@ -125,7 +125,7 @@ class LinearParty:
         self.role: Role
         self.handlers: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
             masked_sum.ShareAsked: self._on_asked,
-            masked_sum.ShareGiven: self._on_given,
+            masked_sum.ShareGiven: self.on_given,
             masked_sum.PartialGiven: self._on_partial,
             lifecycle.Begin: self._on_begin,
             survey.Mark: self._on_mark,
@@ -311,7 +311,7 @@ class LinearParty:
             return []
         return [*self.survey.freeze_as_marked(), *self._answer_waiting()]
 
-    def _on_given(self, sender: PartyName, body: masked_sum.ShareGiven) -> list[Effect]:
+    def on_given(self, sender: PartyName, body: masked_sum.ShareGiven) -> list[Effect]:
         done = self.sums.collect(sender, body)
         if done is None:
             return []
@@ -528,8 +528,8 @@ class LinearParty:
         held = [[event.sender, type(event.body).__name__, _fields(event.body)] for event in self.held]
         waiting = [[asker, _fields(ask)] for asker, ask in self.waiting]
         measured = list(self.measured) if self.measured else None
-        returned = self.answers.returned
-        return {**plain, **parts, "held": held, "waiting": waiting, "measured": measured, "returned": returned}
+        answers = [self.answers.returned, self.answers.shared]
+        return {**plain, **parts, "held": held, "waiting": waiting, "measured": measured, "answers": answers}
 
     def restore(self, state: State) -> None:
         for name in self._PLAIN:
@@ -538,7 +538,7 @@ class LinearParty:
             getattr(self, name).restore(state[name])
         if self.lifecycle.begun:
             self.schedule = Schedule(self.problem.rows, min(self.lifecycle.batch, self.problem.rows), self.seed)
-        self.answers.returned = state["returned"]
+        self.answers.returned, self.answers.shared = state["answers"]
         kinds = {kind.__name__: kind for kind in self.handlers}
         self.held = [Received(sender, kinds[kind](*fields)) for sender, kind, fields in state["held"]]
         self.waiting = [(asker, ShareAsked(*fields)) for asker, fields in state["waiting"]]

@@ -48,6 +48,11 @@ class KeyOffered(Message, frozen=True):
     public: bytes
 
 
+ASK, UNASKED, AFTER_SURVEY = range(3)
+"""How the share of the next block of rows comes: when asked for; by itself, after the giver's step; or, as the chair
+says, by itself after a survey, before which everybody rests."""
+
+
 class ShareAsked(Message, frozen=True):
     """A question: of which kind, and which one of that kind.
 
@@ -66,8 +71,8 @@ class ShareGiven(Message, frozen=True):
     """One party's masked share.
 
     Reveals: uniform noise to the asker until all shares are added; then the total of the others' shares. With two
-    parties, that total is the other's share itself. How often the giver's block has changed, and how many seconds it
-    needs for a row, to the asker.
+    parties, that total is the other's share itself. How often the giver's block has changed, how many seconds it needs
+    for a row, and whether its next share comes unasked, to the asker.
     """
 
     epoch: int
@@ -77,6 +82,7 @@ class ShareGiven(Message, frozen=True):
     words: np.ndarray
     version: int
     seconds: float
+    then: int = ASK
 
 
 MESSAGES = (KeyOffered, ShareAsked, ShareGiven, PartialGiven)
@@ -194,7 +200,15 @@ class MaskedSum:
     def ask(self, kind: int, survey: int, first: int, count: int, words: int, version: int) -> list[Effect]:
         """Put a question to everybody whose answer has so many words."""
         self.expect(kind, survey, first, words, version)
-        return [Broadcast(self.roster.peers, ShareAsked(self.roster.epoch, kind, survey, first, count, version))]
+        return self.put(self.roster.peers, kind, survey, first, count, version)
+
+    def put(
+        self, peers: tuple[PartyName, ...], kind: int, survey: int, first: int, count: int, version: int
+    ) -> list[Effect]:
+        """Put a question that is open to those who do not answer it unasked."""
+        if not peers:
+            return []
+        return [Broadcast(peers, ShareAsked(self.roster.epoch, kind, survey, first, count, version))]
 
     def expect(self, kind: int, survey: int, first: int, words: int, version: int) -> None:
         """Open a question that the others know of already, from another message or from the order of rounds."""
@@ -294,7 +308,15 @@ class MaskedSum:
                 del nets[stream]
 
     def answer(
-        self, asker: PartyName, key: Key, places: int, encode: Encode, count: int, version: int, nonzeros: int = 0
+        self,
+        asker: PartyName,
+        key: Key,
+        places: int,
+        encode: Encode,
+        count: int,
+        version: int,
+        nonzeros: int = 0,
+        then: int = ASK,
     ) -> list[Effect]:
         """This party's share for one question: `encode(mask, at)` gives its `count` words. `nonzeros`: what a cost
         model may charge the listener for, beside the words."""
@@ -303,7 +325,7 @@ class MaskedSum:
             stride = self._stride_of(kind)
             return self.trees.answer(asker, key, (places, stride), encode(None, 0), version)
         words = encode(*self.mask(asker, kind, survey, first, places, count))
-        body = ShareGiven(self.roster.epoch, kind, survey, first, words, version, self.own_seconds)
+        body = ShareGiven(self.roster.epoch, kind, survey, first, words, version, self.own_seconds, then)
         return [Send(asker, body, count if nonzeros else 0, nonzeros)]
 
     def answer_scalars(self, asker: PartyName, ask: ShareAsked, values: np.ndarray, version: int) -> list[Effect]:

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.algorithms.afsgd_vp import Worker
 from offbeat.algorithms.vfb2 import OPEN_MOST
 from offbeat.party.contract import Effect, Event, Party, Received
 from offbeat.party.linear import HELD_MOST
 from offbeat.party.linear_options import LinearOptions
-from offbeat.party.masked_sum import PRODUCTS
+from offbeat.party.masked_sum import PRODUCTS, PartialGiven, ShareGiven
 from offbeat.party.survey import CHUNKS_IN_FLIGHT
 from offbeat.runtime.simulator.checkers import (
     AppliedOnce,
@@ -58,21 +59,21 @@ def _of_columns(party: Party) -> np.ndarray:
 
 
 def _updates(party: Party, event: Event, effects: Sequence[Effect]) -> Iterable[Any]:
-    """What lets a block move: derivatives or products that came or went, an own question, and each survey once."""
+    """What lets a block move: derivatives or products that came or went, shares for an asynchronous worker's own
+    product, and each survey once."""
     told = [(party.name, body) for body in sent_bodies(effects)]
     if isinstance(event, Received):
         told.append((event.sender, event.body))
+        body = event.body
+        if isinstance(party, Worker) and isinstance(body, ShareGiven | PartialGiven) and body.kind == PRODUCTS:
+            yield "product", body.epoch, body.first
     for sender, body in told:
         name, fields = type(body).__name__, body.__struct_fields__
-        if name in NUMBERED and (name != "ShareAsked" or (sender == party.name and _is_product(body))):
+        if name in NUMBERED:
             yield sender, name, *(getattr(body, field) for field in ("epoch", NUMBERED[name]) if field in fields)
 
 
-NUMBERED = {"Backward": "number", "Product": "round", "ShareAsked": "first", "Mark": "survey"}
-
-
-def _is_product(body: Any) -> bool:
-    return bool(body.kind == PRODUCTS)
+NUMBERED = {"Backward": "number", "Product": "round", "Mark": "survey"}
 
 
 def _version(party: Party) -> int:

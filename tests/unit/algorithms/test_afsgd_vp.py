@@ -14,7 +14,7 @@ from offbeat.learning.sampling import Schedule
 from offbeat.message.codec import encode_state
 from offbeat.party.contract import Compute, Computed
 from offbeat.party.lifecycle import Halt
-from offbeat.party.masked_sum import ShareAsked, ShareGiven
+from offbeat.party.masked_sum import AFTER_SURVEY, ASK, UNASKED, ShareAsked, ShareGiven
 from offbeat.party.survey import Mark
 
 Room = partial(vertical_room.Room, afsgd_vp.build, holders=3)
@@ -30,6 +30,11 @@ def products_for(room, worker, number):
     return effects
 
 
+def shares(effects):
+    """(to whom, share) of all shares that these effects send."""
+    return [(effect.to, effect.body) for effect in effects if isinstance(getattr(effect, "body", None), ShareGiven)]
+
+
 # -- asynchronous workers --------------------------------------------------------------------------------------------
 
 
@@ -39,7 +44,7 @@ def test_a_worker_keeps_so_many_questions_under_way(in_flight):
     ana = room.parties[ANA]
     assert [event.body.first for to, event in room.asked if to == CY and event.sender == ANA] == list(range(in_flight))
     after = work(ana, products_for(room, ANA, 0))
-    assert [body.first for body in bodies(after, ShareAsked)] == [in_flight]
+    assert [body.first for body in bodies(after, ShareAsked)] == ([] if in_flight == 1 else [in_flight])
     assert (ana.taken, ana.block.version, ana.under_way) == (1, 1, in_flight)
 
 
@@ -74,14 +79,63 @@ def test_a_product_that_is_too_old_is_not_used():
 
 
 def test_whoever_is_a_step_ahead_is_answered_after_the_own_step_unless_one_is_slow():
+    room = Room(in_flight=2)
+    bo = room.parties[BO]
+    assert bodies(ask(bo, 1, ANA), ShareGiven) and not bodies(ask(bo, 2, ANA), ShareGiven)
+    assert bodies(ask(bo, 0, CY), ShareGiven)
+    given = bodies(work(bo, products_for(room, BO, 0)), ShareGiven)
+    assert [(body.first, body.version) for body in given] == [(2, 1)] and bo.block.version == 1
+    bo.party.judge.slow = 0b010
+    assert bodies(ask(bo, 4, ANA), ShareGiven)
+
+
+def test_a_share_says_that_the_next_one_comes_unasked_where_both_are_at_the_same_block():
     room = Room()
     bo = room.parties[BO]
-    assert bodies(ask(bo, 0, ANA), ShareGiven) and not bodies(ask(bo, 1, ANA), ShareGiven)
-    assert bodies(ask(bo, 0, CY), ShareGiven)
-    (given,) = bodies(work(bo, products_for(room, BO, 0)), ShareGiven)
-    assert given.first == 1 and given.version == bo.block.version == 1
-    bo.party.judge.slow = 0b010
-    assert bodies(ask(bo, 2, ANA), ShareGiven)
+    (first,) = bodies(ask(bo, 0, ANA), ShareGiven)
+    assert (first.first, first.then) == (0, UNASKED)
+    with pytest.raises(UnexpectedEvent, match="question 1, whose answer comes unasked"):
+        ask(bo, 1, ANA)
+    (late,) = bodies(ask(bo, 0, CY), ShareGiven)
+    assert late.then == UNASKED
+    after = work(bo, products_for(room, BO, 0))
+    assert {(to, body.first, body.version) for to, body in shares(after)} == {(ANA, 1, 1), (CY, 1, 1)}
+    assert not bodies(after, ShareAsked)  # Ana and Cy have said so too
+
+
+def test_nobody_slow_is_promised_anything():
+    room = Room()
+    bo = room.parties[BO]
+    bo.party.judge.slow = 0b001
+    (to_slow,) = bodies(ask(bo, 0, ANA), ShareGiven)
+    (to_quick,) = bodies(ask(bo, 0, CY), ShareGiven)
+    assert (to_slow.then, to_quick.then) == (ASK, UNASKED)
+
+
+def test_shares_that_come_before_the_own_step_wait_for_it():
+    room = Room()
+    ana, ahead = room.parties[ANA], []
+    (update,) = of(products_for(room, ANA, 0), Compute)
+    for peer in (BO, CY):
+        ahead += [
+            (peer, body) for to, body in shares(work(room.parties[peer], products_for(room, peer, 0))) if to == ANA
+        ]
+    assert [tell(ana, body, peer) for peer, body in ahead] == [[], []] and ana.early.first == 1
+    assert of(ana.handle(Computed(update.ticket)), Compute)  # the next step begins at once
+    assert (ana.taken, ana.under_way, ana.early) == (1, 1, None)
+
+
+def test_before_a_survey_the_chair_says_so_and_everybody_rests():
+    room = Room("svrg", survey_passes=1 / SCHEDULE.blocks_a_pass)
+    ana, bo, cy = (room.parties[name] for name in (ANA, BO, CY))
+    (update,) = of(products_for(room, ANA, 0), Compute)
+    (first,) = bodies(ask(ana, 0, BO), ShareGiven)
+    assert first.then == AFTER_SURVEY
+    tell(bo, first, ANA)
+    after = work(bo, tell(bo, bodies(ask(cy, 0, BO), ShareGiven)[0], CY))
+    assert bo.rests and not bodies(after, ShareAsked) and not shares(after)
+    assert bodies(ana.handle(Computed(update.ticket)), Mark) and ana.party.survey.under_way
+    assert {to for to, body in shares(bo.resume()) if body.first == 1} == {ANA}  # after the survey, from where it ended
 
 
 def test_a_question_that_waits_is_put_once():

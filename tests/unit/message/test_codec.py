@@ -143,7 +143,7 @@ def test_what_cannot_be_a_state_is_said():
 
 def test_payload_bytes_count_contents():
     assert payload_bytes(ShareAsked(0, 1, 2, 3, 4, 5)) == 6 * 8
-    assert payload_bytes(ShareGiven(0, 0, 0, 0, WORDS, 0, 0.0)) == 6 * 8 + 4 * 8
+    assert payload_bytes(ShareGiven(0, 0, 0, 0, WORDS, 0, 0.0)) == 7 * 8 + 4 * 8
     assert payload_bytes(RosterNamed(1, ("ana", "bo"), "ana")) == 8 + 5 + 3
     assert payload_bytes(KeyOffered(bytes(32))) == 32
     assert payload_bytes(Ready()) == 0
