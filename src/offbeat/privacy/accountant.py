@@ -106,7 +106,13 @@ def epsilon(releases: Mapping[Release, int], delta: float, adjacency: Adjacency 
     gaussians = {r: n for r, n in counted.items() if isinstance(r, GaussianRelease) and r.sampling_rate >= 1.0}
     if len(gaussians) == len(counted):
         return gdp_epsilon(gaussian_mu(gaussians, adjacency), delta)
-    return float(_composed(counted, adjacency).get_epsilon_for_delta(delta))
+    return _composed_epsilon(tuple(counted.items()), delta, adjacency)
+
+
+@lru_cache(maxsize=1024)
+def _composed_epsilon(releases: tuple[tuple[Release, int], ...], delta: float, adjacency: Adjacency) -> float:
+    """Half a second each time, and asked again: by the search for a noise, by edges of one size, by a replay."""
+    return float(_composed(dict(releases), adjacency).get_epsilon_for_delta(delta))
 
 
 def delta(releases: Mapping[Release, int], at_epsilon: float, adjacency: Adjacency = "replace-one") -> float:
