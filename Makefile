@@ -37,7 +37,7 @@ demo: $(CORE)  ## train on four parties, one of them slow, and see asynchronous 
 test: $(FULL) packages  ## all checks and all tests that take seconds rather than minutes
 	@$(MAKE) --no-print-directory check
 	$(PYTEST) -m "not slow" -n 2 --dist worksteal $(wildcard tests/unit tests/property tests/reference tests/simulation tests/attacks)
-	$(PYTEST) -m "not slow" $(wildcard tests/transport tests/browser tests/examples)
+	$(PYTEST) -m "not slow" -n 2 --dist worksteal $(wildcard tests/transport tests/browser)
 
 # -- setting up --------------------------------------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ def test_a_killed_process_stops_a_run_that_is_to_stop(victim, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_process_is_left_out_of_a_run_that_is_to_continue(tmp_path):
-    more = ("--set", "on_loss=continue", "--set", "two_party_insecure=true", "--set", "passes=700")
+    more = ("--set", "on_loss=continue", "--set", "two_party_insecure=true", "--set", "passes=300")
     run = Started(tmp_path, *more)
     os.kill(run.child_of("shop"), signal.SIGKILL)
     code, told, errors = run.ended()
@@ -131,7 +131,7 @@ def test_a_killed_process_is_left_out_of_a_run_that_is_to_continue(tmp_path):
 
 
 def test_a_killed_process_is_started_again_where_the_others_wait(tmp_path):
-    run = Started(tmp_path, "--set", "passes=700")
+    run = Started(tmp_path, "--set", "passes=300")
     os.kill(run.child_of("shop"), signal.SIGKILL)
     code, told, errors = run.ended()
     assert code == 0 and "The process of 'shop' was ended by SIGKILL; started again" in errors, (told, errors)
