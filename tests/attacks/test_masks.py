@@ -102,7 +102,7 @@ def test_two_askers_that_put_their_answers_together():
 
 def test_a_survey_is_cut_by_the_rule_and_by_nothing_else(monkeypatch):
     """Cuts of her own would let her lay the words of one row over those of another."""
-    monkeypatch.setattr(surveys, "CHUNK_ROWS", 100)
+    monkeypatch.setattr(surveys, "CHUNK_WORDS", 100)
     here = world(("eve", "flo", "ana", "bo"), labels_at=("eve", "flo"))
     here.ana.handle(Received("eve", Mark(0, 1, 0, 0)))
     for start, count in [(0, 99), (0, 256), (1, 99), (0, 0), (0, -1), (-100, 100), (128, 100), (100, 100), (256, 100)]:

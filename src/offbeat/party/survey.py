@@ -46,7 +46,8 @@ from offbeat.party.scalars import WORDS_EACH, decode, narrow, widen
 from offbeat.party.tables import Refresh, Table, Tables
 from offbeat.party.works import Works
 
-CHUNK_ROWS = 1024
+CHUNK_WORDS = 8192
+"""What a message of a survey carries: few messages, and yet the first can be worked on while the others come."""
 CHUNKS_IN_FLIGHT = 32
 EPOCH_STRIDE = 2**32
 """Surveys of roster epoch e are numbered from e * EPOCH_STRIDE + 1 on."""
@@ -224,12 +225,13 @@ class Survey:
     def _lay_out(self) -> None:
         """The rows in chunks, each summed by one of the label holders: `chunks` is start to stop, in row order."""
         labelled, rows = self.roster.labelled, self.problem.rows
+        size = max(1, CHUNK_WORDS // self.problem.outputs)
         self.chunks: dict[int, int] = {}
         self.summed_by: dict[PartyName, range] = {}
         for at, name in enumerate(labelled):
             first, last = at * rows // len(labelled), (at + 1) * rows // len(labelled)
-            starts = self.summed_by[name] = range(first, last, CHUNK_ROWS)
-            self.chunks.update((start, min(start + CHUNK_ROWS, last)) for start in starts)
+            starts = self.summed_by[name] = range(first, last, size)
+            self.chunks.update((start, min(start + size, last)) for start in starts)
 
     # -- when the next one may begin ------------------------------------------------------------------------------
 

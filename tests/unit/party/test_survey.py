@@ -92,7 +92,7 @@ class Auditor:
 @pytest.mark.parametrize("loss", [LOGISTIC, SQUARED, SQUARED_HINGE], ids=lambda loss: loss.name)
 @pytest.mark.parametrize("penalty", [L2, NONCONVEX, elastic_net(0.4)], ids=lambda penalty: penalty.name)
 def test_the_certificate_is_that_of_the_pooled_data(loss, penalty, intercept, monkeypatch):
-    monkeypatch.setattr(surveys, "CHUNK_ROWS", 16)
+    monkeypatch.setattr(surveys, "CHUNK_WORDS", 16)
     room = anywhere(Room(drawn(loss, penalty, intercept=intercept), passes=3.0, **SURVEYS_ALONE))
     audit = Auditor(room)
     room.run(np.random.default_rng(0), every=audit)
@@ -110,7 +110,7 @@ def test_without_a_penalty_there_is_no_gap():
 @pytest.mark.parametrize("holders", [1, 2, 4])
 @pytest.mark.parametrize("chunk", [7, 1024])
 def test_whoever_sums_and_however_the_rows_are_cut(chunk, holders, scheme, monkeypatch):
-    monkeypatch.setattr(surveys, "CHUNK_ROWS", chunk)
+    monkeypatch.setattr(surveys, "CHUNK_WORDS", chunk)
     room = anywhere(Room(drawn(holders=holders), sums=SumOptions(scheme=scheme), passes=2.0, **SURVEYS_ALONE))
     audit = Auditor(room)
     room.run(np.random.default_rng(1), every=audit)
@@ -189,7 +189,7 @@ def test_large_labels_lose_no_digits(size, scheme):
 
 
 def test_the_order_of_arrival_changes_nothing(monkeypatch):
-    monkeypatch.setattr(surveys, "CHUNK_ROWS", 8)
+    monkeypatch.setattr(surveys, "CHUNK_WORDS", 8)
     said = [
         anywhere(Room(drawn(), **SURVEYS_ALONE)).run(np.random.default_rng(seed)).certificates() for seed in range(3)
     ]
