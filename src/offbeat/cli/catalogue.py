@@ -1,6 +1,7 @@
 """offbeat reproduce and bench: they list what there is, or run one by name."""
 
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,20 +27,53 @@ def reproduce(
         typer.Option("--file", metavar="SETTING=PATH", help="Your own LIBSVM file in place of a stand-in."),
     ] = None,
     seed: Seed = 0,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, one after the other.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with the kept results, and say what drifted.")
+    ] = False,
+    kept: Annotated[Path, typer.Option(help="Where kept results lie.")] = Path("benchmarks/results"),
     json: Json = False,
 ) -> None:
     """Redraw a published table or figure, with the published numbers beside ours."""
-    if name is None:
+    from offbeat.lab.catalogue import catalogue
+
+    if name is None and not (everything or check):
         _list("reproduce", json)
         return
-    folder = out or Path("out") / name
+    chosen = {"quick": quick, "seed": seed, "data_dir": data, "files": _files(file or [])}
+    names = [name] if name is not None else list(catalogue("reproduce"))
+    folders = {each: out / each if out is not None and name is None else out for each in names}
+    told = [_redrawn(each, folders[each], chosen, kept if check else None) for each in names]
+    if name is not None:
+        _tell(told[0], json)
+    elif json:
+        print_json({"reproductions": told})
+    else:
+        for each in told:
+            _tell(each, False)
+    if any(row["drifted"] for each in told for row in each.get("compared", ())):
+        raise typer.Exit(1)
+
+
+def _redrawn(name: str, out: Path | None, chosen: dict[str, Any], kept: Path | None) -> dict[str, Any]:
+    """One table or figure, its rows written down; with `kept`, beside what was kept there."""
+    from offbeat.lab.drift import compared, kept_rows
+
+    before = kept_rows(name, kept) if kept is not None else []
+    folder, began = out or Path("out") / name, perf_counter()
     try:
-        told = _done("reproduce", name, quick=quick, seed=seed, data_dir=data, out=folder, files=_files(file or []))
+        told = _done("reproduce", name, out=folder, **chosen)
     except KeyboardInterrupt:
         say(f"What is finished lies in {folder}; the same command goes on from there.")
         raise
+    say(f"{name}: {perf_counter() - began:.0f} s")
+    if kept is not None:
+        told["compared"] = compared(told["rows"], before)
+        drifted = [row for row in told["compared"] if row["drifted"]]
+        told["notes"] += [f"{len(told['compared'])} rows have a kept counterpart; {len(drifted)} of them drifted."]
+        told["notes"] += [f"drifted: {row['setting']}: kept {row['kept']}, now {row['now']}" for row in drifted]
     _write_rows(told, folder)
-    _tell(told, json)
+    return told
 
 
 def bench(
