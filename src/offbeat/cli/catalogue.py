@@ -80,7 +80,9 @@ def bench(
     name: Annotated[str | None, typer.Argument(help="Which benchmark; without it, the list.")] = None,
     quick: Quick = False,
     data: Data = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the rows there.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the rows there, and figures where there are some.")
+    ] = None,
     job: Annotated[Path | None, typer.Option("--job", help="A job file whose data is used (race).")] = None,
     seed: Seed = 0,
     json: Json = False,
@@ -91,7 +93,8 @@ def bench(
     if name is None:
         _list("bench", json)
         return
-    told = _done("bench", name, quick=quick, seed=seed, data_dir=data, job=job)
+    drawn = {} if out is None else {"out": out, "draws": True}
+    told = _done("bench", name, quick=quick, seed=seed, data_dir=data, job=job, **drawn)
     told |= {"machine": this_machine(), "versions": library_versions()}
     if out is not None:
         _write_rows(told, out)

@@ -35,6 +35,7 @@ class LabOptions:
     out: Path = Path("out")
     files: Mapping[str, Path] = field(default_factory=dict)
     job: Path | None = None
+    draws: bool = False  # a benchmark that can, draws its figures into `out`
     say: Callable[[str], None] = _silent
 
 
