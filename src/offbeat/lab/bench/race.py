@@ -214,7 +214,7 @@ def draw_race(cells: Sequence[Cell], path: Path) -> tuple[Path, Path]:
 
 
 def _kind_of(regime: str) -> str:
-    return next(kind for kind in reversed(KINDS) if kind in regime)
+    return next(kind for kind in reversed(KINDS) if f" {kind}" in f" {regime}")
 
 
 def _notes(cells: Sequence[Cell]) -> list[str]:
