@@ -145,6 +145,10 @@ slow: $(FULL) packages  ## the tests that take minutes
 examples: $(FULL)  ## run every example
 	@shopt -s nullglob; for script in examples/*.py; do echo "== $$script" >&2; $(PY) "$$script"; done
 
+.PHONY: pages
+pages: $(CORE)  ## write the tables of figures in the pages anew, from benchmarks/results
+	$(PY) docs/building/figures.py
+
 .PHONY: site
 site: $(SITE)  ## the documentation as a site, in site/: built strictly, then looked over for dead links and lone pages
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(PY) -m mkdocs build --strict --quiet

@@ -7,6 +7,7 @@ a page is added in one place.
 A file outside of docs/ that a page links to has a place in the site too:
 
     ARCHITECTURE.md              project/ARCHITECTURE.md
+    examples                     project/examples/index.md, a list; benchmarks/results likewise
     examples/first_fit.py        project/examples/first_fit.md, its text
     benchmarks/results/x.json    project/benchmarks/results/x.json, as it is
     docs/notebooks/x.ipynb       notebooks/x.md, its cells and what they print
@@ -54,7 +55,7 @@ def place_of(path: str) -> str:
     if path in ("docs", "."):
         return "index.md"
     place = path.removeprefix("docs/") if path.startswith("docs/") else f"project/{path}"
-    if path == EXAMPLES:
+    if path in (EXAMPLES, RESULTS):
         return f"{place}/index.md"
     return re.sub(r"\.(ipynb|py)$", ".md", place)
 

@@ -36,7 +36,9 @@ def on_files(files: Any, config: Any) -> Any:
     for path in examples:
         add(contents.place_of(f"{contents.EXAMPLES}/{path.name}"), _example(path))
     add(contents.place_of(contents.EXAMPLES), _list_of_examples(examples))
-    for path in sorted((contents.REPOSITORY / contents.RESULTS).glob("*.json")):
+    results = sorted((contents.REPOSITORY / contents.RESULTS).glob("*.json"))
+    add(contents.place_of(contents.RESULTS), _list_of_results(results))
+    for path in results:
         add(contents.place_of(f"{contents.RESULTS}/{path.name}"), path.read_text(encoding="utf-8"))
     for path in sorted((contents.DOCS / "notebooks").glob("*.ipynb")):
         add(contents.place_of(f"docs/notebooks/{path.name}"), notebooks.page(path))
@@ -45,7 +47,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     origin = contents.origin_of(page.file.src_uri)
-    if origin.startswith((f"{contents.EXAMPLES}/", "docs/notebooks/")):
+    if origin.startswith((f"{contents.EXAMPLES}/", f"{contents.RESULTS}/", "docs/notebooks/")):
         return markdown  # made here, with links that hold
     if origin == contents.INDEX:
         page.meta["hide"] = ["navigation", "toc"]
@@ -68,6 +70,11 @@ def _list_of_examples(paths: list[Path]) -> str:
         first = path.read_text(encoding="utf-8").split('"""')[1].strip().splitlines()[0]
         lines.append(f"- [{path.name}]({posixpath.basename(contents.place_of(path.name))}): {first}")
     return "\n".join(lines) + "\n"
+
+
+def _list_of_results(paths: list[Path]) -> str:
+    lines = ["# Kept results", "", "What commands printed, as JSON, for programs.", ""]
+    return "\n".join([*lines, *(f"- [{path.name}]({path.name})" for path in paths)]) + "\n"
 
 
 # -- one look --------------------------------------------------------------------------------------------------------

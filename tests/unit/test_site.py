@@ -80,6 +80,7 @@ def test_the_site_has_the_sections_that_readers_look_for():
         ("docs/index.md", "how-to/console.md", "how-to/console.md"),
         ("docs/index.md", "../ARCHITECTURE.md", "project/ARCHITECTURE.md"),
         ("docs/index.md", "../examples", "project/examples/index.md"),
+        ("docs/index.md", "../benchmarks/results", "project/benchmarks/results/index.md"),
         ("docs/index.md", "notebooks/first-fit.ipynb", "notebooks/first-fit.md"),
         ("docs/how-to/console.md", "../../examples/first_fit.py", "../project/examples/first_fit.md"),
         ("docs/how-to/console.md", "../../benchmarks/results/serve.json", "../project/benchmarks/results/serve.json"),
