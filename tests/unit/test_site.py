@@ -154,6 +154,7 @@ def test_a_docstring_becomes_a_table():
 TERMS = (
     "Product", "Block", "Chair", "Survey", "Lag", "Certificate", "Share", "Mask", "Leap", "Roster", "Label holder",
     "Derivative", "Direction", "Version", "Pass", "Release", "Epoch", "Dominator", "Ledger", "Policy", "Run folder",
+    "Look", "Lane", "Frozen point",
 )  # fmt: skip
 
 
