@@ -57,7 +57,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def on_page_content(html: str, page: Any, **_: Any) -> str:
     """A drawing becomes part of the page, so that it follows the page's colours."""
     here = contents.origin_of(page.file.src_uri)
-    return DRAWING.sub(lambda found: contents.page_text(contents.target_of(here, found.group(1))), html)
+    return DRAWING.sub(lambda found: f'<div class="picture">{_drawing(here, found.group(1))}</div>', html)
+
+
+def _drawing(page: str, link: str) -> str:
+    return contents.page_text(contents.target_of(page, link))
 
 
 def _example(path: Path) -> str:
