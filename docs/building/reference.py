@@ -121,8 +121,18 @@ def _divided(text: str) -> tuple[str, Table]:
     return "\n".join(prose).strip(), rows
 
 
-def _text(thing: Any) -> str:
+def explained(thing: Any) -> tuple[str, Table]:
+    """What a docstring says, and the parameters it explains; of a class, those that its bases explain, too."""
     prose, rows = _divided(_docstring(thing))
+    for kind in thing.__mro__[1:] if inspect.isclass(thing) else ():
+        if kind.__module__.startswith("offbeat"):
+            inherited = _divided(_docstring(kind))[1]
+            rows |= {name: said for name, said in inherited.items() if name not in rows and name in parameters(thing)}
+    return prose, rows
+
+
+def _text(thing: Any) -> str:
+    prose, rows = explained(thing)
     table = ["| Parameter | Meaning |", "|---|---|", *(f"| `{name}` | {_cell(said)} |" for name, said in _joined(rows))]
     return "\n\n".join(part for part in (_linked(prose), "\n".join(table) if rows else "") if part)
 
@@ -158,5 +168,5 @@ def unexplained(name: str) -> list[str]:
 
 def _silent(where: str, thing: Any) -> list[str]:
     """Parameters that have neither a row of their own nor a place in the prose."""
-    prose, rows = _divided(_docstring(thing))
+    prose, rows = explained(thing)
     return [f"{where}: {name}" for name in parameters(thing) if name not in rows and f"`{name}`" not in prose]

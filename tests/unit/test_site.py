@@ -151,6 +151,29 @@ def test_a_docstring_becomes_a_table():
     ]
 
 
+class Base:
+    """A base.
+
+    left   one
+    right  two
+    """
+
+
+class Derived(Base):
+    """Derived.
+
+    right  another
+    """
+
+    def __init__(self, left, right):
+        pass
+
+
+def test_a_class_need_not_say_again_what_its_base_says(monkeypatch):
+    monkeypatch.setattr(Base, "__module__", "offbeat.made_up")
+    assert reference.explained(Derived) == ("Derived.", {"right": "another", "left": "one"})
+
+
 TERMS = (
     "Product", "Block", "Chair", "Survey", "Lag", "Certificate", "Share", "Mask", "Leap", "Roster", "Label holder",
     "Derivative", "Direction", "Version", "Pass", "Release", "Epoch", "Dominator", "Ledger", "Policy", "Run folder",
