@@ -22,6 +22,7 @@ PIP := PIP_ROOT_USER_ACTION=ignore $(PY) -m pip --disable-pip-version-check inst
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest --import-mode=importlib
 CORE := $(VENV)/.core-installed
 FULL := $(VENV)/.everything-installed
+SITE := $(VENV)/.site-installed
 
 .PHONY: help
 help:  ## this list
@@ -63,6 +64,11 @@ $(FULL): pyproject.toml | $(PY)
 	@$(PIP) "$(TORCH)" -e ".[$(EXTRAS)]"
 	@touch $(CORE) $@
 
+$(SITE): pyproject.toml | $(PY)
+	@echo "Installing what builds the site into $(VENV)." >&2
+	@$(PIP) -e ".[docs]"
+	@touch $(CORE) $@
+
 # A real broker and a real browser for the tests. Root gets them installed; others are told what is missing, and the
 # tests that need them say that they were skipped.
 .PHONY: packages
@@ -87,8 +93,8 @@ endef
 
 .PHONY: check
 check: $(FULL)  ## format, lint, types, layering and house rules
-	$(PY) -m ruff check src tests examples
-	$(PY) -m ruff format --check src tests examples
+	$(PY) -m ruff check src tests examples docs/building docs/notebooks
+	$(PY) -m ruff format --check src tests examples docs/building docs/notebooks
 	$(PY) -m mypy
 	$(PYTEST) tests/unit/test_layering.py tests/unit/test_house_rules.py
 
@@ -139,6 +145,15 @@ slow: $(FULL) packages  ## the tests that take minutes
 examples: $(FULL)  ## run every example
 	@shopt -s nullglob; for script in examples/*.py; do echo "== $$script" >&2; $(PY) "$$script"; done
 
+.PHONY: pages
+pages: $(CORE)  ## write the tables of figures in the pages anew, from benchmarks/results
+	$(PY) docs/building/figures.py
+
+.PHONY: site
+site: $(SITE)  ## the documentation as a site, in site/: built strictly, then looked over for dead links and lone pages
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(PY) -m mkdocs build --strict --quiet
+	$(PY) docs/building/check.py site
+
 .PHONY: orgs
 orgs: $(FULL)  ## three organisations on this machine: keys, alignment, training, prediction, report
 	$(PY) examples/three_organisations
@@ -153,5 +168,5 @@ bench: $(FULL)  ## BENCH=name: one side-by-side benchmark; without a name, the l
 
 .PHONY: clean
 clean:  ## remove caches and outputs (the environment stays; remove .venv to begin anew)
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist runs out
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist runs out site
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

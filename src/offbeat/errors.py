@@ -25,48 +25,54 @@ class OffbeatError(Exception):
 
 
 class BadInput(OffbeatError):
+    """The user's file, key, value or option."""
+
     exit_code = 2
 
 
 class BadData(BadInput, ValueError):
-    pass
+    """A table, column, id or label is not what it must be."""
 
 
 class BadJob(BadInput, ValueError):
-    pass
+    """A job file or an option is not what it must be."""
 
 
 class NotInstalled(BadInput):
-    pass
+    """An optional extra is missing."""
 
 
 class PeerFailed(OffbeatError):
+    """A party or peer failed, or was lost for good."""
+
     exit_code = 3
 
 
 class UnexpectedEvent(PeerFailed):
-    pass
+    """A message has no place in the protocol's table."""
 
 
 class BadFrame(PeerFailed):
-    pass
+    """Bytes are not one of our messages."""
 
 
 class DiskFull(OffbeatError):
-    pass
+    """No room is left on this machine's disk."""
 
 
 class Refused(OffbeatError):
+    """A bound was kept: budget, policy, range."""
+
     exit_code = 4
 
 
 class OutOfRange(Refused):
-    pass
+    """A share does not fit the fixed-point range."""
 
 
 class BudgetSpent(Refused):
-    pass
+    """A release would pass the privacy budget."""
 
 
 class MaskReuse(Refused):
-    pass
+    """A mask was about to be used twice."""

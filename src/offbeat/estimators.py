@@ -9,12 +9,6 @@
 Everything runs in this process: it is for research, for planning, and for finding out what a joint model would be
 worth before organisations connect. Columns may hold text, dates and missing values: `prepare` says what is done to
 them, in the words of job files (docs/how-to/prepare-columns.md).
-
-To scikit-learn's splitters a dictionary of three parties looks like three rows. One frame with `parties`, or
-`PartyColumns`, tells them better:
-
-    cross_val_score(VerticalClassifier(), PartyColumns({"bank": Xb, "shop": Xs, "telecom": Xt}), y)
-    GridSearchCV(VerticalClassifier(parties=parties), {"penalty": np.logspace(-4, -1, 4)}).fit(frame, y)
 """
 
 import sys
@@ -60,16 +54,17 @@ Floats = NDArray[np.float64]
 Blocks = Mapping[str, Any]
 Own = TypeVar("Own", bound="_Vertical")
 
-PARTIES_USUAL = 3
-"""One matrix without `parties` is cut into so many, where it has as many columns."""
+PARTIES_USUAL = 3  # one matrix without `parties` is cut into so many, where it has as many columns
 PARAMETERS_FILE = "estimator.json"
 
 
 class PartyColumns(Mapping[str, Any]):
     """Columns by party that can be cut by rows: `X["bank"]` are a party's columns, `X[rows]` some rows of all parties.
 
-    With its shape (rows, columns) it goes wherever scikit-learn cuts rows: cross_val_score, GridSearchCV,
-    train_test_split. Data frames stay data frames.
+    To scikit-learn's splitters a dictionary of three parties looks like three rows. This has a shape (rows, columns)
+    and goes wherever they cut rows: cross_val_score, GridSearchCV, train_test_split. Data frames stay data frames.
+
+    blocks  each party's columns by its name: arrays, sparse matrices or data frames with equally many rows
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -125,16 +120,19 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
                         "squared_hinge", "ls_svm"; for numbers "squared", "poisson", "gamma"
     class_weight        for classes: "balanced", or a weight by class; None: every row counts alike
     intercept           whether there is one
-    passes, target      end after so many passes over the rows, or when the certificate is at or below the target
-    step, batch         numbers, or "auto"
+    passes              end after so many passes over the rows
+    target              end when the certificate is at or below it; None: make all passes
+    step                how far an update goes, or "auto": from what the parties measure
+    batch               the rows of an update, or "auto"
     in_flight           how many products a party asks for at a time
     by_curvature        multiply steps by the inverse curvature: "auto" where that can be known, True, False
-    secure_sum          "pairwise", "two-tree", "tree"
+    secure_sum          how shares are hidden: "pairwise" masks, "two-tree"; "tree" hides nothing, for comparison
     two_party_insecure  accept that two parties hide nothing from each other
     fraction_bits       binary digits after the point of a share; fewer leave room for larger numbers
     labels_at           the parties that hold the labels; None: the first
     label_dp_epsilon    answer every label at random once, with this epsilon
-    runtime, slow       "simulator" or "threads"; how many times slower a party is
+    runtime             "simulator" (virtual time) or "threads"
+    slow                how many times slower a party is, by its name
     seed                decides the order of rows and batches; None is 0
     verbose             tell of the progress on standard error
     """
@@ -352,7 +350,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
         return self.model_.decision_function(blocks)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the fitted model into a new folder, which `load` and `offbeat.load` read: no pickle is needed."""
+        """Write the fitted model into `folder`, a new one, which `load` and `offbeat.load` read; no pickle needed."""
         check_is_fitted(self, "model_")
         place = Path(folder)
         if place.exists():
@@ -372,7 +370,7 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls: type[Own], folder: str | Path) -> Own:
-        """The fitted model that `save` wrote."""
+        """The fitted model that `save` wrote into `folder`."""
         file = Path(folder) / PARAMETERS_FILE
         if not file.is_file():
             raise BadInput(f"{folder} holds no saved estimator: {PARAMETERS_FILE} is not there. Did `save` write it?")
@@ -535,8 +533,8 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
 {(_Vertical.__doc__ or "").partition("checks.")[2]}"""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "VerticalClassifier":
-        """X: the columns of each party (arrays, sparse matrices, data frames), or one matrix or frame of all; y:
-        labels, one for each row; sample_weight: how much each row counts."""
+        """Train. `X`: the columns of each party (arrays, sparse matrices, data frames), or one matrix or frame of all;
+        `y`: labels, one for each row; `sample_weight`: how much each row counts."""
         y = _check_labels(y, type(self).__name__)
         labels = np.asarray(y)
         kind = type_of_target(labels, input_name="y") if labels.dtype != object else "unknown"
@@ -554,26 +552,29 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
         return self
 
     def decision_function(self, X: Any) -> Floats:
-        """The product of every row with the whole model; above 0 is for the second of two classes. Of more classes, one
-        product for each, in the order of classes_."""
+        """The product of every row of `X` with the whole model; above 0 is for the second of two classes. Of more
+        classes, one product for each, in the order of classes_."""
         return self._scores(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
+        """The class of every row of `X`, which comes in the form that `fit` had."""
         scores = self._scores(X)
         chosen = scores >= 0 if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[chosen.astype(np.intp)])
 
     def predict_proba(self, X: Any) -> Floats:
-        """One column per class, in the order of classes_."""
+        """The probabilities of the rows of `X`: one column per class, in the order of classes_."""
         scores = self._scores(X)
         return self.model_.probabilities(scores)
 
     def predict_log_proba(self, X: Any) -> Floats:
+        """The logarithms of the probabilities of the rows of `X`."""
         return np.asarray(np.log(self.predict_proba(X)))
 
     @staticmethod
     def connect(home: str | Path, run: str, address: str = "") -> "JointModel":
-        """The model of a finished run between organisations, asked through the daemon of the party in this folder."""
+        """The model of a finished `run` between organisations, asked through the daemon of the party in `home`.
+        `address`: where that daemon listens, if not where party.toml says."""
         from offbeat.orgs.client import connect
 
         return connect(home, run, address)
@@ -586,13 +587,14 @@ class VerticalRegressor(RegressorMixin, _Vertical):  # type: ignore[misc]
 {(_Vertical.__doc__ or "").partition("checks.")[2]}"""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, exposure: Any = None) -> "VerticalRegressor":
-        """X: the columns of each party (arrays, sparse matrices, data frames), or one matrix or frame of all; y:
-        numbers, one for each row; sample_weight: how much each row counts; exposure: what a count or an amount is of,
-        years say. The model then predicts for one unit of it."""
+        """Train. `X`: the columns of each party (arrays, sparse matrices, data frames), or one matrix or frame of all;
+        `y`: numbers, one for each row; `sample_weight`: how much each row counts; `exposure`: what a count or an amount
+        is of, years say. The model then predicts for one unit of it."""
         y = _check_labels(y, type(self).__name__)
         self._fit(X, y, "regression", weights=sample_weight, exposure=exposure)
         return self
 
     def predict(self, X: Any) -> Floats:
+        """The number of every row of `X`, which comes in the form that `fit` had."""
         scores = self._scores(X)
         return np.asarray(self.model_.answers(scores))

@@ -4,8 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 REPOSITORY = Path(__file__).parents[2]
 SOURCE = REPOSITORY / "src" / "offbeat"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -122,14 +120,3 @@ def test_nothing_is_left_for_later():
         if marks.search(line)
     ]
     assert found == []
-
-
-PAGES = [REPOSITORY / "README.md", REPOSITORY / "ARCHITECTURE.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
-
-
-@pytest.mark.parametrize("page", [path for path in PAGES if path.is_file()], ids=lambda path: path.name)
-def test_links_between_pages_lead_somewhere(page):
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    links = re.findall(r"\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)", text)
-    local = [link.partition("#")[0] for link in links if not re.match(r"[a-z]+:", link)]
-    assert [link for link in local if link and not (page.parent / link).exists()] == []

@@ -32,9 +32,23 @@ Preparations = str | Preparation | Mapping[str, str | Preparation]
 class VerticalData:
     """Row i of every block, `y_train[i]` and `ids_train[i]` belong to one sample; the same for the test rows.
 
-    y is -1/+1 for classification, the class position for multiclass, the value less `y_offset` for regression.
-    `digest` is the SHA-256 of the joined ids in their order, where tables were joined. `weights_train` is empty where
-    all rows count alike. With an exposure (`exposed`), y is divided by it and weights are multiplied by it.
+    names              the parties
+    train, test        each party's prepared columns by its name
+    y_train, y_test    the labels: -1 and +1 for two classes, the position of the class for more, the value less
+                       `y_offset` for numbers
+    ids_train          the ids of the training rows
+    ids_test           the ids of the test rows
+    columns            the names of each party's prepared columns
+    labels_at          the parties that hold the labels
+    task               "classification", "multiclass" or "regression"
+    classes            the classes in their order; None for numbers
+    source             one sentence on where the data comes from
+    notes              what joining and preparing had to say
+    fitted             how each party prepares its raw columns
+    y_offset           what was taken from numbers to learn
+    digest             SHA-256 of the joined ids in their order, where tables were joined
+    weights_train      how much each training row counts; empty: all alike
+    exposed            whether there is an exposure: y was divided by it, and weights were multiplied by it
     """
 
     names: tuple[str, ...]
@@ -58,10 +72,12 @@ class VerticalData:
 
     @property
     def rows(self) -> int:
+        """How many training rows there are."""
         return int(self.y_train.size)
 
     @property
     def test_rows(self) -> int:
+        """How many test rows there are."""
         return int(self.y_test.size)
 
     @property

@@ -49,7 +49,17 @@ def vertical_from_tables(
     test_ids: Sequence[Any] | None = None,
     source: str | None = None,
 ) -> VerticalData:
-    """Join the parties' tables on their ids. `labels_at` None: the labels are with the parties whose table has them."""
+    """Join the parties' tables on their ids.
+
+    tables         each party's table by its name (`offbeat.data.table.read_table`)
+    labels_at      the parties that hold the labels, or "all"; None: those whose table has them
+    preparation    how columns are prepared: a word, a `Preparation`, or one of these by party
+    test_fraction  the part of the rows that is kept for testing
+    seed           decides which rows these are
+    task           "classification", "multiclass" or "regression"
+    test_ids       the ids of the test rows, where they are chosen by hand
+    source         one sentence on where the data comes from, for the record
+    """
     if not tables:
         raise BadData("No party brought a table.")
     check_party_names(tables, "The tables")
@@ -91,7 +101,21 @@ def vertical_from_arrays(
     weights: Any = None,
     exposure: Any = None,
 ) -> VerticalData:
-    """Rows already in one order: arrays, sparse matrices or data frames by party, and the labels."""
+    """Rows that are in one order already.
+
+    blocks         each party's columns by its name: arrays, sparse matrices or data frames
+    y              the labels, one for each row
+    labels_at      the parties that hold the labels, or "all"
+    preparation    how columns are prepared: a word, a `Preparation`, or one of these by party
+    test_fraction  the part of the rows that is kept for testing
+    seed           decides which rows these are
+    task           "classification", "multiclass" or "regression"
+    ids            a name for each row; None: they are numbered
+    test_mask      true for each test row, where they are chosen by hand
+    source         one sentence on where the data comes from, for the record
+    weights        how much each row counts; None: all alike
+    exposure       what a count or an amount is of, years say; None: one unit each
+    """
     if not blocks:
         raise BadData("No party brought columns.")
     check_party_names(blocks, "The columns by party")
@@ -133,8 +157,15 @@ def vertical_from_dataset(
 ) -> VerticalData:
     """Cut a named set into columns.
 
+    name                 as `offbeat data` lists it, or a set that was loaded
+    parties              how many parties share the columns, or their names
+    split                how columns are shared out: "equal", "random", "mod", or column names by party
+    labels_at            the parties that hold the labels, or "all"
     preparation          one of the set's named ones (its usual one when None), or one of your own
+    data_dir             where named sets lie; None: OFFBEAT_DATA, or shared/data beside the checkout
+    seed                 decides test rows, drawn rows and a random split
     rows                 replaces the preparation's row scaling
+    test_fraction        the part of the rows that is kept for testing; None: the set's own split, or a fifth
     limit_rows           use only so many of the rows, drawn by id and seed
     split_after_one_hot  share out the encoded columns evenly, as the papers do, rather than the raw ones: columns are
                          prepared one by one, so their values are the same either way

@@ -17,7 +17,7 @@ from offbeat.names import party_names
 
 
 def load_data(job: Job) -> VerticalData:
-    """Read, check, join and prepare; what is wrong is said with its file, column and row."""
+    """The data of `job`: read, checked, joined and prepared. What is wrong is said with its file, column and row."""
     if job.party:
         return _from_files(job)
     if job.data.set is not None:

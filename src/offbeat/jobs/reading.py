@@ -23,7 +23,11 @@ AnyJob = Job | EdgeJob
 
 
 def read_job(path: str | Path, settings: Sequence[str] = ()) -> AnyJob:
-    """A job file with `key=value` settings on top; files in it become absolute paths."""
+    """A job from a file, checked; files that it names become absolute paths.
+
+    path      the job file
+    settings  `key=value` texts that replace keys of the file, as `--set` does
+    """
     path = Path(path)
     return job_from(read_tree(path, settings), where=str(path), folder=path.resolve().parent)
 

@@ -89,11 +89,35 @@ class DataRecord(msgspec.Struct, frozen=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `verdict` is one word for programs, `reason` one sentence for people.
+    """What one run came to.
 
-    `privacy` holds each accountable party's own statement: `releases`, `epsilon`, `delta`, `adjacency`,
-    `budget_epsilon`, `seeded`, and `spent`, from which the epsilon can be computed anew. A client of VAFL counts by
-    record: its numbers are those of the record that has spent most, with the mechanism in place of `spent`.
+    offbeat        the version that made it
+    algorithm      the method
+    runtime        what carried the messages
+    clock          "virtual" or "wall": what `seconds` are of
+    seed           the job's
+    digest         the same for the same job and seed in the simulator
+    verdict        one word for programs
+    reason         one sentence for people
+    objective      of the model that was kept
+    certificate    how far it is, at most, from the best possible
+    suboptimality  the true distance, where the pooled optimum is known
+    passes         how often the rows were looked at
+    seconds        how long it took
+    metrics        on test rows: AUC and accuracy, or the root of the mean squared error
+    parties        what each party did
+    reveals        every kind of message, how often it was sent, and what it tells to whom
+    privacy        each accountable party's own statement: `releases`, `epsilon`, `delta`, `adjacency`,
+                   `budget_epsilon`, `seeded`, and `spent`, from which the epsilon can be computed anew. A client of
+                   VAFL counts by record: its numbers are those of the record that has spent most, with the mechanism in
+                   place of `spent`
+    warnings       what should worry a reader, in sentences
+    options        the job, and under `chosen` what was chosen for it
+    data           which data it was
+    versions       of Python and the packages
+    machine        what it ran on
+    curve          one row for each look
+    timeline       the first few thousand messages
     """
 
     offbeat: str
@@ -123,6 +147,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
+        """What `offbeat run` ends with."""
         return exit_code_of(self.verdict)
 
     @property
@@ -133,19 +158,21 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes_sent(self) -> int:
+        """The payload of all parties together."""
         return sum(party.bytes_sent for party in self.parties.values())
 
     @property
     def updates(self) -> int:
+        """Those of all parties together."""
         return sum(party.updates for party in self.parties.values())
 
     def to_json_object(self, run: str | Path = "") -> dict[str, Any]:
-        """The object that `--json` prints: the record as in record.json, with the run's folder in front."""
+        """The object that `--json` prints: the record as in record.json, with the folder `run` in front."""
         body: dict[str, Any] = msgspec.json.decode(encode_plain(self))
         return {"run": str(run), **{name: value for name, value in body.items() if name not in LONG_LISTS}}
 
     def write(self, folder: str | Path) -> Path:
-        """Write the record into a run folder, the index last: a folder with a record.json is complete."""
+        """Write the record into the run folder `folder`, the index last: one that has a record.json is complete."""
         folder = Path(folder)
         _write_lines(folder / CURVE_FILE, self.curve)
         _write_lines(folder / TIMELINE_FILE, self.timeline)
@@ -156,7 +183,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, folder: str | Path) -> "RunRecord":
-        """Read a run folder back; a folder that is not one, or a damaged file, is named in a `BadInput`."""
+        """Read the run folder `folder` back; one that is none, or a damaged file, is named in a `BadInput`."""
         folder = Path(folder)
         body = _read_index(folder)
         curve = _read_lines(folder / CURVE_FILE, CurveRow)

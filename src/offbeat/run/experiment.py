@@ -34,7 +34,12 @@ STEP_GRID_PASSES = 3.0
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: its record, every party's part of the model, and the parties as it left them."""
+    """A finished run.
+
+    record   what it came to
+    models   every party's part of the model
+    parties  the parties as the run left them
+    """
 
     record: RunRecord
     models: Mapping[str, Part]
@@ -65,8 +70,14 @@ def run_experiment(
     watch: Watch | None = None,
     folder: Path | None = None,
 ) -> Result:
-    """Train once. `optimum`: the least objective of a linear problem where it is known already. `folder`: where event
-    logs may go, and where the run can be watched."""
+    """Train once, in one process.
+
+    data     what `load_data`, a `vertical_from_...` or `horizontal_from_arrays` gave
+    job      a vertical or a horizontal job that fits the data
+    optimum  the least objective of a linear problem, where it is known; None: it is found if the job asks for it
+    watch    is called with the progress at every look
+    folder   where event logs may go, and where the run can be watched; None: nowhere
+    """
     known = {} if optimum is None else {"optimum": optimum}
     return run_training(family_of(job).training(resolved(job), data, **known), watch=watch, folder=folder)
 

@@ -39,7 +39,15 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """Parts by party, in the order of the run; VAFL's head is the part called `server`."""
+    """A model with every party's part in one process. VAFL's head is the part called `server`.
+
+    job      the job of its run
+    names    the parties in the order of the run
+    parts    each party's arrays and how it prepares its columns
+    task     "classification", "multiclass" or "regression"
+    classes  the classes in the order of probabilities; None for numbers
+    offset   what is added to scores: the mean that was taken from the numbers to learn
+    """
 
     job: Job
     names: tuple[str, ...]
@@ -52,19 +60,19 @@ class TrainedModel:
 
     def decision_function(self, rows: Mapping[str, Any]) -> Floats:
         """The product of every row with a linear model; above 0 is for the second of two classes. Of several classes,
-        one product for each."""
+        one product for each. `rows`: each party's new rows by its name, in arrays or frames."""
         return self.scores(self.tables(rows))
 
     def predict_proba(self, rows: Mapping[str, Any]) -> Floats:
-        """One column a class, in the order of `classes`."""
+        """The probabilities of `rows`: one column a class, in the order of `classes`."""
         return self.probabilities(self.scores(self.tables(rows)))
 
     def predict(self, rows: Mapping[str, Any]) -> Array:
-        """The class, or the number, of every row."""
+        """The class, or the number, of each of `rows`."""
         return self.answers(self.scores(self.tables(rows)))
 
     def scores(self, tables: Mapping[str, Table]) -> Array:
-        """One number a row; one for each of several classes, which are probabilities in VAFL."""
+        """One number a row of `tables`; one for each of several classes, which are probabilities in VAFL."""
         blocks = scale_party_rows({name: self._block(name, table) for name, table in tables.items()}, self._rows)
         if self.job.embeds:
             return self._embedded(blocks)
@@ -74,6 +82,7 @@ class TrainedModel:
         return total + self.intercept + self.offset
 
     def answers(self, scores: Array) -> Array:
+        """The classes, or the numbers, that `scores` stand for."""
         if self.classes is None:
             return log_link(scores) if self.job.loss in ("poisson", "gamma") else scores
         classes = np.asarray(self.classes)
@@ -81,6 +90,7 @@ class TrainedModel:
         return np.asarray(classes[chosen.astype(np.intp)])
 
     def probabilities(self, scores: Array) -> Floats:
+        """What `scores` make of each class: one column a class."""
         if self.classes is None:
             raise BadData("This model predicts numbers; there are no classes to have probabilities. Use predict.")
         if scores.ndim == 2:
@@ -97,7 +107,7 @@ class TrainedModel:
     # -- rows as each party prepares them
 
     def tables(self, rows: Mapping[str, Any]) -> dict[str, Table]:
-        """Every party's rows, all of them in one order; a party that lacks is told of."""
+        """Every party's `rows`, all of them in one order; a party that lacks is told of."""
         self._check_names(rows)
         tables = {name: self._table(name, rows[name]) for name in self.names}
         sizes = {name: len(table) for name, table in tables.items()}
@@ -106,7 +116,7 @@ class TrainedModel:
         return tables
 
     def files(self, files: Mapping[str, Path]) -> tuple[Array, dict[str, Table]]:
-        """Each party's file, joined on ids by the id columns of the job: the ids, and the rows in their order."""
+        """Each party's file (`files`), joined by the id columns of the job: the ids, and the rows in their order."""
         self._check_names(files)
         ids = {entry.name: entry.id for entry in self.job.party}
         tables = {name: self._read(name, Path(files[name]), ids.get(name)) for name in self.names}
@@ -129,6 +139,7 @@ class TrainedModel:
             raise BadData(f"The columns of party {lacking[0]!r} are missing; this model needs {', '.join(self.names)}.")
 
     def fitted(self, name: str) -> Fitted:
+        """How the party `name` prepares its rows."""
         found = self.parts[name].fitted
         if found is None:
             raise BadData(
@@ -163,6 +174,7 @@ class TrainedModel:
 
     @property
     def widths(self) -> dict[str, int]:
+        """How many prepared columns each party has."""
         return {name: len(self.fitted(name).columns) for name in self.names}
 
     def _embedded(self, blocks: Mapping[str, Matrix]) -> Array:
@@ -210,7 +222,7 @@ def model_of(job: Job, result: Result) -> TrainedModel:
 
 
 def load(run: str | Path) -> TrainedModel:
-    """The model of a finished run, from its folder."""
+    """The model of a finished run. `run`: its folder, as `offbeat run` printed it, or one that `save` wrote."""
     folder = Path(run)
     record, job = RunRecord.read(folder), job_of(folder)
     if record.runtime == "grpc":

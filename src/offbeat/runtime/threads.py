@@ -31,8 +31,17 @@ FLUSH_EVENTS = 256  # the log of a run in one process is for replay, not for rec
 
 
 class Threads:
-    """Runs parties on threads of this process. `folder`: the run folder whose `events/` gets the logs (None: no logs).
-    Of `costs` only the slow factors, the work they multiply, the lanes and the link count."""
+    """Runs parties on threads of this process.
+
+    messages      the kinds of messages that the parties send
+    costs         what makes parties and links slow; only the slow factors, the work they multiply, the lanes and the
+                  link count
+    folder        the run folder whose `events/` gets the logs; None: no logs
+    run_name      stands in the logs
+    inbox_max     a party that is so many messages behind ends the run
+    timeline_max  how many messages are kept for the timeline
+    until_s       end after so many seconds
+    """
 
     def __init__(
         self,
@@ -51,6 +60,8 @@ class Threads:
         self.sent: dict[PartyName, tuple[int, int]] = {}  # the same by party: (messages, payload bytes)
 
     def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
+        """Carry messages between `parties` until all have finished, or nothing can happen any more. `look` is called
+        with the time, and says after how many seconds it is to be called again, or None to end the run."""
         return ThreadRun(self, parties, look).run()
 
 

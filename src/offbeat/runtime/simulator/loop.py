@@ -56,9 +56,17 @@ Rebuild = Callable[[PartyName], Party]
 class Simulator:
     """Runs parties in virtual time.
 
-    `faults` break the network and the parties on purpose; `checkers` watch every message and event and raise on a
-    violation. `rebuild` makes a fresh party, which a crashed one's log is fed to (without it the old object goes on);
-    with `checkpoint_events` it begins at the snapshot that was taken after the last so many events.
+    seed               decides jitter and faults
+    costs              what work and messages take
+    faults             what breaks the network and the parties on purpose
+    checkers           watch every message and event, and raise on a violation
+    rebuild            makes a fresh party, which a crashed one's log is fed to; None: the old object goes on
+    checkpoint_events  a rebuilt party begins at a snapshot, taken whenever so many events were handled; 0: at the start
+    until_s            end after so many virtual seconds
+    events_max         end after so many events: something goes round in circles
+    detect_s           after how long a party that is down is held for lost
+    timeline_max       how many messages are kept for the timeline
+    digest             whether events and effects are digested, for replay
     """
 
     def __init__(
@@ -91,6 +99,8 @@ class Simulator:
         self.sent: dict[PartyName, tuple[int, int]] = {}  # the same by party: (messages, payload bytes)
 
     def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
+        """Carry messages between `parties` until all have finished, or nothing can happen any more. `look` is called
+        with the time, and says after how many seconds it is to be called again, or None to end the run."""
         return World(self, parties, look).run()
 
 
