@@ -55,6 +55,7 @@ log = logging.getLogger("offbeat.party")
 
 END_WITHIN_S = 20.0
 PROGRESS_EVERY_S = 2.0
+WRITES_MOST = 5
 
 
 class Run:
@@ -102,20 +103,22 @@ class Run:
 
     def _write_state(self) -> None:
         """A folder that somebody has removed is not made again: half a run folder would be worse than none."""
-        if self._has_its_folder:
-            content = {f: getattr(self.status, f) for f in self.status.__struct_fields__}
-            text = json_text({**content, "reports": self.reports})
+        content = {f: getattr(self.status, f) for f in self.status.__struct_fields__}
+        text = json_text({**content, "reports": self.reports}).encode()
+        for _ in range(WRITES_MOST):
+            if not self._has_its_folder:
+                break
             try:
-                write_durably(self.folder / "state.json", text.encode(), new_folder=False)
+                write_durably(self.folder / "state.json", text, new_folder=False)
                 return
-            except FileNotFoundError:  # removed while we write
-                pass
+            except FileNotFoundError:  # the folder is gone, or the daemon before this one was writing, too
+                continue
             except OSError as problem:
                 if problem.errno not in DISK_FULL:
                     raise
                 log.error("the state of run %s could not be written: the disk is full", self.run)
                 return
-        if not self.status.ended:
+        if not self.status.ended and not self._has_its_folder:
             log.error("%s", self._removed)
             self.status = msgspec.structs.replace(self.status, phase="failed", verdict="failed", reason=self._removed)
             self._stopped = self._removed
