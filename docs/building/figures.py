@@ -2,8 +2,9 @@
 
     python docs/building/figures.py      # rewrites what stands between the marks
 
-A page has marks `<!-- figures: NAME -->` and `<!-- end -->`; between them stands the table of NAME.json. A test
-compares: a result that changes without its page, or a page that was edited by hand, is noticed.
+A page has marks `<!-- figures: NAME -->` and `<!-- end -->`; between them stands the table of NAME.json, or of
+NAME-quick.json where the full run is not kept. A test compares: a result that changes without its page, or a page that
+was edited by hand, is noticed.
 """
 
 import json
@@ -25,10 +26,13 @@ def rewritten(text: str) -> str:
 
 def figures(name: str) -> str:
     """One kept result: how it is measured again, at which commit it was, and its rows."""
-    kept = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    found = [each for each in (name, f"{name}-quick") if (RESULTS / f"{each}.json").is_file()]
+    if not found:
+        return f"\nNo result of `offbeat reproduce {name}` is kept.\n\n"
+    kept = json.loads((RESULTS / f"{found[0]}.json").read_text(encoding="utf-8"))
     table, notes = _speed_ups(kept) if "cells" in kept else (_rows(kept["rows"]), kept.get("notes", []))
     told = "\n".join(f"- {note}" for note in notes)
-    return "\n" + "\n\n".join(part for part in (_origin(name, kept), table, told) if part) + "\n\n"
+    return "\n" + "\n\n".join(part for part in (_origin(found[0], kept), table, told) if part) + "\n\n"
 
 
 def _origin(name: str, kept: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from offbeat.metrics.machine import library_versions, offbeat_version, usable_co
 EXTRAS = {
     "deep": ("torch", "networks as embeddings (VAFL)"),
     "grpc": ("grpc", "organisations over gRPC, and the runtime 'processes'"),
+    "mlflow": ("mlflow", "offbeat export --to mlflow"),
     "mqtt": ("paho", "edge sites over a broker"),
     "ray": ("ray", "the runtime 'ray': parties as actors of a cluster"),
     "web": ("starlette", "watching a run in the browser (offbeat watch)"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from offbeat.cli.doctor import EXTRAS, checks
 
 REPOSITORY = Path(__file__).parents[3]
-NOT_FOR_USERS = {"all", "dev"}
+NOT_FOR_USERS = {"all", "dev", "docs"}
 
 
 def test_the_doctor_asks_for_every_extra_there_is():
