@@ -10,7 +10,8 @@ from sklearn.datasets import load_digits
 
 from offbeat.data.horizontal import horizontal_from_arrays
 from offbeat.jobs.horizontal import edge_job_from
-from offbeat.run.experiment import Result, run_experiment
+from offbeat.run.experiment import run_experiment
+from offbeat.run.result import Result
 
 
 def main() -> None:

@@ -21,17 +21,22 @@ if TYPE_CHECKING:
     from offbeat.errors import OutOfRange as OutOfRange
     from offbeat.errors import PeerFailed as PeerFailed
     from offbeat.errors import Refused as Refused
+    from offbeat.estimators import DeepVerticalClassifier as DeepVerticalClassifier
+    from offbeat.estimators import DeepVerticalRegressor as DeepVerticalRegressor
+    from offbeat.estimators import HorizontalClassifier as HorizontalClassifier
     from offbeat.estimators import PartyColumns as PartyColumns
     from offbeat.estimators import VerticalClassifier as VerticalClassifier
+    from offbeat.estimators import VerticalClassifierCV as VerticalClassifierCV
     from offbeat.estimators import VerticalRegressor as VerticalRegressor
+    from offbeat.estimators import VerticalRegressorCV as VerticalRegressorCV
     from offbeat.families.vertical_data import load_data as load_data
     from offbeat.jobs.reading import read_job as read_job
     from offbeat.jobs.vertical import Job as Job
     from offbeat.metrics.record import RunRecord as RunRecord
-    from offbeat.run.experiment import Result as Result
     from offbeat.run.experiment import run_experiment as run_experiment
     from offbeat.run.model import TrainedModel as TrainedModel
     from offbeat.run.model import load as load
+    from offbeat.run.result import Result as Result
     from offbeat.runtime.simulator import Simulator as Simulator
     from offbeat.runtime.threads import Threads as Threads
 
@@ -43,13 +48,17 @@ PLACES = {
         "BadData", "BadInput", "BadJob", "BudgetSpent", "NotInstalled", "OffbeatError", "OutOfRange", "PeerFailed",
         "Refused",
     ),
-    "estimators": ("PartyColumns", "VerticalClassifier", "VerticalRegressor"),
+    "estimators": (
+        "DeepVerticalClassifier", "DeepVerticalRegressor", "HorizontalClassifier", "PartyColumns", "VerticalClassifier",
+        "VerticalClassifierCV", "VerticalRegressor", "VerticalRegressorCV",
+    ),
     "families.vertical_data": ("load_data",),
     "jobs.reading": ("read_job",),
     "jobs.vertical": ("Job",),
     "metrics.record": ("RunRecord",),
-    "run.experiment": ("Result", "run_experiment"),
+    "run.experiment": ("run_experiment",),
     "run.model": ("TrainedModel", "load"),
+    "run.result": ("Result",),
     "runtime.simulator": ("Simulator",),
     "runtime.threads": ("Threads",),
 }  # fmt: skip

@@ -46,10 +46,14 @@ T = TypeVar("T", bound=Settings)
 def read_toml(path: Path, what: str, advice: str, error: type[BadInput] = BadInput) -> dict[str, Any]:
     """A file's plain values, not yet checked."""
     try:
-        return parse(path.read_text(encoding="utf-8"), path, error)
+        return parse(path.read_text(encoding="utf-8-sig"), path, error)  # some editors begin a file with a mark
     except FileNotFoundError:
         raise error(f"There is no {what} {path}. {advice}") from None
-    except (OSError, UnicodeDecodeError) as problem:
+    except IsADirectoryError:
+        raise error(f"{path} is a folder, and a {what} was expected. {advice}") from None
+    except UnicodeDecodeError:
+        raise error(f"The {what} {path} is not written in UTF-8. Save it anew in that encoding.") from None
+    except OSError as problem:
         raise error(f"The {what} {path} cannot be read: {problem}.") from problem
 
 
@@ -73,7 +77,7 @@ def _explained(problem: str, tree: Mapping[str, Any], kind: type[Any]) -> str:
     what, _, path = problem.partition(" - at `$")
     steps = re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]`]+", path)
     value, type_, names = _followed(steps, tree, inspect.type_info(kind))
-    key = ".".join(names)
+    key = ".".join(names).replace(".[", "[")
     field = what.split("`")[1] if what.startswith("Object ") else ""
     if field:
         section = f"under [{key}]" if key else "at the top level"
@@ -134,7 +138,8 @@ def _choices(type_: Any) -> list[str]:
 
 def _described(type_: Any) -> str:
     words = [_one(part) for part in _parts(type_) if not isinstance(part, inspect.NoneType)]
-    return " or ".join(dict.fromkeys(words))
+    words = list(dict.fromkeys(words))
+    return (", or " if len(words) > 2 else " or ").join(words)
 
 
 _WORDS: dict[type, str] = {

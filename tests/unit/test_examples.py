@@ -10,7 +10,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
-NEEDS = {"a_user_module.py": ("torch", "deep")}
+NEEDS = {"a_user_module.py": ("torch", "deep"), "bring_your_own_network.py": ("torch", "deep")}
 """The module that an example cannot do without, and the extra that brings it."""
 
 

@@ -198,6 +198,7 @@ class RunProgress:
     def _text(self, now: "Progress") -> str:
         left_s = self.seconds_to_target(now.time_s)
         parts = {
+            "trying the penalty {:.2g}": now.trying,
             "pass {:.1f}": now.passes if now.lag_mean is not None else None,
             "objective {:.6f}": now.objective,
             "test {:.4f}": now.metric if now.lag_mean is None else None,

@@ -28,6 +28,9 @@ def run(
         typer.Option("--set", metavar="KEY=VALUE", help="Replaces one key of the job; dots go into tables."),
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Where named data sets lie.")] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", metavar="RUN", help="Begin with the model of this finished run.")
+    ] = None,
     optimum: Annotated[bool, typer.Option(help="Also find the pooled optimum, to compare with.")] = True,
     json: Json = False,
 ) -> None:
@@ -39,6 +42,7 @@ def run(
     settings += [f"runtime.kind={runtime}"] if runtime is not None else []
     settings += [f"seed={seed}"] if seed is not None else []
     settings += [f"data.dir={quoted(str(data.resolve()))}"] if data is not None else []
+    settings += [f"start={quoted(str(from_.resolve()))}"] if from_ is not None else []
     chosen: Any = read_job(job, settings)
     if not optimum and hasattr(chosen, "optimum"):
         chosen = msgspec.structs.replace(chosen, optimum=False)
@@ -50,12 +54,11 @@ def run(
 def train(job: "AnyJob", out: Path | None) -> "tuple[RunRecord, Path]":
     """One run under a progress bar, stopped cleanly by Ctrl-C, written to its folder. The folder is made once the data
     is read and found good."""
-    from offbeat.families.table import family_of
     from offbeat.run.experiment import run_training
     from offbeat.run.folder import write_job, write_result
+    from offbeat.run.parties import training_of
 
-    family = family_of(job)
-    training = family.training(job, family.load(job))
+    training = training_of(job)
     folder = new_folder(out, job.algorithm if job.seed is None else f"{job.algorithm}-s{job.seed}")
     write_job(job, folder)
     interruption = Interruption()

@@ -35,7 +35,7 @@ class VerticalData:
     names              the parties
     train, test        each party's prepared columns by its name
     y_train, y_test    the labels: -1 and +1 for two classes, the position of the class for more, the value less
-                       `y_offset` for numbers
+                       `y_offset` and over `y_scale` for numbers
     ids_train          the ids of the training rows
     ids_test           the ids of the test rows
     columns            the names of each party's prepared columns
@@ -46,6 +46,7 @@ class VerticalData:
     notes              what joining and preparing had to say
     fitted             how each party prepares its raw columns
     y_offset           what was taken from numbers to learn
+    y_scale            what they were then divided by
     digest             SHA-256 of the joined ids in their order, where tables were joined
     weights_train      how much each training row counts; empty: all alike
     exposed            whether there is an exposure: y was divided by it, and weights were multiplied by it
@@ -66,6 +67,7 @@ class VerticalData:
     notes: tuple[str, ...] = ()
     fitted: Mapping[str, Fitted] = field(default_factory=dict, repr=False)
     y_offset: float = 0.0
+    y_scale: float = 1.0
     digest: str = ""
     weights_train: Floats = field(default_factory=lambda: NO_WEIGHTS, repr=False)
     exposed: bool = False

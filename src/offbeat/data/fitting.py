@@ -85,7 +85,9 @@ def fit_preparation(
         else:
             layout.add(source)
     _refuse_ids(ids)
-    return _with_scales(layout.fitted(columns, spelling), features, layout)
+    layout.keep_still()
+    days = tuple(name for name in columns if name in dates) if dates else ()
+    return _with_scales(replace(layout.fitted(columns, spelling), dates=days), features, layout)
 
 
 def _sources(
@@ -166,6 +168,7 @@ class _Layout:
     levels: list[Levels] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
+    still: Source | None = None  # the first column of one value
 
     def add(self, source: Source) -> None:
         treatment = self._treatment(source)
@@ -196,6 +199,7 @@ class _Layout:
             self.notes.append(f"Column {source.name!r} has no value in the training rows and was left out.")
         elif known.size == source.values.size and np.all(known == known[0]):
             self.notes.append(f"Column {source.name!r} has one value in all training rows and was left out.")
+            self.still = self.still or source
         else:
             if source.is_date:
                 self.notes.append(f"Column {source.name!r} holds dates: they count as days since 1970-01-01.")
@@ -263,6 +267,18 @@ class _Layout:
             return []
         shown = ", ".join(self.cut[:5]) + (f" and {len(self.cut) - 5} columns more" if len(self.cut) > 5 else "")
         return [f"Values far out count as the nearest bound, so that a few do not hide all others: {shown}."]
+
+    def keep_still(self) -> None:
+        """A party whose columns are all constant takes part all the same: with one of them, less its mean."""
+        if self.names or self.still is None:
+            return
+        self.notes[:] = [
+            note for note in self.notes if not note.startswith(f"Column {self.still.name!r} has one value")
+        ]
+        self.notes.append(f"No column varies. {self.still.name!r} is kept: the party takes part, and adds nothing.")
+        self.number.append((self.still.at, 0, 0.0, *EVERYTHING))
+        self.scaled.append(0)
+        self.names.append(self.still.name)
 
     def fitted(self, columns: Sequence[str], spelling: Mapping[str, Sequence[str]]) -> Fitted:
         if not self.names:

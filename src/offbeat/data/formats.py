@@ -118,7 +118,11 @@ def _csv(content: io.BytesIO, file: Path, separator: str, encoding: str) -> "pd.
     except UnicodeDecodeError as error:
         raise BadData(f"{file} is not written in UTF-8. Save it anew in that encoding.") from error
     except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
-        raise BadData(f"{file} is not a table of separated values: {' '.join(str(error).split())}") from error
+        told = " ".join(str(error).split()).removeprefix("Error tokenizing data. C error: ").rstrip(".")
+        raise BadData(
+            f"{file} is not a table of separated values: {told}. Every line needs as many fields as the header, and a "
+            "quote that is opened is closed."
+        ) from error
 
 
 def _separator(start: str, usual: str, file: Path) -> str:

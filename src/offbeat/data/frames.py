@@ -37,7 +37,7 @@ def cells_of(series: "pd.Series[Any]", where: str, *, as_text: bool = False, dec
 
     kind = series.dtype
     if as_text or types.is_bool_dtype(kind) or isinstance(kind, types.CategoricalDtype):
-        return coded(series)
+        return coded(series, where)
     if types.is_complex_dtype(kind):
         raise BadData(f"Complex data not supported: {where} holds {kind}. Bring real numbers.")
     if types.is_numeric_dtype(kind):
@@ -46,7 +46,7 @@ def cells_of(series: "pd.Series[Any]", where: str, *, as_text: bool = False, dec
         return _days(series)
     if types.is_string_dtype(kind) or types.is_object_dtype(kind):
         return _of_text(series, where, decimal_comma)
-    raise BadData(f"{where} holds {kind}, not numbers, text or dates. Leave it out (by `columns` in a job file).")
+    raise BadData(f"{where} holds {kind}, not numbers, text or dates. Make numbers of it, or leave it out.")
 
 
 def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool) -> Cells:
@@ -57,7 +57,7 @@ def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool) -> Cells
         series = series.str.replace(COMMA_NUMBER, lambda found: found[0].replace(",", "."), regex=True)
         sample = series.dropna().iloc[:LOOKED_AT].tolist()
     if any(isinstance(value, bool) for value in sample):
-        return coded(series)
+        return coded(series, where)
     if not sample or any(_is_number(value) for value in sample):
         numbers = pd.to_numeric(series, errors="coerce")
         wrong = (numbers.isna() & series.notna()).to_numpy()
@@ -69,7 +69,7 @@ def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool) -> Cells
         if not (dates.isna() & series.notna()).any():
             return _days(dates)
     _refuse_commas(sample, where)
-    return coded(series)
+    return coded(series, where)
 
 
 def _is_number(value: Any) -> bool:
@@ -106,12 +106,19 @@ def _refuse_commas(sample: list[Any], where: str) -> None:
         )
 
 
-def coded(series: "pd.Series[Any]") -> Cells:
+def coded(series: "pd.Series[Any]", where: str) -> Cells:
     """Codes of the texts in their alphabetical order; nan where there is none."""
     import pandas as pd
 
-    positions, distinct = pd.factorize(series)
-    spelled = [id_text(value) for value in distinct]
+    try:
+        positions, distinct = pd.factorize(series)
+        spelled = [id_text(value) for value in distinct]
+    except (TypeError, UnicodeDecodeError):
+        odd = next(value for value in series if isinstance(value, bytes) or getattr(value, "__hash__", None) is None)
+        raise BadData(
+            f"{where} holds {type(odd).__name__}, such as {str(odd)[:40]!r}, and every cell is to be one number, text "
+            "or date. Make columns of single values of it, or leave the column out."
+        ) from None
     texts = sorted(set(spelled) - {""})
     code = {text: float(i) for i, text in enumerate(texts)}
     table = np.array([*(code.get(text, np.nan) for text in spelled), np.nan])

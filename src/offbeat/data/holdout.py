@@ -41,6 +41,13 @@ def held_out(ids: NDArray[Any], *, seed: int, fraction: float = 0.2, rows: int |
     return flags
 
 
+def folds_of(ids: NDArray[Any], *, seed: int, folds: int) -> NDArray[np.int64]:
+    """The fold of every row, of so many folds of nearly the same size."""
+    ranks = np.empty(ids.size, dtype=np.int64)
+    ranks[np.lexsort(_hashes(ids, seed).T[::-1])] = np.arange(ids.size)
+    return ranks % folds
+
+
 def _hashes(ids: NDArray[Any], seed: int) -> NDArray[np.uint64]:
     start = hashlib.sha256(f"offbeat held-out rows, seed {seed}: ".encode())
     digests = bytearray()

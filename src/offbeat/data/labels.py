@@ -55,8 +55,20 @@ def _plain(value: Any) -> Any:
 def _numbers(labels: NDArray[Any], where: str) -> Floats:
     try:
         return labels.astype(np.float64)
-    except ValueError as error:
-        raise BadData(f"Regression needs numbers as labels; {where} has text ({error}).") from error
+    except (TypeError, ValueError) as error:
+        wrong = next(at for at, label in enumerate(labels.tolist()) if not _is_number(label))
+        raise BadData(
+            f"Regression needs numbers as labels; {where} has text: {labels.tolist()[wrong]!r} in row {wrong + 1}. For "
+            'classes use task = "classification" in a job file, VerticalClassifier in Python.'
+        ) from error
+
+
+def _is_number(label: Any) -> bool:
+    try:
+        float(label)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 NUMBERS = 'A number to be predicted is regression: task = "regression" in a job file, VerticalRegressor in Python.'

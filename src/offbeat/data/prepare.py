@@ -71,6 +71,7 @@ class Fitted:
     centre: Floats | None = field(default=None, repr=False)
     scale: Floats | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    dates: tuple[str, ...] | None = None  # columns that held dates; None: not kept, by an earlier version
 
     def apply(self, features: Matrix) -> Matrix:
         """Prepared columns of these rows, whose raw columns are in the order they were learned in."""
@@ -131,6 +132,7 @@ class Fitted:
     def _translated(self, values: Floats, column: str, table: Table) -> Floats:
         """Codes of a later table as ours; a text that training never met becomes -1, which matches none."""
         ours, theirs = self.spelling.get(column), table.levels.get(column)
+        self._check_date(values, column, table)
         if ours is None and theirs is None:
             return values
         if ours is None:
@@ -144,6 +146,17 @@ class Fitted:
             return np.array([np.nan if v != v else known.get(f"{v:.15g}", -1.0) for v in values.tolist()])
         codes = np.array([*(known.get(level, -1.0) for level in theirs), np.nan])
         return codes[np.where(np.isnan(values), len(theirs), values).astype(np.int64)]
+
+    def _check_date(self, values: Floats, column: str, table: Table) -> None:
+        """Days and other numbers are not to be mixed up; a column without any value may be either."""
+        known = self.dates is not None and column not in self.spelling and column not in table.levels
+        expected, came = column in (self.dates or ()), column in table.dates
+        if known and expected != came and not np.isnan(values).all():
+            words = ("dates", "numbers") if expected else ("numbers", "dates")
+            raise BadData(
+                f"{table.name}, column {column!r}: {words[0]} were expected, as in the training rows; came {words[1]}. "
+                "Correct the column."
+            )
 
     def unseen(self, features: Floats) -> dict[str, int]:
         """How many cells of each category column hold what the training rows never had. `features`: recoded rows."""
@@ -203,6 +216,7 @@ def fitted_from(state: Mapping[str, Any]) -> Fitted:
             "numbers": Numbers(**state["numbers"]),
             "levels": tuple(Levels(**item) for item in state["levels"]),
             "notes": tuple(state["notes"]),
+            "dates": None if state.get("dates") is None else tuple(state["dates"]),
         }
     )
 

@@ -10,7 +10,7 @@ Each may be compressed (.gz, .bz2, .xz). A wrong file is refused with one paragr
 Rows are counted from 1, without the header.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -128,10 +128,25 @@ def _as_frame(features: Any, name: str) -> "pd.DataFrame | None":
 def _numeric_matrix(features: Any, name: str) -> Matrix:
     if getattr(getattr(features, "dtype", None), "kind", "") == "c":
         raise BadData(f"Complex data not supported: {name} holds {features.dtype}. Bring real numbers.")
+    if features is None or isinstance(features, str | bytes | Mapping | Iterator) or np.isscalar(features):
+        raise BadData(
+            f"{name}: expected rows by columns, as an array, a sparse matrix or a data frame; came "
+            f"{type(features).__name__}. Read a file first (pandas.read_csv); of a dictionary make a frame."
+        )
+    if isinstance(features, np.ma.MaskedArray):
+        features = np.ma.filled(features.astype(np.float64), np.nan)
     try:
         return as_matrix(features)
     except (TypeError, ValueError) as error:
-        raise BadData(f"{name}: features must be numbers; {error}.") from error
+        raise BadData(
+            f"{name}: features must be numbers, with as many in every row; {_first_line(error)}. Correct the rows, or "
+            "bring a data frame, in which columns may hold text and dates."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """Of numpy's words, what it met rather than what it tried."""
+    return str(error).partition(". ")[0].rstrip(".")
 
 
 def _check_wanted(columns: Sequence[str] | None, file: Path) -> None:
@@ -187,6 +202,10 @@ def _chosen_columns(
     for what, wanted in [("id", id), ("label", label), *(("feature", column) for column in columns or ())]:
         if wanted is not None and wanted not in known:
             raise BadData(f"{file} has no {what} column {wanted!r}. {did_you_mean(wanted, known)}")
+    if id is not None and id == label:
+        raise BadData(
+            f"{file}: column {id!r} is named as `id` and as `label`. Rows are matched by one, the other is learned."
+        )
     kept = [column for column in (known if columns is None else columns) if column not in (id, label)]
     if not kept:
         raise BadData(

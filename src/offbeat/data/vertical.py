@@ -136,7 +136,7 @@ def vertical_from_arrays(
         where="y",
         source=source,
         weights=None if weights is None else checked_weights(weights, labels.size, "The weights"),
-        exposure=None if exposure is None else checked_exposure(exposure, labels.size, "The exposure"),
+        exposure=None if exposure is None else checked_exposure(exposure, labels.size, "The exposures"),
     )
     return build(raw, labels_at, preparation, task)
 

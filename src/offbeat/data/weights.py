@@ -24,15 +24,18 @@ def checked_weights(weights: Any, rows: int, where: str) -> Floats:
     """One weight of 0 or more for each row, not all of them 0."""
     try:
         found = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError) as problem:
-        raise BadData(f"{where} must be numbers, one for each row; {problem}.") from None
+    except (TypeError, ValueError):
+        raise BadData(
+            f"{where} must be numbers, one for each of the {rows:,} rows; came {type(weights).__name__} with something "
+            "else in it. Give numbers of 0 or more."
+        ) from None
     if found.shape != (rows,):
         raise BadData(
             f"{where} must be one number for each of the {rows:,} rows; came an array of shape {found.shape}."
         )
     _check_cells(found, where, found < 0.0, "negative", "Weights are 0 or more: leave a row out by a weight of 0.")
     if not found.any():
-        raise BadData(f"{where} are all zero, so no row counts. Give at least one row a weight above 0.")
+        raise BadData(f"{where} are all zero, so no row counts. Give at least one row a number above 0.")
     return found
 
 

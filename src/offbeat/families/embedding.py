@@ -19,11 +19,11 @@ from offbeat.algorithms.vafl import Client, Server, Vafl
 from offbeat.data.assemble import VerticalData
 from offbeat.errors import BadJob
 from offbeat.families.contract import Account, Counters, Part, Seen
-from offbeat.families.networks import additive_head, networks_of, options_of
+from offbeat.families.networks import additive_head, networks_of, options_of, weights_from
 from offbeat.families.statements import about_data, about_end, data_record, label_ledger, verdict_of
 from offbeat.jobs.embedding import check_secret_noise
 from offbeat.jobs.vertical import SERVER, Job
-from offbeat.learning.embeddings import Embedding, Head, LinearEmbedding
+from offbeat.learning.embeddings import Embedding, Head, LinearEmbedding, Weights
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
 from offbeat.party.contract import Party
@@ -47,9 +47,13 @@ class EmbeddingTraining:
         options: Vafl | None = None,
         *,
         only: str | None = None,
+        start: Mapping[str, Part] | None = None,
     ) -> None:
         self.job, self.data, self.goal = job, data, job.passes
         self.server, self.clients = _built(job, data, embeddings, head, options)
+        if start is not None:
+            for name, network, party in self._networks():
+                party.weights = weights_from(name, network, start[name].arrays if name in start else {})
         everyone: list[Party] = [self.server, *self.clients]
         self.parties = [party for party in everyone if only in (None, party.name)]
         self.private_labels = self.server.options.label_dp_epsilon is not None
@@ -89,7 +93,8 @@ class EmbeddingTraining:
         if self.test_targets is None:
             return {}
         found = vafl.score(self.server.head, self.predict(), self.test_targets)
-        return {f"test_{name}": value for name, value in found.items()}
+        scale = self.data.y_scale
+        return {f"test_{name}": scale * value if name == "rmse" else value for name, value in found.items()}
 
     def predict(self, *, test: bool = True) -> Array:
         """Probabilities of the classes, or predicted values, from everyone's newest weights."""
@@ -173,17 +178,19 @@ class EmbeddingTraining:
 
     def models(self, outcome: Outcome) -> dict[str, Part]:
         """Every client's weights and the head's, buffers included."""
-        networks: list[tuple[str, Head | Embedding, Any]] = [
-            (self.server.name, self.server.head, self.server.weights),
-            *((client.name, client.embedding, client.weights) for client in self.clients),
-        ]
         return {
-            name: Part(
-                {**network.to_arrays(weights.trained), **network.to_arrays(weights.kept)},
-                fitted=self.data.fitted.get(name),
-            )
-            for name, network, weights in networks
+            name: Part(_arrays(network, party.weights), fitted=self.data.fitted.get(name))
+            for name, network, party in self._networks()
         }
+
+    def _networks(self) -> list[tuple[str, Head | Embedding, Any]]:
+        """By party."""
+        server = self.server
+        return [(server.name, server.head, server), *((one.name, one.embedding, one) for one in self.clients)]
+
+
+def _arrays(network: Head | Embedding, weights: Weights) -> dict[str, np.ndarray]:
+    return {**network.to_arrays(weights.trained), **network.to_arrays(weights.kept)}
 
 
 def _built(
@@ -197,6 +204,11 @@ def _built(
         raise BadJob(f"A client is called {SERVER!r}, which is VAFL's own name for who holds the labels; rename it.")
     if job.secret_noise:
         check_secret_noise(job.runtime.kind, "the job")
+    if job.start is not None and job.embedding.epsilon is not None:
+        raise BadJob(
+            "A private run of VAFL begins anew, so far: its account counts what leaves from weights that say nothing "
+            "of any row, and those of a kept model do. Leave `start` or embedding.epsilon out."
+        )
     if embeddings is None and head is None:
         embeddings, head = networks_of(job, data)
     head = additive_head(data, job) if head is None else head

@@ -140,7 +140,8 @@ class HorizontalTraining:
         self.edges = [build_edge(job, name, mine, recipes[name]) for name, mine in rows.items()]
         everyone: list[Party] = [self.cloud, *self.edges]
         self.parties = [party for party in everyone if only in (None, party.name)]
-        self.model, self.test = model_of(job), rows_for(job, data.x_test, data.y_test)
+        self.model = model_of(job)
+        self.test = rows_for(job, data.x_test, data.y_test) if data.y_test.size else None
         self._version_seen = -1
 
     # -- while it goes on
@@ -161,6 +162,8 @@ class HorizontalTraining:
     def seen(self) -> Seen:
         self._version_seen = self.cloud.version
         parameters = self.cloud.parameters
+        if self.test is None:
+            return Seen(None)
         with np.errstate(over="ignore", invalid="ignore"):  # a model on its way to infinity; the cloud will say so
             return Seen(self.model.loss(parameters, self.test), self.model.accuracy(parameters, self.test))
 
@@ -193,7 +196,9 @@ class HorizontalTraining:
                 self.data.source, sum(counts.values()), int(self.data.y_test.size), dict(counts), self.data.notes
             ),
             curve=rows,
-            metrics={
+            metrics={}
+            if self.test is None
+            else {
                 "test_accuracy": float(last.metric or 0.0),
                 "test_accuracy_averaged": self.model.accuracy(cloud.averaged, self.test),
             },

@@ -53,8 +53,8 @@ def setting_for(data: VerticalData, job: Job) -> Setting:
         data = replace(data, y_train=(data.y_train > 0).astype(float), y_test=(data.y_test > 0).astype(float))
     penalty = elastic_net(job.l1_ratio) if job.l1_ratio > 0.0 else penalty_named(job.penalty_kind)
     _check_numbers(data, loss)
-    strength = job.penalty if penalty.name != "none" else 0.0
-    data = replace(data, weights_train=_row_weights(job, data))
+    strength = job.strength if penalty.name != "none" else 0.0
+    data = replace(data, weights_train=row_weights(job, data))
     setting = prepare(data, loss=loss, penalty=penalty, strength=strength, intercept=job.intercept, seed=job.seed)
     if loss is SQUARED and penalty in (L2, NONE):
         setting = _in_units(setting)
@@ -116,7 +116,7 @@ def _check_numbers(data: VerticalData, loss: Loss) -> None:
         raise BadData(f"All labels of the training rows are 0: there is nothing for the loss {loss.name} to learn.")
 
 
-def _row_weights(job: Job, data: VerticalData) -> np.ndarray:
+def row_weights(job: Job, data: VerticalData) -> np.ndarray:
     """Of the training rows, with a mean of 1; empty where all count alike."""
     weights, classes = data.weights_train, data.classes
     if job.class_weight is not None:
@@ -189,14 +189,15 @@ def build_parties(
     *,
     only: str | None = None,
     sums: SumOptions | None = None,
+    zero_start: bool = True,
     **more: Any,
 ) -> list[Any]:
     """All parties, or `only` one, whose block alone is looked at then. `sums`: as its owner wants them, if not as the
-    job does. `more`: the run's name and its secrets."""
+    job does. `zero_start`: whether all weights are zero at first. `more`: the run's name and its secrets."""
     method = linear_named(job.algorithm)
     if not method.labels_everywhere:
         more |= {"labels_at": tuple(labels_at), "lanes": job.runtime.lanes}
-    options, rounds = linear_options(job), method.synchronous
+    options, rounds = replace(linear_options(job), zero_start=zero_start), method.synchronous
     options = options if sums is None else replace(options, sums=sums)
     return list(method.build(blocks, problem, options, synchronous=rounds, seed=job.seed, only=only, **more))
 
@@ -205,11 +206,19 @@ def build_parties(
 
 
 class LinearTraining:
-    """A run in one place, with repeatable keys. `optimum`: the least objective, where it is known already."""
+    """A run in one place, with repeatable keys. `optimum`: the least objective, where it is known already. `start`: a
+    model to begin with, by party."""
 
     unit, final_look = "passes", False
 
-    def __init__(self, job: Job, data: VerticalData, only: str | None = None, optimum: float | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        data: VerticalData,
+        only: str | None = None,
+        optimum: float | None = None,
+        start: Mapping[str, Part] | None = None,
+    ) -> None:
         self.job, self.data, self.method = job, data, linear_named(job.algorithm)
         self.setting = setting_for(data, job)
         self.messages, self.private_labels = self.method.messages, job.label_dp_epsilon is not None
@@ -217,11 +226,49 @@ class LinearTraining:
         setting = self.setting
         blocks = setting.new_blocks(self.method.direction)
         self.parties: list[Any] = build_parties(
-            job, blocks, setting.problem(), data.labels_at, only=only, secrets_seed=job.seed
+            job,
+            blocks,
+            setting.problem(),
+            data.labels_at,
+            only=only,
+            zero_start=start is None,
+            secrets_seed=job.seed,
         )
+        if start is not None:
+            self._begin_with(start)
         self.blocks = {party.name: party.block for party in self.parties}
         self.optimum = optimum
         self._looks = self._certified = 0
+
+    def _begin_with(self, start: Mapping[str, Part]) -> None:
+        """Columns are found by name, or by place where they have none; what is new begins at zero."""
+        if not any(name in start for name in self.data.names):
+            raise BadJob(
+                f"The model to begin with is of {', '.join(start)}, and the parties here are "
+                f"{', '.join(self.data.names)}: none is in both. Give a run of these parties."
+            )
+        for party in self.parties:
+            if party.name in start:
+                middle = self.setting.middle if party.party.roster.is_chair else 0.0
+                columns = self.data.columns[party.name]
+                party.block.set_weights(self._weights_from(start[party.name], party.block, columns, middle))
+
+    def _weights_from(self, part: Part, block: Block, columns: Sequence[str], middle: float) -> np.ndarray:
+        outputs, before = self.setting.loss.outputs, np.atleast_2d(part.arrays["weights"])
+        if len(before) != outputs:
+            raise BadJob(
+                f"The model to begin with has {len(before)} output(s) a row, and this run's has {outputs}: one for "
+                "each class where there are more than two. Give a run with as many classes, or begin anew."
+            )
+        names = NumberedColumns(range(before.shape[1])) if part.columns is None else part.columns
+        places = {name: place for place, name in enumerate(names)}
+        found = np.zeros((outputs, block.width + 1))
+        for at, name in enumerate(columns):
+            if name in places:
+                found[:, at] = before[:, places[name]]
+        if self.setting.intercept:  # a block's constant is that of columns less their means
+            found[:, -1] = part.arrays.get("intercept", 0.0) - middle + found[:, :-1] @ block.means
+        return found / self.setting.unit
 
     @cached_property
     def chair(self) -> Any:

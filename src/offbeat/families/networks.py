@@ -6,7 +6,7 @@
 Networks need the extra `deep`; linear embeddings under an additive head do not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, prod
 from typing import Any, Protocol
@@ -16,8 +16,20 @@ import numpy as np
 from offbeat.algorithms.vafl import Vafl
 from offbeat.data.assemble import VerticalData
 from offbeat.errors import BadJob
+from offbeat.jobs.embedding import OWN
 from offbeat.jobs.vertical import SERVER, Job
-from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, Head, LinearEmbedding, Optimiser, Penalty, Sgd
+from offbeat.learning.embeddings import (
+    Adam,
+    AdditiveHead,
+    Embedding,
+    Head,
+    LinearEmbedding,
+    Optimiser,
+    Penalty,
+    Sgd,
+    Weights,
+)
+from offbeat.learning.first_weights import first_weights
 from offbeat.learning.layouts import LAYOUTS, fits
 from offbeat.names import did_you_mean
 from offbeat.privacy.embedding import PrivateEmbedding, calibrate
@@ -39,15 +51,63 @@ class Shape(Protocol):
     def classes(self) -> tuple[Any, ...] | None: ...
 
 
-def networks_of(job: Job, data: Shape) -> tuple[dict[str, Embedding], Head]:
-    """Every client's embedding and the server's head. First weights follow from the job's seed."""
+def networks_of(
+    job: Job, data: Shape, modules: Mapping[str, Any] | None = None, head: Any = None
+) -> tuple[dict[str, Embedding], Head]:
+    """Every client's embedding and the server's head. First weights follow from the job's seed. `modules`, `head`:
+    those that the job calls "own": modules of PyTorch, or functions of the number of inputs that make one."""
     _check_names(job, data)
     kinds = {name: _of_party(job.embedding.kind, name, "linear") for name in data.names}
     additive = job.embedding.head == "additive" or (job.embedding.head == "auto" and set(kinds.values()) == {"linear"})
     simple = additive_head(data, job)
     width = simple.outputs if additive else job.embedding.width
-    embeddings = {name: _embedding(job, data, name, kinds[name], width, at) for at, name in enumerate(data.names)}
-    return embeddings, simple if additive else _deep_head(job, simple, width, len(data.names))
+    own = modules or {}
+    embeddings = {
+        name: _own_embedding(job, data, name, own, at)
+        if kinds[name] == OWN
+        else _embedding(job, data, name, kinds[name], width, at)
+        for at, name in enumerate(data.names)
+    }
+    if additive:
+        return embeddings, simple
+    return embeddings, _deep_head(job, simple, [one.width for one in embeddings.values()], head)
+
+
+def _own_embedding(job: Job, data: Shape, name: str, modules: Mapping[str, Any], at: int) -> Embedding:
+    from offbeat.learning.networks import TorchEmbedding
+
+    columns = data.widths[name]
+    shape = tuple(_of_party(job.embedding.shape, name, None) or (columns,))
+    if prod(shape) != columns:
+        raise BadJob(
+            f"The shape of {name} is {list(shape)}, {prod(shape)} values in all; it has {columns} columns once they "
+            "are prepared. Give the shape of these, or leave it out."
+        )
+    module = _module(f"the network of {name}", modules.get(name), columns, job.seed + at)
+    return TorchEmbedding(module, shape, device=_of_party(job.embedding.device, name, "cpu"))
+
+
+def _module(what: str, given: Any, inputs: int, seed: int) -> Any:
+    """A module as it is, or made for so many inputs."""
+    from torch import nn
+
+    if given is None:
+        raise BadJob(
+            f'"own" says that {what} is one of your own, and it is not here: job files and run folders keep weights '
+            "alone. Bring the modules: DeepVerticalClassifier(modules=..., head=...), or its `load` with the same."
+        )
+    if isinstance(given, nn.Module):
+        return given
+    if not callable(given):
+        raise BadJob(f"Expected {what} as a torch.nn.Module, or a function that makes one; got {type(given).__name__}.")
+    with first_weights(seed):
+        made = given(inputs)
+    if not isinstance(made, nn.Module):
+        raise BadJob(
+            f"The function for {what} must return a torch.nn.Module for {inputs} inputs; it returned "
+            f"{type(made).__name__}."
+        )
+    return made
 
 
 def additive_head(data: Shape, job: Job) -> AdditiveHead:
@@ -114,13 +174,38 @@ def _shape(job: Job, name: str, kind: str, columns: int) -> tuple[int, ...]:
     return shape
 
 
-def _deep_head(job: Job, simple: Any, width: int, clients: int) -> Head:
-    from offbeat.learning.networks import TorchHead, mlp
+def _deep_head(job: Job, simple: AdditiveHead, widths: Sequence[int], own: Any) -> Head:
+    from offbeat.learning.networks import TorchHead, mlp, outputs_of
 
-    outputs = simple.outputs
-    module = mlp(clients * width, outputs, job.embedding.head_hidden, seed=job.seed + clients)
+    outputs, loss, inputs, seed = simple.outputs, simple.loss_name, sum(widths), job.seed + len(widths)
     device = _of_party(job.embedding.device, SERVER, "cpu")
-    return TorchHead(module, [width] * clients, outputs, loss_name=simple.loss_name, device=device)
+    if job.embedding.head == OWN:
+        module = _module("the head", own, inputs, seed)
+        if loss == "logistic" and outputs_of(module, inputs) == 2:  # one score for each of two classes
+            outputs, loss = 2, "softmax"
+    else:
+        module = mlp(inputs, outputs, job.embedding.head_hidden, seed=seed)
+    return TorchHead(module, widths, outputs, loss_name=loss, device=device)
+
+
+def weights_from(name: str, network: Embedding | Head, arrays: Mapping[str, np.ndarray]) -> Weights:
+    """A part's arrays as a network has them: what was trained, and what was only kept."""
+    first = network.initial(np.random.default_rng(0))
+    wanted = {**network.to_arrays(first.trained), **network.to_arrays(first.kept)}
+    needed, came = (sorted((key, np.shape(values)) for key, values in one.items()) for one in (wanted, arrays))
+    if needed != came:
+        raise BadJob(
+            f"The kept weights of {name} are not those of its network here: they are {_listed(came)}, and it needs "
+            f"{_listed(needed)}. Bring the same network, over as many prepared columns, or train anew."
+        )
+    return Weights(
+        network.from_arrays({key: np.asarray(values) for key, values in arrays.items() if key not in first.kept}),
+        network.from_arrays({key: np.asarray(values) for key, values in arrays.items() if key in first.kept}),
+    )
+
+
+def _listed(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes[:6]) or "none"
 
 
 # -- how to train ---------------------------------------------------------------------------------------------------
@@ -184,8 +269,8 @@ def mean_square(block: Any) -> float:
 
 def _penalty(job: Job) -> Penalty:
     """Without a size `l1` and `l2` are none; a box or a ball is refused."""
-    none = job.penalty_kind == "none" or (job.penalty_kind in ("l1", "l2") and job.penalty == 0)
-    return Penalty() if none else Penalty(job.penalty_kind, job.penalty)
+    none = job.penalty_kind == "none" or (job.penalty_kind in ("l1", "l2") and job.strength == 0)
+    return Penalty() if none else Penalty(job.penalty_kind, job.strength)
 
 
 def private_mode(entry: Any, *, predictions_max: int = 0) -> PrivateEmbedding | None:

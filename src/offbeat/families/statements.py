@@ -24,6 +24,7 @@ def data_record(data: VerticalData) -> DataRecord:
         data.task,
         tuple(data.classes or ()),
         data.y_offset,
+        data.y_scale,
     )
 
 

@@ -6,7 +6,9 @@ from typing import Any, Literal, NamedTuple
 from offbeat.errors import BadJob
 from offbeat.settings import Count, Fraction, NotNegative, Positive, Settings, Unlimited
 
-Kind = Literal["linear", "mlp", "cnn", "lstm"]
+OWN = "own"
+"""A network that its owner wrote, known to the process that trains it alone: see the deep estimators."""
+Kind = Literal["linear", "mlp", "cnn", "lstm", "own"]
 REPEATABLE = ("processes", "ray")
 """Runtimes that rebuild a lost party from its log, and so must draw its noise again."""
 
@@ -19,7 +21,7 @@ class EmbeddingEntry(Settings, frozen=True):
     hidden: tuple[Count, ...] = (64,)
     channels: Count = 16
     shape: list[Count] | dict[str, list[Count]] | None = None
-    head: Literal["auto", "additive", "mlp"] = "auto"
+    head: Literal["auto", "additive", "mlp", "own"] = "auto"
     head_hidden: tuple[Count, ...] = (64,)
     optimiser: Literal["sgd", "adam"] = "sgd"
     head_step: Positive | None = None
@@ -89,7 +91,7 @@ def _uses(job: Any) -> Iterator[Use]:
     )
     yield Use(("hidden",), not kinds.isdisjoint({"mlp", "lstm"}), 'embedding.kind = "mlp" and "lstm"')
     yield Use(("channels",), "cnn" in kinds, 'embedding.kind = "cnn"')
-    yield Use(("shape",), not kinds.isdisjoint({"cnn", "lstm"}), 'embedding.kind = "cnn" and "lstm"')
+    yield Use(("shape",), not kinds.isdisjoint({"cnn", "lstm", OWN}), 'embedding.kind = "cnn" and "lstm"')
     yield Use(("device",), bool(networks) or deep_head, "networks")
     yield Use(("inner_noise",), bool(networks) and entry.noise > 0, "networks with embedding.noise above 0")
     yield Use(("delta", "uploads_max", "clip", "gradient_clip"), private, "private mode, with embedding.epsilon")

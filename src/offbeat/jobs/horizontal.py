@@ -152,6 +152,11 @@ class EdgeJob(Settings, frozen=True):
 
 def edge_job_from(tree: Mapping[str, Any], where: str = "the job", folder: Path | None = None) -> EdgeJob:
     """A job from plain values, checked and resolved; `folder`: what data.dir is relative to."""
+    if "start" in tree:
+        raise BadJob(
+            f"{where}: horizontal runs begin anew, so far: what an edge's budget lasts for is counted from there. "
+            "Leave `start` (--from) out."
+        )
     job = settings_from(tree, EdgeJob, where, BadJob)
     _check(job, where)
     if folder is not None and job.data.dir is not None:

@@ -65,6 +65,8 @@ METHODS: dict[str, Method] = {
 
 
 def method_named(name: str) -> Method:
+    if not isinstance(name, str):
+        raise BadJob(f"algorithm must be the name of a method, as in {DEFAULT_ALGORITHM!r}; got {name!r}.")
     if name not in METHODS:
         raise BadJob(f"Unknown algorithm {name!r}. {did_you_mean(name, METHODS)}")
     return METHODS[name]

@@ -131,9 +131,29 @@ def job_from_text(text: str, where: str | Path = "the job") -> Job:
 
 
 def job_from(tree: Mapping[str, Any], where: str | Path) -> Job:
+    _refuse_choosing(tree, where)
     job = settings_from(_without_test_seed(tree, where), Job, where, BadJob)
     check_job(job, where)
     return job
+
+
+def _refuse_choosing(tree: Mapping[str, Any], where: str | Path) -> None:
+    """What `offbeat run` and the estimators do, and organisations do not so far."""
+    model = tree.get("model")
+    strength = model.get("strength") if isinstance(model, Mapping) else None
+    if strength == "auto" or isinstance(strength, list):
+        raise BadJob(
+            f"{where}: model.strength must be one number between organisations, so far; got {strength!r}. Choosing it "
+            "takes scores of held-out rows for every strength, and policies count and cap those: run a job for each "
+            "strength and compare the test metrics, or choose it on rows of your own by `offbeat run`."
+        )
+    method = tree.get("method")
+    for key in ("start", "early_stopping"):
+        if key in tree or (isinstance(method, Mapping) and key in method):
+            raise BadJob(
+                f"{where}: {key} is for runs in one place (`offbeat run`), so far. Between organisations a run begins "
+                "anew, and ends by passes, target or request: leave it out."
+            )
 
 
 def _without_test_seed(tree: Mapping[str, Any], where: str | Path) -> Mapping[str, Any]:

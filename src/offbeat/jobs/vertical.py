@@ -22,6 +22,9 @@ from offbeat.settings import Count, Natural, NotNegative, Positive, Settings, se
 
 PARTIES_MOST = 1000
 IN_FLIGHT_MOST = 1024
+FOLDS_MOST = 20
+PENALTIES = tuple(10.0 ** (-half / 2) for half in range(13))
+"""Strengths that penalty = "auto" chooses from, from 1 down to 1e-6."""
 SERVER = "server"
 """VAFL's party with the labels and the head; the others are its clients."""
 
@@ -64,7 +67,8 @@ class Job(Settings, frozen=True):
     seed: Natural = 0
     task: Literal["auto", "classification", "multiclass", "regression"] = "auto"
     loss: Literal["auto", "logistic", "softmax", "squared", "squared_hinge", "ls_svm", "poisson", "gamma"] = "auto"
-    penalty: NotNegative = 1e-4
+    penalty: NotNegative | list[Positive] | Literal["auto"] = 1e-4
+    penalty_folds: Annotated[int, Meta(ge=1, le=FOLDS_MOST)] = 1
     penalty_kind: Literal["l2", "nonconvex", "none", "l1", "box", "ball"] = "l2"
     l1_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.0
     class_weight: Literal["balanced"] | dict[str, NotNegative] | None = None
@@ -72,6 +76,8 @@ class Job(Settings, frozen=True):
     passes: Positive = 60.0
     seconds: NotNegative = 0.0
     target: Positive | None = None
+    early_stopping: Positive | None = None
+    start: str | None = None
     step: Positive | Literal["auto", "grid"] = "auto"
     batch: Count | Literal["auto"] = "auto"
     batch_least: Count = 64
@@ -99,6 +105,19 @@ class Job(Settings, frozen=True):
         return family_named(self.algorithm) == "embedding"
 
     @property
+    def penalties(self) -> tuple[float, ...]:
+        """The strengths to choose from, the strongest first; where it is given, that one."""
+        given = self.penalty
+        if isinstance(given, float | int):
+            return (float(given),)
+        return PENALTIES if isinstance(given, str) else tuple(sorted(set(given), reverse=True))
+
+    @property
+    def strength(self) -> float:
+        """The penalty's strength, or the strongest to choose from."""
+        return self.penalties[0]
+
+    @property
     def secret_noise(self) -> bool:
         """Whether noise comes from the operating system, so that nobody can do the run again."""
         return self.embedding.secret_noise
@@ -108,7 +127,7 @@ SET_ONLY = ("set", "dir", "parties", "split", "split_after_one_hot", "preparatio
 """Keys of [data] that say nothing where the parties bring files."""
 LINEAR_ONLY = (
     "target", "loss", "seconds", "lag_max", "survey_passes", "leap", "by_curvature", "on_loss", "secure_sum",
-    "two_party_insecure", "fraction_bits", "l1_ratio", "class_weight",
+    "two_party_insecure", "fraction_bits", "l1_ratio", "class_weight", "penalty_folds",
 )  # fmt: skip
 """Keys that say nothing to VAFL."""
 RETIRED = {
@@ -174,7 +193,8 @@ def _with_absolute_files(job: Job, folder: Path) -> Job:
     data = job.data
     if data.dir is not None:
         data = msgspec.structs.replace(data, dir=str(folder / data.dir))
-    return msgspec.structs.replace(job, party=entries, data=data)
+    start = None if job.start is None else str(folder / job.start)
+    return msgspec.structs.replace(job, party=entries, data=data, start=start)
 
 
 def without_unused(plain: dict[str, Any]) -> dict[str, Any]:
@@ -200,6 +220,38 @@ def check(job: Job, where: str = "the job") -> None:
     _check_parties(job, where)
     _check_set_only(job, where)
     _check_family(job, where)
+    _check_choosing(job, where)
+
+
+def _check_choosing(job: Job, where: str) -> None:
+    """What does not go with choosing a penalty, or an end, by held-out rows."""
+    several = not isinstance(job.penalty, float | int)
+    if job.penalty == []:
+        raise BadJob(f'{where}: penalty is an empty list. List the strengths to choose from, or write "auto".')
+    if several and job.embeds:
+        raise BadJob(
+            f"{where}: penalty = {_spelled(job.penalty)} is chosen for linear methods. {job.algorithm} trains "
+            "networks, whose penalty is one number: give one, and compare runs by `offbeat compare`."
+        )
+    if several and (job.penalty_kind == "none" or job.step == "grid" or job.runtime.kind != "simulator"):
+        raise BadJob(
+            f"{where}: penalty = {_spelled(job.penalty)} walks from the strongest to the weakest by one fit after the "
+            'other, in the simulator. That goes without penalty_kind = "none", step = "grid" and other runtimes; got '
+            f"penalty_kind = {job.penalty_kind!r}, step = {job.step!r}, runtime.kind = {job.runtime.kind!r}. Choose "
+            "the penalty first, and then write the number."
+        )
+    if not several and job.penalty_folds != 1:
+        raise BadJob(f'{where}: penalty_folds says how penalty = "auto" or a list is chosen from; penalty is a number.')
+    if job.label_dp_epsilon is not None and (several or job.early_stopping is not None):
+        key = "penalty" if several else "early_stopping"
+        raise BadJob(
+            f"{where}: {key} would follow from the true labels of held-out rows, and label_dp_epsilon says that "
+            f"nothing may. Give {'penalty a number' if several else 'passes or a target'} instead."
+        )
+
+
+def _spelled(penalty: object) -> str:
+    return '"auto"' if penalty == "auto" else "[...]"
 
 
 def _check_parties(job: Job, where: str) -> None:

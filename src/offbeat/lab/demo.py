@@ -21,9 +21,10 @@ from offbeat.jobs.runtime import RuntimeEntry
 from offbeat.jobs.vertical import DataEntry, Job
 from offbeat.metrics.curves import to_target
 from offbeat.names import FRIENDLY
-from offbeat.run.experiment import Result, run_experiment
+from offbeat.run.experiment import run_experiment
 from offbeat.run.folder import write_job, write_result
 from offbeat.run.observer import Watch
+from offbeat.run.result import Result
 
 SLOW_PARTY, SLOW_FACTOR = "telecom", 16.0
 PASSES = 20.0

@@ -492,6 +492,10 @@ def _switch(module: Any, *, training: bool) -> None:
         module.train(training)
 
 
+def best_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def checked_device(device: str) -> str:
     if device != "cpu" and not torch.cuda.is_available():
         raise BadJob(f"device = {device!r} was asked for, and PyTorch sees no CUDA device here. Use device = 'cpu'.")
@@ -523,6 +527,12 @@ def _measure(module: Any, example: tuple[int, ...], kind: Any, device: str) -> t
     if output.ndim != 2:
         raise BadJob(f"A network must map a batch to (rows, width); one row of {example} gave {tuple(output.shape)}.")
     return int(output.shape[1]), sum(counted)
+
+
+def outputs_of(module: Any, inputs: int) -> int:
+    """How many numbers a module gives for so many inputs."""
+    trial = copy.deepcopy(module).to("cpu", torch.float32)
+    return _measure(trial, (inputs,), torch.float32, "cpu")[0]
 
 
 def _counter(counted: list[int]) -> Any:

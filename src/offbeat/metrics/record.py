@@ -76,7 +76,8 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class DataRecord(msgspec.Struct, frozen=True):
     """Which data was used: one sentence on its source, its size, and the columns of each party. Of two `classes` a
-    score above 0 is for the second. `label_offset` was taken from the numbers to learn, and belongs to predictions."""
+    score above 0 is for the second. `label_offset` was taken from the numbers to learn, which were then divided by
+    `label_scale`; both belong to predictions."""
 
     source: str = ""
     rows: int = 0
@@ -86,6 +87,7 @@ class DataRecord(msgspec.Struct, frozen=True):
     task: str = ""
     classes: tuple[Any, ...] = ()
     label_offset: float = 0.0
+    label_scale: float = 1.0
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,14 +6,12 @@
 `run_training` takes a training that was made by hand, as with networks of one's own (families/embedding.py).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from offbeat.families.contract import Part, Training
 from offbeat.families.table import family_of
@@ -22,44 +20,16 @@ from offbeat.jobs.runtime import resolved
 from offbeat.learning.steps import grid
 from offbeat.metrics.live import Now, live_run
 from offbeat.metrics.record import RunRecord
-from offbeat.party.contract import Party
+from offbeat.run.choose import Chosen, level_of, with_best_penalty
 from offbeat.run.observer import Observer, Watch
+from offbeat.run.parties import training_of
 from offbeat.run.record import record_of, reveals
+from offbeat.run.result import Result
 from offbeat.run.runtimes import runtime_for
 from offbeat.runtime.contract import Runtime
 
 STEP_GRID_SPAN = 12.0
 STEP_GRID_PASSES = 3.0
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run.
-
-    record   what it came to
-    models   every party's part of the model
-    parties  the parties as the run left them
-    """
-
-    record: RunRecord
-    models: Mapping[str, Part]
-    parties: Sequence[Party]
-
-    @property
-    def weights(self) -> dict[str, np.ndarray]:
-        """The weights of a linear model by party."""
-        return {name: part.arrays["weights"] for name, part in self.models.items()}
-
-    @property
-    def intercept(self) -> float:
-        """That of a linear model; 0 without one."""
-        return sum(float(part.arrays["intercept"][0]) for part in self.models.values() if "intercept" in part.arrays)
-
-    @property
-    def optimum(self) -> float | None:
-        """The least objective, or the least one known, where it was looked for."""
-        found: float | None = self.record.options["chosen"].get("optimum")
-        return found
 
 
 def run_experiment(
@@ -69,6 +39,7 @@ def run_experiment(
     optimum: float | None = None,
     watch: Watch | None = None,
     folder: Path | None = None,
+    start: Mapping[str, Part] | None = None,
 ) -> Result:
     """Train once, in one process.
 
@@ -77,9 +48,11 @@ def run_experiment(
     optimum  the least objective of a linear problem, where it is known; None: it is found if the job asks for it
     watch    is called with the progress at every look
     folder   where event logs may go, and where the run can be watched; None: nowhere
+    start    a model to begin with, by party; None: the one that the job names, or none
     """
-    known = {} if optimum is None else {"optimum": optimum}
-    return run_training(family_of(job).training(resolved(job), data, **known), watch=watch, folder=folder)
+    known = {"optimum": optimum, "start": start}
+    known = {name: value for name, value in known.items() if value is not None}
+    return run_training(training_of(resolved(job), data, **known), watch=watch, folder=folder)
 
 
 def run_training(
@@ -91,18 +64,25 @@ def run_training(
 ) -> Result:
     """Train once, as the job's [runtime] says unless a runtime is given."""
     tried: list[dict[str, float]] = []
+    chosen: Chosen | None = None
     with live_run(folder, _now(training)) as live:
         if getattr(training.job, "step", None) == "grid":
             training, tried = _with_best_step(training)
+        if len(getattr(training.job, "penalties", ())) > 1:
+            chosen = with_best_penalty(training, run_training, watch)
+            training = chosen.training
         runtime = runtime_for(training, folder) if runtime is None else runtime
         training.begin()
-        observer = Observer(training, runtime, watch, live)
+        level = level_of(training, watch)
+        observer = Observer(training, runtime, watch if level is None else level.look, live)
         outcome = runtime.run(training.parties, observer.look)
         stopped = observer.stopped
         observer.finish(outcome.time_s)
     job = training.job
     account = training.account(outcome, observer.rows, stopped=stopped)
-    chosen = training.chosen() | ({"steps_tried": tried} if tried else {})
+    if level is not None and level.ended:
+        account = account._replace(verdict="target", reason=level.reason(account.reason))
+    told = training.chosen() | ({"steps_tried": tried} if tried else {})
     sent = [tally.sent for tally in outcome.tallies.values()]
     record = record_of(
         account,
@@ -110,11 +90,24 @@ def run_training(
         algorithm=job.algorithm,
         runtime=job.runtime.kind,
         seed=job.seed,
-        options={**plain_of(job), "chosen": chosen},
+        options={**plain_of(job), "chosen": told},
         reveals=reveals(sent, training.messages, private_labels=training.private_labels),
         lanes=job.runtime.lanes,
     )
+    record = record if chosen is None else _with_choice(record, chosen)
     return Result(record, training.models(outcome), training.parties)
+
+
+def _with_choice(record: RunRecord, chosen: Chosen) -> RunRecord:
+    """The record, with a word on how the penalty was chosen and who learned what by it."""
+    told = {**record.options["chosen"], "penalties_tried": [one._asdict() for one in chosen.tried]}
+    notes = (*record.data.notes, chosen.sentence())
+    return msgspec.structs.replace(
+        record,
+        options={**record.options, "chosen": told},
+        data=msgspec.structs.replace(record.data, notes=notes),
+        reveals=(*record.reveals, chosen.reveal()),
+    )
 
 
 def _now(training: Training) -> Now:

@@ -21,7 +21,7 @@ from offbeat.jobs.runtime import resolved
 from offbeat.metrics.live import forget_live
 from offbeat.metrics.plain import json_text
 from offbeat.metrics.record import CURVE_FILE, JOB_FILE, RunRecord
-from offbeat.run.experiment import Result
+from offbeat.run.result import Result
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 
 CHECKPOINTS = "checkpoints"

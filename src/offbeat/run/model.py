@@ -24,15 +24,15 @@ from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.table import Table, read_table, table_from_arrays
 from offbeat.errors import BadData, BadInput
 from offbeat.families.contract import Part
-from offbeat.families.networks import networks_of
+from offbeat.families.networks import networks_of, weights_from
 from offbeat.jobs.methods import family_named
 from offbeat.jobs.vertical import SERVER, Job
-from offbeat.learning.embeddings import Embedding, Head, Weights
+from offbeat.learning.embeddings import Embedding, Head
 from offbeat.learning.scores import class_probabilities, log_link, probabilities
 from offbeat.metrics.record import RunRecord
 from offbeat.names import did_you_mean
-from offbeat.run.experiment import Result
 from offbeat.run.folder import job_of, read_parts
+from offbeat.run.result import Result
 
 Array = NDArray[Any]
 
@@ -47,6 +47,8 @@ class TrainedModel:
     task     "classification", "multiclass" or "regression"
     classes  the classes in the order of probabilities; None for numbers
     offset   what is added to scores: the mean that was taken from the numbers to learn
+    scale    what scores are multiplied by before that: the spread that those were divided by
+    networks  VAFL's embeddings and head; None: as the job says
     """
 
     job: Job
@@ -55,6 +57,8 @@ class TrainedModel:
     task: str
     classes: tuple[Any, ...] | None = None
     offset: float = 0.0
+    scale: float = 1.0
+    networks: tuple[Mapping[str, Embedding], Head] | None = None
 
     # -- what it says of rows
 
@@ -178,26 +182,16 @@ class TrainedModel:
         return {name: len(self.fitted(name).columns) for name in self.names}
 
     def _embedded(self, blocks: Mapping[str, Matrix]) -> Array:
-        embeddings, head = networks_of(self.job, self)
-        parts = [_embedding_of(embeddings[name], self.parts[name], block) for name, block in blocks.items()]
-        found = np.asarray(head.scores(_weights(head, self.parts[SERVER]), parts), dtype=np.float64)
+        embeddings, head = networks_of(self.job, self) if self.networks is None else self.networks
+        parts = []
+        for name, block in blocks.items():
+            embedding, weights = embeddings[name], weights_from(name, embeddings[name], self.parts[name].arrays)
+            parts.append(embedding.infer(weights, embedding.place(block), np.arange(block.shape[0])))
+        weights = weights_from("the head", head, self.parts[SERVER].arrays)
+        found = np.asarray(head.scores(weights, parts), dtype=np.float64)
         if self.classes is None:
-            return found[:, 0] + self.offset
+            return self.scale * found[:, 0] + self.offset
         return np.column_stack([1.0 - found[:, 0], found[:, 0]]) if found.shape[1] == 1 else found
-
-
-def _embedding_of(embedding: Embedding, part: Part, block: Matrix) -> Array:
-    return embedding.infer(_weights(embedding, part), embedding.place(block), np.arange(block.shape[0]))
-
-
-def _weights(network: Embedding | Head, part: Part) -> Weights:
-    """A part's arrays as a network has them: what was trained, and what was only kept."""
-    kept = network.initial(np.random.default_rng(0)).kept
-    arrays = {name: np.asarray(values) for name, values in part.arrays.items()}
-    return Weights(
-        network.from_arrays({name: values for name, values in arrays.items() if name not in kept}),
-        network.from_arrays({name: values for name, values in arrays.items() if name in kept}),
-    )
 
 
 def _in_its_order(table: Table, fitted: Fitted, name: str) -> Table:
@@ -238,4 +232,5 @@ def load(run: str | Path) -> TrainedModel:
 
 def _model(job: Job, record: RunRecord, parts: Mapping[str, Part]) -> TrainedModel:
     data = record.data
-    return TrainedModel(job, tuple(data.columns), parts, data.task, data.classes or None, data.label_offset)
+    units = data.label_offset, data.label_scale
+    return TrainedModel(job, tuple(data.columns), parts, data.task, data.classes or None, *units)

@@ -11,7 +11,8 @@ from offbeat.runtime.contract import Runtime
 
 @dataclass(frozen=True)
 class Progress:
-    """One look at a run. `passes` counts what the run counts: passes, or updates."""
+    """One look at a run. `passes` counts what the run counts: passes, or updates. `trying`: the strength of a penalty
+    that this fit is to judge, while one is chosen."""
 
     time_s: float
     passes: float
@@ -20,6 +21,7 @@ class Progress:
     metric: float | None = None
     lag_mean: float | None = None
     certificate: float | None = None
+    trying: float | None = None
 
 
 Watch = Callable[[Progress], bool | None]

@@ -46,7 +46,7 @@ def _from_seed(folder: Path, record: RunRecord, job: AnyJob) -> dict[str, Any]:
 
     def watch(progress: Progress) -> bool:
         nonlocal seen
-        seen += 1
+        seen += progress.trying is None
         return record.verdict != "stopped" or seen < looks
 
     again = run_experiment(family_of(job).load(job), job, watch=watch).record

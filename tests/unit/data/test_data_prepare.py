@@ -80,10 +80,20 @@ def test_auto_leaves_out_what_says_nothing_and_tells_so() -> None:
         "Column 'still' has one value in all training rows and was left out.",
         "Column 'empty' has no value in the training rows and was left out.",
     )
-    with pytest.raises(BadData, match=r"No column is left.*'still' has one value"):
-        fit_preparation(cells[:, 1:], ("still", "empty"), Preparation())
+    with pytest.raises(BadData, match=r"No column is left.*'empty' has no value"):
+        fit_preparation(cells[:, 2:], ("empty",), Preparation())
     with pytest.raises(BadData, match="left out by `prepare`"):
         fit_preparation(cells[:, :1], ("x",), Preparation(columns={"x": "leave-out"}))
+
+
+@pytest.mark.parametrize("how", ["auto", "bins"])
+def test_a_party_of_constants_takes_part_with_a_column_of_zeros(how) -> None:
+    cells = np.array([[4.0, 7.0, NAN], [4.0, 7.0, NAN]])
+    fitted = fit_preparation(cells, ("still", "quiet", "empty"), Preparation(how=how))
+    assert list(fitted.columns) == ["still"]
+    np.testing.assert_array_equal(fitted.apply(cells), [[0.0], [0.0]])
+    assert "No column varies. 'still' is kept: the party takes part, and adds nothing." in fitted.notes
+    assert not any("'still' has one value" in note for note in fitted.notes)
 
 
 def test_dates_are_days_with_a_note() -> None:

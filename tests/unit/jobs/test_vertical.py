@@ -83,7 +83,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_name(tmp_path, line, n
     ("line", "words"),
     [
         ("passes = 0", "passes must be a finite number above 0; got 0"),
-        ("penalty = -1.0", "penalty must be a finite number of 0 or more; got -1.0"),
+        ("penalty = -1.0", "penalty must be a finite number of 0 or more, or a list"),
         ("seed = 'seven'", "seed must be a whole number of 0 or more; got 'seven'"),
         ("step = 'automatic'", 'step must be a finite number above 0 or one of "auto", "grid"; got'),
         ("step = -0.5", "step must be a finite number above 0"),

@@ -188,7 +188,7 @@ def test_an_elastic_net_leaves_columns_out():
         (np.full(ROWS, -1.0), "row 1 has -1, which is negative"),
         (np.zeros(ROWS), "all zero"),
         (np.full(ROWS, np.nan), "must be finite numbers; row 1 has nan"),
-        (["many"] * ROWS, "must be numbers, one for each row"),
+        (["many"] * ROWS, "must be numbers, one for each of the 300 rows"),
     ],
 )
 def test_wrong_weights_are_said(weights, words):
@@ -201,7 +201,7 @@ def test_what_does_not_go_together_in_python_is_said():
     blocks, score, years, *_ = drawn()
     with pytest.raises(BadJob, match="class_weight is for classes"):
         VerticalRegressor(class_weight="balanced").fit(blocks, score)
-    with pytest.raises(BadJob, match='class_weight must be "balanced" or a number by class'):
+    with pytest.raises(BadJob, match='class_weight must be "balanced", or a dictionary'):
         VerticalClassifier(class_weight="even").fit(blocks, score > 0.5)
     with pytest.raises(BadJob, match="An exposure is for counts"):
         VerticalRegressor().fit(blocks, score, exposure=years)

@@ -107,6 +107,18 @@ def test_a_message_takes_latency_and_bytes_over_bandwidth():
     assert (outcome.time_s, outcome.stalled) == (pytest.approx(1.808), "")
 
 
+@pytest.mark.parametrize(
+    "costs", [CostModel(), CostModel(link=Link(1e-4, 1e6)), CostModel(link_jitter=Jitter("lognormal"))]
+)
+def test_a_message_to_nobody_is_not_sent(costs):
+    ana = Script("ana", {Started: [Broadcast((), Note(1)), Send("bo", Note(2)), *DONE]})
+    bo = Script("bo", {Received: DONE})
+    outcome = Simulator(costs=costs).run([ana, bo])
+    assert [event.body.number for event in bo.heard if isinstance(event, Received)] == [2]
+    assert outcome.tallies["ana"].sent["Note"][0] == 1
+    assert not outcome.stalled
+
+
 def test_links_may_differ():
     costs = CostModel(link=Link(0.5), links={("ana", "bo"): Link(2.0)})
     ana = Script("ana", {Started: [Broadcast(("bo", "cy"), Note(1)), *DONE]})

@@ -70,7 +70,7 @@ class CalmLinks(Links):
         self._post(index, effect.to, effect.body, self.departs(index, effect))
 
     def broadcast(self, index: int, effect: Broadcast) -> None:
-        if self._one_delay:
+        if self._one_delay and effect.to:
             self._post(index, effect.to, effect.body, self.world.now)
             return
         for to in effect.to:

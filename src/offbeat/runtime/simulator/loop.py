@@ -264,6 +264,8 @@ class World:
 
     def _send_at_once(self, index: int, effect: Send | Broadcast) -> None:
         """The short way, where every message takes equally long."""
+        if not effect.to:  # to nobody, as when all others are too slow to be waited for
+            return
         body = effect.body
         try:
             posting = self.routes[index][effect.to][type(body)]
