@@ -15,7 +15,7 @@ from offbeat.learning.blocks import make_block
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
 from offbeat.learning.sampling import Schedule
-from offbeat.party.contract import Received, Send, Started
+from offbeat.party.contract import Compute, Computed, Received, Send, Started
 from offbeat.party.lifecycle import Begin
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import PROBES, PRODUCTS, KeyOffered, ShareAsked, ShareGiven, SumOptions
@@ -85,3 +85,15 @@ def refused(party, body, sender="eve", match=""):
 def probe(party):
     words = length_of(party.block)
     return ask(PROBES, 0, 0, words)
+
+
+def says(party, body, sender="eve"):
+    """Eve says something, and the party does the work that follows; the shares that it gives."""
+    queue, given = [Received(sender, body)], []
+    while queue:
+        for effect in party.handle(queue.pop(0)):
+            if isinstance(effect, Compute):
+                queue.append(Computed(effect.ticket, effect.job() if effect.job else None))
+            elif isinstance(effect, Send) and isinstance(effect.body, ShareGiven):
+                given.append(effect.body.words)
+    return given

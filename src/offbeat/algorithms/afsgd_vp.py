@@ -41,7 +41,7 @@ import msgspec
 import numpy as np
 
 from offbeat.learning.blocks import Block
-from offbeat.party import linear
+from offbeat.party import linear, linear_parties
 from offbeat.party.contract import Broadcast, Computed, Effect, Message, Party, PartyName, State
 from offbeat.party.expected import expect, expect_array
 from offbeat.party.linear import LinearParty
@@ -103,6 +103,7 @@ class Worker:
         self.survey_before = 0  # the newest survey when it said so
         self.rests = False  # until that survey is over
         self.late = 0
+        party.sums.binds_products = False
         party.attach(self, {ShareGiven: self._on_given}, (Update,))
 
     # -- the method ----------------------------------------------------------------------------------------------
@@ -341,7 +342,7 @@ class RoundWorker:
         self.round = 0
         self.rests = False  # the round's share is to be taken after a survey
         self.done: Sum | None = None  # the chair: the others' total of this round, once known
-        party.attach(self, {Product: self._on_product}, (RoundStep,))
+        party.attach(self, {Product: self._on_product}, (RoundStep,), (Product,))
 
     def _rows(self) -> tuple[int, int]:
         assert self.party.schedule is not None
@@ -462,6 +463,6 @@ def build(
     **rest: Any,
 ) -> list[Party]:
     """The workers of one run, in roster order; all hold the labels unless `labels_at` says who. `rest`: see
-    `linear.build`."""
+    `linear_parties.build`."""
     make = RoundWorker if synchronous else Worker
-    return linear.build(make, blocks, problem, options, labels_at=labels_at or tuple(blocks), **rest)
+    return linear_parties.build(make, blocks, problem, options, labels_at=labels_at or tuple(blocks), **rest)

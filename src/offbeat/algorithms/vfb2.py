@@ -46,7 +46,7 @@ import msgspec
 import numpy as np
 
 from offbeat.learning.blocks import Block
-from offbeat.party import linear
+from offbeat.party import linear, linear_parties
 from offbeat.party.contract import Broadcast, Computed, Effect, Message, Observe, Party, PartyName, Send, State
 from offbeat.party.expected import expect, expect_array
 from offbeat.party.judge import WAITING_WORTH
@@ -158,13 +158,15 @@ class Vfb2Party:
         self.passes_before = 0.0  # in earlier epochs
         self.answered: dict[
             PartyName, dict[int, tuple[int, int, int]]
-        ] = {}  # asker -> number -> (start, stop, version)
+        ] = {}  # by asker and number: (start, stop, version)
         self.queue: deque[Batch] = deque()
         self.at_once = 0
+        self.stepped = False  # whether the block has moved since the run began
+        self.early: list[tuple[PartyName, int]] = []  # questions that wait for the first step
         self.dropped = self.late = 0
         self.peer_steps: dict[PartyName, tuple[int, int]] = {}  # peer -> (its version, our number when it changed)
         self.starved: set[PartyName] = set()
-        party.attach(self, {Backward: self._on_backward}, WORKS)
+        party.attach(self, {Backward: self._on_backward}, WORKS, (Backward,))
         does = (self._derive, self._step, self._apply, self._answer)
         self.does: dict[type, Callable[[Any, Computed], list[Effect]]] = dict(zip(WORKS, does, strict=True))
 
@@ -226,6 +228,7 @@ class Vfb2Party:
             self.at_once = self._not_worth_waiting_for(stop - start)
         self.applied += 1
         if self.lanes == 1:  # the own step is taken at once, and its time is charged
+            self.stepped = True
             self.stepper.step(start, stop, theta, self.block.version - work.done.version)
         survey = party.judge.survey_if_due()
         asks = -1
@@ -274,7 +277,12 @@ class Vfb2Party:
     # -- the collaborator ----------------------------------------------------------------------------------------
 
     def asked(self, asker: PartyName, number: int) -> list[Effect]:
-        """Answer from the block as it is, and remember which version that was."""
+        """Answer from the block as it is, and remember which version that was. A block that is still at zero, beside
+        others that may have moved, would leave the asker with the others' shares: then the first step comes first."""
+        if not self.stepped and self.is_stepping():
+            expect(len(self.early) < OPEN_MOST and (asker, number) not in self.early, asker, f"question {number} again")
+            self.early.append((asker, number))
+            return []
         answered = self.answered.setdefault(asker, {})
         expect(self.party.schedule is not None and number >= 0, asker, "a question before the beginning")
         expect(len(answered) < OPEN_MOST, asker, "more questions than may be open")
@@ -296,7 +304,9 @@ class Vfb2Party:
         self.party.sums.seen[sender] = body.version
         self.numbers[sender] = body.number + 1
         place = self.party.roster.names.index(self.name)
-        if body.asks >= 0 and body.at_once >> place & 1:
+        if body.asks >= 0:
+            self.party.note_question(sender, PRODUCTS, 0, body.asks)
+        if body.asks >= 0 and body.at_once >> place & 1 and self.stepped:
             effects = self.asked(sender, body.asks)
             return effects + self._queue(Batch(start, stop, theta, version, sender, -1))
         return self._queue(Batch(start, stop, theta, version, sender, body.asks))
@@ -305,7 +315,7 @@ class Vfb2Party:
         """Wait for the lane; beyond the bound the oldest derivatives go, but their question is answered."""
         self.queue.append(batch)
         effects: list[Effect] = []
-        if len(self.queue) > QUEUE_MOST:
+        if len(self.queue) > QUEUE_MOST and self.stepped:
             oldest = self.queue.popleft()
             self.dropped += 1
             if oldest.asks >= 0:
@@ -333,19 +343,23 @@ class Vfb2Party:
         return self.does[type(work)](work, event)
 
     def _step(self, work: Steps, event: Computed) -> list[Effect]:
-        batches = work.batches
-        effects: list[Effect] = []
-        rows = 0
+        batches, rows = work.batches, 0
         for batch in batches:
             self.stepper.step(batch.start, batch.stop, batch.theta, self.block.version - batch.version)
             rows += batch.stop - batch.start
         self.party.note_seconds(event.seconds, rows / 2)
+        effects = self._moved()
         for batch in batches:
             if batch.asks >= 0:
                 effects += self.asked(batch.asker, batch.asks)
         if self.queue:
             return effects + self._take_queue()
         return effects + self._no_more_steps() if self.party.survey.marked else effects
+
+    def _moved(self) -> list[Effect]:
+        """The block has moved: what waited for its first step is answered."""
+        self.stepped, early, self.early = True, self.early, []
+        return [effect for question in early for effect in self.asked(*question)]
 
     def _no_more_steps(self) -> list[Effect]:
         return [] if self.party.survey.is_working() else self.party.after_work()
@@ -374,7 +388,7 @@ class Vfb2Party:
         if gradient is None:  # the job was lost in a crash; its table entry is exchanged already, so finish it here
             gradient = self.block.gradient_job(batch.start, batch.stop, work.residual)()
         self.stepper.apply(batch.start, batch.stop, gradient, self.block.version - batch.version)
-        effects = self.asked(batch.asker, batch.asks) if batch.asks >= 0 else []
+        effects = [*self._moved(), *(self.asked(batch.asker, batch.asks) if batch.asks >= 0 else ())]
         effects += self._take_queue()
         return [*effects, *self._no_more_steps()]
 
@@ -384,7 +398,7 @@ class Vfb2Party:
         """Every open question is void; the dominators deal the schedule anew."""
         self.passes_before = self.passes()
         self.number, self.under_way, self.applied, self.numbers, self.answered = 0, 0, 0, {}, {}
-        self.at_once = 0
+        self.at_once, self.early = 0, []
         self.works.drop(Derive)
         self.works.drop(AnswerOnLane)
         under_way = [batch for work in self.works.of(Steps) for batch in work.batches]
@@ -410,7 +424,7 @@ class Vfb2Party:
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("started", "number", "under_way", "applied", "passes_before", "at_once", "dropped", "late")
+    _PLAIN = ("started", "number", "under_way", "applied", "passes_before", "at_once", "stepped", "dropped", "late")
 
     def snapshot(self) -> State:
         return {
@@ -418,6 +432,7 @@ class Vfb2Party:
             "numbers": dict(self.numbers),
             "answered": {name: [[n, *row] for n, row in rows.items()] for name, rows in self.answered.items()},
             "queue": [_plain(batch) for batch in self.queue],
+            "early": [list(question) for question in self.early],
             "peer_steps": {name: list(pair) for name, pair in self.peer_steps.items()},
             "starved": sorted(self.starved),
             "party": self.party.snapshot(),
@@ -430,6 +445,7 @@ class Vfb2Party:
         self.numbers = dict(state["numbers"])
         self.answered = {name: {n: (a, b, v) for n, a, b, v in rows} for name, rows in state["answered"].items()}
         self.queue = deque(Batch(*fields) for fields in state["queue"])
+        self.early = [(asker, number) for asker, number in state["early"]]
         self.peer_steps = {name: (pair[0], pair[1]) for name, pair in state["peer_steps"].items()}
         self.starved = set(state["starved"])
 
@@ -446,7 +462,7 @@ class VfbParty:
         self.unstepped: set[PartyName] = set()  # whose step of the round before is still awaited
         self.early: set[PartyName] = set()  # who has stepped this round before this party did
         self.asking = False
-        party.attach(self, {Backward: self._on_backward, Stepped: self._on_stepped}, (Derive, Steps))
+        party.attach(self, {Backward: self._on_backward, Stepped: self._on_stepped}, (Derive, Steps), tells=(Backward,))
 
     def _dominator(self, number: int) -> PartyName:
         labelled = self.party.roster.labelled
@@ -578,7 +594,7 @@ def build(
     **rest: Any,
 ) -> list[Party]:
     """The parties of one run, in roster order; those in `labels_at` (the first by default) hold the labels. `rest`: see
-    `linear.build`."""
+    `linear_parties.build`."""
     make = VfbParty if synchronous else Vfb2Party
     labelled = tuple(blocks)[:1] if labels_at is None else labels_at
-    return linear.build(make, blocks, problem, options, labels_at=labelled, **rest)
+    return linear_parties.build(make, blocks, problem, options, labels_at=labelled, **rest)

@@ -51,7 +51,8 @@ class Answering:
 
     def open(self, run: Run, peer: str, request: control.OpenScoring) -> Answer:
         self._refuse(run, peer, 1)
-        terms = Terms(run.run, request.service, peer, run.job.parties, self._sums(run))
+        told = self._predictions.model(run).told
+        terms = Terms(run.run, request.service, peer, run.job.parties, self._sums(run), told)
         if "pairwise" not in self._home.config.policy.secure_sum:
             raise Refused(f"'{self._home.name}' allows no pairwise masks (secure_sum), which scoring uses.")
         lane = Lane(terms, self._home.name, os.urandom(32))

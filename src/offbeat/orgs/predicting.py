@@ -108,7 +108,8 @@ class Predictions:
         self, run: Run, prediction: str, asker: str, tokens: Sequence[bytes], rows: int
     ) -> predict.Predictor:
         scorer, without = self.scorer(run, prediction, asker), self._home.config.policy.predict_without
-        return run.own.predictor(prediction, asker, scorer, tokens, rows=rows, without=without)
+        told = self.model(run).told
+        return run.own.predictor(prediction, asker, scorer, tokens, told=told, rows=rows, without=without)
 
     def scorer(self, run: Run, prediction: str, asker: str) -> TableScores:
         """This party's rows as one prediction may see them, each counted under the prediction's name."""

@@ -153,6 +153,7 @@ class OwnModel:
     fitted: Fitted
     classes: tuple[Any, ...] | None
     network: dict[str, Any] | None = None  # a network's arrays; then `weights` is the head's bias alone
+    told: bytes = b""  # a digest of what its training was told; those of all parties are the same, or no score is right
 
     def block(self, table: Table, rows: NDArray[np.int64]) -> Matrix:
         """These rows of a table, prepared as the training rows were."""
@@ -180,6 +181,7 @@ def write_model(folder: Path, name: str, model: OwnModel) -> None:
             "preparation": state_of(model.fitted),
             "classes": None if model.classes is None else list(model.classes),
             "network": model.network,
+            "told": model.told,
         },
     )
 
@@ -195,4 +197,4 @@ def read_model(folder: Path, name: str) -> OwnModel:
         )
     classes = None if state["classes"] is None else tuple(state["classes"])
     fitted = fitted_from(state["preparation"])
-    return OwnModel(state["weights"], fitted, classes, state.get("network"))
+    return OwnModel(state["weights"], fitted, classes, state.get("network"), state.get("told", b""))

@@ -91,17 +91,27 @@ class OwnSessions:
         secret = self.secret("scores")
         scores = part_scores(self.job, self.home, model, own.test, own.tokens_test, secret, self.given)
         scorer = FixedScores(own.tokens_test, scores)
-        return self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test, rows=len(own.tokens_test))
+        count = len(own.tokens_test)
+        return self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test, told=model.told, rows=count)
 
     def predictor(
-        self, what: str, asker: str, scorer: Scorer, tokens: Sequence[bytes], *, rows: int, without: bool = False
+        self,
+        what: str,
+        asker: str,
+        scorer: Scorer,
+        tokens: Sequence[bytes],
+        *,
+        told: bytes,
+        rows: int,
+        without: bool = False,
     ) -> Predictor:
+        """`told`: what the model's training was told; parties with another history give words that do not cancel."""
         return Predictor(
             self.home.name,
             self.job.parties,
             asker,
             scorer,
-            run=f"{self.run}/{what}",
+            run=f"{self.run}/{what}/{told.hex()}",
             secret=self.secret(what) if what == "test" else os.urandom(32),  # whoever asks again gets other masks
             sums=sums_of(self.job, self.home.config.policy.parties_least),
             tokens=tokens if self.home.name == asker else (),

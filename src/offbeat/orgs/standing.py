@@ -35,6 +35,7 @@ class Terms:
     asker: str
     parties: tuple[str, ...]
     sums: SumOptions
+    told: bytes = b""  # what the model's training was told: it is in the masks, and nobody says it
 
     def signed_by(self, name: str, public: bytes) -> bytes:
         """What a party signs: this key is its own, for this session and no other."""
@@ -87,11 +88,10 @@ class Lane:
         keys = {name: self._keys.stream_key(name, context) for name in self._others}
         plus = [key for name, key in keys.items() if self.me < name]
         minus = [key for name, key in keys.items() if self.me > name]
-        mask, at = NetMask(plus, minus, len(words), len(words)).take(0, 1, len(words))
-        masked: Words = words + mask[at : at + len(words)]
+        masked: Words = words + NetMask(plus, minus, len(words), len(words)).take(0, 1, len(words))
         return masked
 
     def _context(self, number: int, tokens: bytes) -> bytes:
         terms = self.terms
         parts = ("scoring", terms.run, terms.service, terms.asker, *sorted(terms.parties), number)
-        return repr((*parts, sha256(tokens).hexdigest())).encode()
+        return repr((*parts, terms.told, sha256(tokens).hexdigest())).encode()

@@ -103,7 +103,8 @@ class OwnLinear:
 
     def model(self) -> OwnModel:
         block = self.inner.block
-        return OwnModel(with_means(block.means, block.weights())[0], self.rows.fitted, self.rows.classes)
+        weights, told = with_means(block.means, block.weights())[0], self.inner.party.sums.told.last
+        return OwnModel(weights, self.rows.fitted, self.rows.classes, told=told)
 
     def certified(self) -> bool:
         lifecycle = self.inner.party.lifecycle

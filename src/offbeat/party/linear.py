@@ -19,13 +19,13 @@ from offbeat.party import lifecycle, masked_sum, smoothness, survey
 from offbeat.party.answers import Answers
 from offbeat.party.contract import (
     END,
+    Broadcast,
     Computed,
     Effect,
     Event,
     Finish,
     Message,
     Observe,
-    Party,
     PartyName,
     PeerBack,
     PeerLost,
@@ -49,9 +49,10 @@ from offbeat.party.stepper import Stepper
 from offbeat.party.survey import Certified, FindLeap, Survey
 from offbeat.party.tables import Refresh
 from offbeat.party.works import Charged, Works
-from offbeat.randomness import secret_bytes
 
 MESSAGES = (*masked_sum.MESSAGES, *survey.MESSAGES, *lifecycle.MESSAGES)
+TELLING = (lifecycle.Begin, survey.Mark, survey.Leap, survey.GoOn, survey.Certified)
+"""What moves blocks, or decides how, and goes to everybody alike (tables: see `tables.py`)."""
 HELD_MOST = 4096
 TIME_UP, LABELS_LOST = 1, 2
 """Tokens of the timers."""
@@ -123,6 +124,8 @@ class LinearParty:
         self.held: list[Received] = []  # of a roster that this party has not heard of yet
         self.waiting: list[tuple[PartyName, ShareAsked]] = []  # questions ahead of their time
         self.role: Role
+        self.handle = self._handle_and_note if self.roster.holds_labels else self._handle
+        self.telling: set[type] = set()  # the messages that digests are kept of
         self.handlers: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
             masked_sum.ShareAsked: self._on_asked,
             masked_sum.ShareGiven: self.on_given,
@@ -157,8 +160,10 @@ class LinearParty:
         role: Role,
         handlers: Mapping[type[Message], Callable[[PartyName, Any], list[Effect]]],
         works: tuple[type, ...],
+        tells: tuple[type[Message], ...] = (),
     ) -> None:
-        """Give the party its role, and the role's own messages and kinds of work."""
+        """Give the party its role, and the role's own messages, kinds of work, and what it tells to move blocks."""
+        self.telling = {*TELLING, *tells}
         self.role = role
         self.works.know(*works)
         self.handlers.update(handlers)
@@ -168,7 +173,31 @@ class LinearParty:
 
     # -- events --------------------------------------------------------------------------------------------------
 
-    def handle(self, event: Event) -> list[Effect]:
+    def _handle_and_note(self, event: Event) -> list[Effect]:
+        """A label holder keeps the digest of its own words too."""
+        effects = self._handle(event)
+        for effect in effects:
+            if type(effect) is Broadcast:
+                if type(effect.body) in self.telling:
+                    self._hear(self.name, effect.body)
+                elif type(effect.body) is lifecycle.Halt:
+                    self.sums.told.end(self.name, effect.body.best)
+        return effects
+
+    def _hear(self, teller: PartyName, body: Message) -> None:
+        """Note what a teller says to everybody, before it is used; a question that rides on it comes after it."""
+        self.sums.told.hear(teller, body)
+        if type(body) is survey.Mark:
+            self.sums.told.mark(teller, body.survey)
+
+    def note_question(self, asker: PartyName, kind: int, number: int, first: int) -> None:
+        """A question has come: its answer is bound to what the asker had told by now."""
+        if kind == PRODUCTS and asker == self.roster.chair and not self.survey.tables.arrived:
+            expect(False, asker, "a question before the table that it had announced")
+        if self.sums.binds(kind):
+            self.sums.told.note(asker, (kind, number, first))
+
+    def _handle(self, event: Event) -> list[Effect]:
         try:
             if type(event) is Received:
                 body = event.body
@@ -176,6 +205,8 @@ class LinearParty:
                 if handler is None:
                     return self._on_other(event)
                 if body.epoch == self.roster.epoch:  # type: ignore[attr-defined]
+                    if type(body) in self.telling:
+                        self._hear(event.sender, body)
                     return handler(event.sender, body)
                 return self._of_another_epoch(event)
             return self.other_events[type(event)](event)
@@ -276,6 +307,10 @@ class LinearParty:
     def _on_asked(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
         if not 0 <= ask.kind < len(KINDS) or not self.sums.may_ask(asker, ask.kind):
             expect(False, asker, f"a question of kind {ask.kind}, which is not its to ask")
+        self.note_question(asker, ask.kind, ask.survey, ask.first)
+        return self._answer(asker, ask)
+
+    def _answer(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
         if ask.survey > self.survey.current or (ask.kind == PRODUCTS and self.schedule is None):
             return self._answer_later(asker, ask)
         self.sums.seen[asker] = ask.version
@@ -298,7 +333,7 @@ class LinearParty:
         waiting, self.waiting = self.waiting, []
         effects: list[Effect] = []
         for asker, ask in waiting:
-            effects += self._on_asked(asker, ask)
+            effects += self._answer(asker, ask)
         return effects
 
     def _on_mark(self, sender: PartyName, body: survey.Mark) -> list[Effect]:
@@ -466,7 +501,7 @@ class LinearParty:
             effects = self._say_ready()
         held, self.held = self.held, []
         for event in held:
-            effects += self.handle(event)
+            effects += self._handle(event)
         return effects
 
     # -- ending --------------------------------------------------------------------------------------------------
@@ -486,6 +521,7 @@ class LinearParty:
     def _end_alone(self, reason: str) -> list[Effect]:
         """Nobody is left who could end the run for all; everybody knows which model is the best so far."""
         self._keep(self.survey.best)
+        self.sums.told.end("", self.survey.best)
         self.lifecycle.halted, self.lifecycle.kept = True, self.survey.best
         return [Finish("peer-lost", reason)]
 
@@ -497,6 +533,7 @@ class LinearParty:
         if self.lifecycle.halted:
             return []
         self._keep(body.best)
+        self.sums.told.end(sender, body.best)
         return self.lifecycle.on_halt(body)
 
     def alarm(self, verdict: str, reason: str) -> list[Effect]:
@@ -557,42 +594,3 @@ def _plain(news: Certified, passes: float) -> dict[str, float]:
         "gap": news.gap,
         "passes": passes,
     }
-
-
-def build(
-    make: Callable[[LinearParty, int], Party],
-    blocks: Mapping[PartyName, Block],
-    problem: Problem,
-    options: LinearOptions,
-    *,
-    labels_at: tuple[PartyName, ...],
-    lanes: int = 1,
-    seed: int = 0,
-    run: str = "run",
-    secrets_seed: int | None = None,
-    only: PartyName | None = None,
-) -> list[Party]:
-    """The parties of one run, in roster order; `make` gives each its role, and those in `labels_at` hold the labels.
-    Keys come from the operating system unless `secrets_seed` is given. `only`: build that one alone."""
-    names = tuple(blocks)
-    active = tuple(name for name in names if name in labels_at)
-    if len(names) < 2:
-        raise BadJob(f"Vertical learning needs two parties or more; got {len(names)}.")
-    options.check_loss(problem)
-    if not active:
-        raise BadJob(f"Somebody must hold the labels: labels_at is {labels_at}, the parties are {', '.join(names)}.")
-    built = []
-    for name in names if only is None else (only,):
-        party = LinearParty(
-            name=name,
-            names=names,
-            active=active,
-            block=blocks[name],
-            problem=problem.for_party(name in active),
-            options=options,
-            run=run,
-            secret=secret_bytes(32, secrets_seed, run, name),
-            seed=seed,
-        )
-        built.append(make(party, lanes))
-    return built

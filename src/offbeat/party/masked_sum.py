@@ -9,9 +9,10 @@ scheme says; the asker adds what arrives, in any order, and owns the exact sum.
 
 There is a closed list of kinds of question, and none leaves the asker a choice: the rows of the k-th product follow
 from the run's schedule, those of a survey are its rows in order, probes are drawn from everybody's keys. The masks are
-bound to run, epoch, roster, asker, kind and number (`privacy/masks.py`), so two parties that were asked different
-things give words that do not cancel. A question is answered once; the same one again is refused, since it would use its
-masks again. Only a party whose role includes a kind may ask it.
+bound to run, epoch, roster, asker, kind and number (`privacy/masks.py`), and to all that the asker has told so far that
+moves a block (`told.py`), so two parties that were asked, or told, different things give words that do not cancel. A
+question is answered once; the same one again is refused, since it would use its masks again. Only a party whose role
+includes a kind may ask it.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from offbeat.learning.ranges import fixed_point
 from offbeat.party.contract import Broadcast, Effect, Message, PartyName, Send
 from offbeat.party.expected import WORDS, expect, expect_array
 from offbeat.party.roster import Roster
+from offbeat.party.told import NOTHING, Key, Told
 from offbeat.party.two_tree import PartialGiven as PartialGiven
 from offbeat.party.two_tree import Trees
 from offbeat.privacy.masks import FRACTION_BITS, NetMask, PairKeys, range_limit, scale_of
@@ -112,8 +114,6 @@ class SumOptions:
             raise BadJob(f"This party hides its share among at least {self.parties_least} parties; {count} take part.")
 
 
-Key = tuple[int, int, int]
-"""Which question: (kind, survey, first)."""
 Encode = Callable[[np.ndarray | None, int], np.ndarray]
 """(mask, position in it) -> fixed-point words with the mask added."""
 
@@ -151,6 +151,7 @@ class MaskedSum:
         self.trees = (
             None if options.scheme == "pairwise" else Trees(roster, run, secret, two=options.scheme == "two-tree")
         )
+        self.binds_products = True  # not where products come unasked: each giver has then heard as much as it has
         self.stride = 1  # how many words the products of a block take at most
         self.own_seconds = 0.0  # what a row costs here
         self.seen: dict[PartyName, int] = {}  # newest block version heard of, by party
@@ -164,6 +165,7 @@ class MaskedSum:
         self.limit = range_limit(len(self.roster.names), self.options.fraction_bits)
         self.open: dict[Key, Sum] = {}
         self.nets: dict[tuple[PartyName, int, int], NetMask] = {}
+        self.told = Told()
         if self.trees is not None:
             self.trees.enter_epoch()
 
@@ -271,19 +273,22 @@ class MaskedSum:
     def may_ask(self, asker: PartyName, kind: int) -> bool:
         return asker == self.roster.chair if kind in CHAIR_ASKS else asker in self.roster.labelled
 
-    def mask(
-        self, asker: PartyName, kind: int, survey: int, first: int, places: int, count: int
-    ) -> tuple[np.ndarray, int]:
-        """The words that hide this answer, as (array, position in it)."""
+    def mask(self, asker: PartyName, kind: int, survey: int, first: int, places: int, count: int) -> np.ndarray:
+        """The words that hide this answer."""
         stream = (asker, kind, survey)
         net = self.nets.get(stream)
         if net is None:
             net = self.nets[stream] = self._net_for(*stream)
         try:
-            return net.take(first, places, count)
+            told = self.told.when_asked(asker, (kind, survey, first)) if self.binds(kind) else NOTHING
+            return net.take(first, places, count, told)
         except MaskReuse as problem:
             self.refused += 1
             raise UnexpectedEvent(f"{asker} asked for {KINDS[kind]} {first} again: {problem}") from problem
+
+    def binds(self, kind: int) -> bool:
+        """Whether answers of this kind are bound to what the asker had told when it asked."""
+        return self.trees is None and (kind != PRODUCTS or self.binds_products)
 
     def _net_for(self, asker: PartyName, kind: int, survey: int) -> NetMask:
         me = self.roster.me
@@ -324,7 +329,7 @@ class MaskedSum:
         if self.trees is not None:
             stride = self._stride_of(kind)
             return self.trees.answer(asker, key, (places, stride), encode(None, 0), version)
-        words = encode(*self.mask(asker, kind, survey, first, places, count))
+        words = encode(self.mask(asker, kind, survey, first, places, count), 0)
         body = ShareGiven(self.roster.epoch, kind, survey, first, words, version, self.own_seconds, then)
         return [Send(asker, body, count if nonzeros else 0, nonzeros)]
 
@@ -352,6 +357,7 @@ class MaskedSum:
             "nets": [[*stream, net.snapshot()] for stream, net in self.nets.items()],
             "open": [wanted.plain() for wanted in self.open.values()],
             "trees": self.trees.snapshot() if self.trees is not None else None,
+            "told": self.told.snapshot(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -365,6 +371,7 @@ class MaskedSum:
             self.keys.agree(name, public)
         self.stride, self.refused, self.own_seconds = state["stride"], state["refused"], state["own_seconds"]
         self.seen, self.seconds = dict(state["seen"]), dict(state["seconds"])
+        self.told.restore(state["told"])
         for asker, kind, survey, net in state["nets"]:
             self.nets[asker, kind, survey] = self._net_for(asker, kind, survey)
             self.nets[asker, kind, survey].restore(net)

@@ -43,7 +43,7 @@ from offbeat.party.masked_sum import MaskedSum, ShareAsked, Sum
 from offbeat.party.problem import Problem
 from offbeat.party.roster import Roster
 from offbeat.party.scalars import WORDS_EACH, decode, narrow, widen
-from offbeat.party.tables import Refresh, Table, Tables
+from offbeat.party.tables import Refresh, Tables
 from offbeat.party.works import Works
 
 CHUNK_WORDS = 8192
@@ -82,14 +82,15 @@ class Products(Message, frozen=True):
 class Leap(Message, frozen=True):
     """Where the survey's point goes, in the span of the last moves.
 
-    Reveals: how far each of the last moves is repeated, to every party. Before, the chair learns the inner products of
-    the moves of all parties together.
+    Reveals: how far each of the last moves is repeated, and digests of the table to come, to every party. Before, the
+    chair learns the inner products of the moves of all parties together.
     """
 
     epoch: int
     survey: int
     coefficients: np.ndarray
     pace: float
+    table: bytes = b""  # digests of the table that follows, chunk by chunk
 
 
 class TablePart(Message, frozen=True):
@@ -201,6 +202,7 @@ class Survey:
     def _begin_epoch(self) -> None:
         self.marked = 0  # a mark that waits for work to be finished
         self.at_once = 0
+        self.waited = self.roster.epoch > 0  # whether the last mark waited for everybody; the run's first one has to
         self.open = False  # whether the newest survey is under way
         self.certifying = 0  # the survey whose certificate is on its way
         self.scalars: dict[int, np.ndarray] = {}  # own numbers for certificates to come
@@ -249,7 +251,7 @@ class Survey:
 
     def begin(self, at_once: int) -> list[Effect]:
         """The chair: start the next survey."""
-        number, self.at_once = self.current + 1, at_once
+        number, self.at_once, self.waited = self.current + 1, at_once, at_once == 0
         self._freeze(number)
         self.taken = set()
         self.missing = set(self.chunks)
@@ -262,6 +264,8 @@ class Survey:
         expect(sender == self.roster.chair, sender, "a mark, which is the chair's")
         right = body.survey == self.current + 1 and not self.under_way
         expect(right, sender, f"the mark of survey {body.survey} after {self.current}")
+        expect(body.at_once == 0 or self.waited, sender, "a second mark in a row that leaves somebody without a table")
+        self.waited = body.at_once == 0
         self.best, self.at_once = body.keep, body.at_once
         if body.at_once == 0 and self.is_working():  # otherwise steps do not pause, and work may never end
             self.marked = body.survey
@@ -390,14 +394,16 @@ class Survey:
         self.finding = False
         best = self.pilot.find(self.products.ravel(), self.inner)
         certify = self.at_once == 0
-        leap = Leap(self.roster.epoch, self.current, best.coefficients, self.pilot.pace)
+        derivatives = best.derivatives.reshape(self.problem.outputs, -1)
+        second = self._curvature(best.products) if self.tells_curvature else None
+        digests = self.tables.digests(derivatives, second)
+        leap = Leap(self.roster.epoch, self.current, best.coefficients, self.pilot.pace, digests)
         self.losses = {survey: loss for survey, loss in self.losses.items() if survey == self.certifying}
         self.losses[self.current] = best.loss
         effects: list[Effect] = [Broadcast(self.roster.peers, leap), Observe("leap", [self.current, best.objective])]
-        self._land(best.coefficients, best.constants, self.pilot.pace)
+        self._land(best.coefficients, best.constants, self.pilot.pace, digests)
         takers = tuple(name for name in self.roster.peers if self.takes_table(name))
-        derivatives = best.derivatives.reshape(self.problem.outputs, -1)
-        effects += self._tell_curvature(best.products, takers) if self.tells_curvature else []
+        effects += self._tell_curvature(second, takers) if second is not None else []
         for start, stop in self.chunks.items():
             part = derivatives[:, start:stop].ravel()
             effects.append(Broadcast(takers, TablePart(self.roster.epoch, self.current, start, part)))
@@ -407,11 +413,14 @@ class Survey:
             effects += self.sums.ask(masked_sum.CERTIFICATE, self.current, 0, words, words, self.block.version)
         return effects
 
-    def _tell_curvature(self, products: np.ndarray, takers: tuple[PartyName, ...]) -> list[Effect]:
-        """The chair: the curvature where the leap ended, to those who get the table and to its own."""
+    def _curvature(self, products: np.ndarray) -> np.ndarray:
+        """The chair: the curvature of each row where the leap ended."""
         second = self.problem.second(products.reshape(self.problem.outputs, -1))
         if not self.history:
             self.spread = float(second.max() / max(second.mean(), 1e-300))
+        return second
+
+    def _tell_curvature(self, second: np.ndarray, takers: tuple[PartyName, ...]) -> list[Effect]:
         effects: list[Effect] = []
         for start, stop in self.chunks.items():
             part = second[:, start:stop].ravel()
@@ -434,10 +443,10 @@ class Survey:
         count = len(self.moves.moves) + 1 if self.moves.point is not None else 0
         expect_array(sender, "the coefficients of a leap", body.coefficients, count)
         expect(bool(np.isfinite(body.coefficients).all()), sender, "coefficients that are not finite")
-        self._land(body.coefficients, np.zeros(self.problem.outputs), body.pace)
+        self._land(body.coefficients, np.zeros(self.problem.outputs), body.pace, body.table)
         return []
 
-    def _land(self, coefficients: np.ndarray, constants: np.ndarray, pace: float) -> None:
+    def _land(self, coefficients: np.ndarray, constants: np.ndarray, pace: float, table: bytes) -> None:
         assert self.frozen is not None
         leap = self.moves.land(self.frozen, coefficients, constants)
         self.block.add_to_weights(leap)
@@ -448,7 +457,7 @@ class Survey:
         kept = (self.best, self.certifying)
         self.points = {survey: w for survey, w in self.points.items() if survey in kept} | {self.current: point}
         if self.takes_table(self.roster.me):
-            self.tables.expect(self.current, point)
+            self.tables.expect(self.current, point, table)
 
     def takes_table(self, name: PartyName) -> bool:
         """Whoever the newest survey does not wait for goes on with steps instead."""
@@ -462,6 +471,7 @@ class Survey:
         expect(sender == self.roster.chair and known, sender, f"a table from row {body.start}")
         count = self.problem.outputs * (self.chunks[body.start] - body.start)
         expect_array(sender, "the table from row", body.derivatives, count, number=body.start)
+        self.tables.check(sender, body.start, body.derivatives)
         return self.tables.take(body.survey, body.start, body.derivatives)
 
     def on_refreshed(self) -> list[Effect]:
@@ -470,21 +480,12 @@ class Survey:
         if self.tables.working or table is None:
             return []
         if self.certifying == table.survey:
-            self.scalars[table.survey] = self.problem.certificate_terms(table.point, self._gradient_at(table))
+            self.scalars[table.survey] = self.problem.certificate_terms(table.point, self.tables.gradient_at(table))
             held, self.held = self.held, None
             return self.answer_scalars(self.roster.chair, held) if held is not None else []
         if self.roster.is_chair:
             return self.note_taken(self.roster.me, table.survey)
         return [Send(self.roster.chair, Taken(self.roster.epoch, table.survey))]
-
-    def _gradient_at(self, table: Table) -> np.ndarray:
-        """Steps of SAGA may have exchanged derivatives of the block meanwhile: then the gradient is taken anew."""
-        if np.array_equal(self.block.table, table.derivatives):
-            return self.block.mean_gradient()
-        gradient = np.zeros_like(table.point)
-        for start, stop in self.chunks.items():
-            self.block.add_gradient(start, stop, table.derivatives[:, start:stop].ravel(), gradient)
-        return gradient
 
     def note_taken(self, name: PartyName, survey: int) -> list[Effect]:
         """The chair: somebody has taken the table. When all have who are waited for, steps go on."""
@@ -498,7 +499,8 @@ class Survey:
 
     def on_go_on(self, sender: PartyName, body: GoOn) -> None:
         right = sender == self.roster.chair and body.survey == self.current and self.at_once != 0
-        expect(right and self.frozen is None, sender, f"the word to go on after survey {body.survey}")
+        taken = not (self.takes_table(self.roster.me) and self.tables.working)
+        expect(right and self.frozen is None and taken, sender, f"the word to go on after survey {body.survey}")
         self.open = False
 
     # -- sums of scalars ------------------------------------------------------------------------------------------
@@ -540,7 +542,7 @@ class Survey:
         return not before or objective <= before[-1]
 
     def on_certified(self, sender: PartyName, body: Certified) -> None:
-        right = sender == self.roster.chair and body.survey == self.certifying
+        right = sender == self.roster.chair and body.survey == self.certifying and not self.tables.working
         expect(right and body.best in (self.best, body.survey), sender, f"a certificate of survey {body.survey}")
         self._take_certified(body)
 
@@ -561,7 +563,7 @@ class Survey:
 
     # -- going on later -------------------------------------------------------------------------------------------
 
-    _PLAIN = ("current", "best", "pace", "marked", "at_once", "open", "certifying", "finding", "starts_at_zero")
+    _PLAIN = ("current", "best", "pace", "marked", "at_once", "waited", "open", "certifying", "finding")
     _SETS = ("asked", "missing", "taken")
     _ARRAYS = ("frozen", "shares", "products", "inner", "others")
 

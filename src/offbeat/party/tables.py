@@ -4,9 +4,12 @@ A party's block remembers one derivative for each row, and the mean gradient tha
 derivatives of all rows. Refreshing takes as long as a pass of steps. A survey that waits for everybody sends its table
 to everybody; one that does not wait for the slow parties sends it to the others only. A slow party then goes on with
 steps against the table that it has, which is a survey older.
+
+The leap, which goes to everybody, carries a digest of each chunk of the table to come: nobody is given another one.
 """
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -14,10 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.learning.blocks import Block
-from offbeat.party.contract import Effect
+from offbeat.party.contract import Effect, PartyName
+from offbeat.party.expected import expect
 from offbeat.party.works import Works
 
 Floats = NDArray[np.float64]
+
+
+DIGEST_BYTES = 16
+
+
+def digest_of(derivatives: Floats, second: Floats | None) -> bytes:
+    """Of one chunk: the derivatives, and the curvatures where they are told."""
+    told = b"" if second is None else np.ascontiguousarray(second).tobytes()
+    return sha256(np.ascontiguousarray(derivatives).tobytes() + told).digest()[:DIGEST_BYTES]
 
 
 class Refresh(msgspec.Struct, frozen=True, gc=False):
@@ -30,22 +43,22 @@ class Refresh(msgspec.Struct, frozen=True, gc=False):
 class Table:
     """The derivatives of one survey, as they arrive, and the point they belong to."""
 
-    def __init__(self, survey: int, point: Floats, outputs: int, rows: int) -> None:
-        self.survey, self.point = survey, point
+    def __init__(self, survey: int, point: Floats, outputs: int, rows: int, digests: bytes = b"") -> None:
+        self.survey, self.point, self.digests = survey, point, digests
         self.derivatives = np.zeros((outputs, rows))
         self.arrived: set[int] = set()
         self.second: Floats | None = None  # the curvature of each row there, where the chair tells it
 
     def plain(self) -> list[Any]:
         told = [] if self.second is None else [self.second.copy()]
-        return [self.survey, self.point, self.derivatives.copy(), sorted(self.arrived), *told]
+        return [self.survey, self.point, self.derivatives.copy(), sorted(self.arrived), self.digests, *told]
 
     @classmethod
     def from_plain(cls, plain: list[Any] | None) -> "Table | None":
         if plain is None:
             return None
-        survey, point, derivatives, arrived, *told = plain
-        table = cls(survey, point, *derivatives.shape)
+        survey, point, derivatives, arrived, digests, *told = plain
+        table = cls(survey, point, derivatives.shape[0], derivatives.shape[1], digests)
         table.derivatives, table.arrived = derivatives, set(arrived)
         table.second = told[0] if told else None
         return table
@@ -62,6 +75,7 @@ class Tables:
         """Forget everything. `chunks`: start to stop, of all rows."""
         self.chunks = dict(chunks)
         self.newest: Table | None = None
+        self.arrived = True  # whether all of it is here
         self.left: set[int] = set()  # chunks of it that the block has not got
         self.under_way: Refresh | None = None
         self.refreshed = False  # since the last step along the mean gradient
@@ -75,10 +89,24 @@ class Tables:
             table.second = np.ones_like(table.derivatives)
         table.second[:, start : self.chunks[start]] = second.reshape(self.outputs, -1)
 
-    def expect(self, survey: int, point: Floats) -> None:
+    def digests(self, derivatives: Floats, second: Floats | None) -> bytes:
+        """Of all chunks, in their order."""
+        parts = [slice(start, stop) for start, stop in self.chunks.items()]
+        return b"".join(digest_of(derivatives[:, p], None if second is None else second[:, p]) for p in parts)
+
+    def expect(self, survey: int, point: Floats, digests: bytes) -> None:
         """A leap has ended at this point: its table is on its way."""
-        self.newest = Table(survey, point, self.outputs, self.block.rows)
-        self.left = set(self.chunks)
+        self.newest = Table(survey, point, self.outputs, self.block.rows, digests)
+        self.left, self.arrived = set(self.chunks), False
+
+    def check(self, sender: PartyName, start: int, derivatives: Floats) -> None:
+        """Refuse a chunk that is not the one that the leap announced to everybody."""
+        assert self.newest is not None
+        second = self.newest.second
+        second = None if second is None else second[:, start : self.chunks[start]]
+        at = DIGEST_BYTES * list(self.chunks).index(start)
+        same = digest_of(derivatives, second) == self.newest.digests[at : at + DIGEST_BYTES]
+        expect(same, sender, f"another table from row {start} than its leap has announced")
 
     def take(self, survey: int, start: int, derivatives: Floats) -> list[Effect]:
         """One chunk has arrived."""
@@ -86,6 +114,7 @@ class Tables:
         assert table is not None and table.survey == survey
         table.derivatives[:, start : self.chunks[start]] = derivatives.reshape(self.outputs, -1)
         table.arrived.add(start)
+        self.arrived = len(table.arrived) == len(self.chunks)
         return self.work()
 
     @property
@@ -121,6 +150,15 @@ class Tables:
             self.second[:, start:stop] = table.second[:, start:stop]
         return True
 
+    def gradient_at(self, table: Table) -> Floats:
+        """Steps of SAGA may have exchanged derivatives of the block meanwhile: then the gradient is taken anew."""
+        if np.array_equal(self.block.table, table.derivatives):
+            return self.block.mean_gradient()
+        gradient = np.zeros_like(table.point)
+        for start, stop in self.chunks.items():
+            self.block.add_gradient(start, stop, table.derivatives[:, start:stop].ravel(), gradient)
+        return gradient
+
     def snapshot(self) -> dict[str, Any]:
         work = self.under_way
         return {
@@ -133,6 +171,7 @@ class Tables:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.newest = Table.from_plain(state["newest"])
+        self.arrived = self.newest is None or len(self.newest.arrived) == len(self.chunks)
         self.left, self.refreshed = set(state["left"]), state["refreshed"]
         self.under_way = Refresh(*state["under_way"]) if state["under_way"] is not None else None
         self.second = state.get("second")

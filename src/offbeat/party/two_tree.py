@@ -87,10 +87,9 @@ class Trees:
         if stream not in self.nets:
             self.nets[stream] = self._net(*stream, places[1])
         try:
-            mask, at = self.nets[stream].take(first, places[0], count)
+            return self.nets[stream].take(first, places[0], count)
         except MaskReuse as problem:
             raise UnexpectedEvent(f"{asker} asked question {key} again: {problem}") from problem
-        return mask[at : at + count]
 
     def _net(self, asker: PartyName, kind: int, survey: int, stride: int) -> NetMask:
         context = repr((self.run, self.roster.epoch, *self.roster.names, asker, kind, survey, stride)).encode()

@@ -13,10 +13,14 @@ nothing finer.
 summed; the place in the stream says which row of which batch, by a rule that all parties know. So a question has no
 free part: whoever asks two parties for different things gets two masks that do not cancel, which is uniform noise.
 
+**And one history.** A party's words are multiplied by a number that follows from what the asker has told it so far, by
+a rule that only the pair knows (`mask_kernel.py`). Whoever tells two parties different things gets noise from then on.
+
 Words are handed out once. A repeated place is refused: two values under one mask would reveal their difference.
 """
 
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -27,10 +31,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from offbeat.errors import MaskReuse
+from offbeat.privacy.mask_kernel import net_mask
 
 FRACTION_BITS = 40
-CHUNK_WORDS = 4096
+CHUNK_WORDS = 2048
 GAPS_MAX = 256
+ONE_BIT = np.uint64(1)
 
 
 def scale_of(fraction_bits: int) -> float:
@@ -126,33 +132,37 @@ class Once:
 
 
 class NetMask:
-    """What one party adds for one asker: the sum of its signed pair streams, each place handed out once.
+    """What one party adds for one asker: the sum of its signed pair masks, each place handed out once.
 
     A place has `stride` words: as many as its row, or its batch of rows, needs at most."""
 
     def __init__(
         self, plus: Iterable[bytes], minus: Iterable[bytes], stride: int = 1, chunk_words: int = CHUNK_WORDS
     ) -> None:
-        self._plus = [KeyStream(key) for key in plus]
-        self._minus = [KeyStream(key) for key in minus]
+        added, subtracted = list(plus), list(minus)
+        self._streams = [KeyStream(key) for key in (*added, *subtracted)]
+        self._secrets = _secret_numbers([*added, *subtracted])
+        self._added = len(added)
         self.stride, self._chunk = stride, chunk_words
         self._base = 0
-        self._buffer = np.empty(0, np.uint64)
+        self._buffer = np.empty((len(self._streams), 0), np.uint64)
         self.used = Once()
 
-    def take(self, first: int, places: int, count: int) -> tuple[np.ndarray, int]:
-        """`count` words for places [first, first + places), as (array, position in it); MaskReuse if any was used."""
+    def take(self, first: int, places: int, count: int, told: bytes = b"") -> np.ndarray:
+        """`count` words for places [first, first + places), bound to a digest; MaskReuse if any place was used."""
         if count < 1 or count > places * self.stride:
             raise ValueError(f"expected 1 to {places * self.stride} words for {places} places; got {count}")
         self.used.claim(first, first + places)
         word = first * self.stride
-        at = word - self._base
-        if at < 0:
-            return self._net(word, count), 0
-        if at + count > len(self._buffer):
-            self._refill(word, count)
-            at = word - self._base
-        return self._buffer, at
+        words, at = self._buffer, word - self._base
+        if at < 0:  # an old place: rare, and not worth losing what was read ahead
+            words, at = self._read(word, count), 0
+        elif at + count > words.shape[1]:
+            self._read_ahead(word, count)
+            words, at = self._buffer, 0
+        out = np.empty(count, np.uint64)
+        net_mask(words, at, self._secrets, np.frombuffer(told, np.uint64), self._added, out)
+        return out
 
     def snapshot(self) -> list[Any]:
         return self.used.snapshot()
@@ -160,20 +170,22 @@ class NetMask:
     def restore(self, state: Iterable[Any]) -> None:
         self.used.restore(state)
 
-    def _refill(self, first: int, count: int) -> None:
-        end = self._base + len(self._buffer)
-        if first > end or not len(self._buffer):
-            self._base, end = first, first
-            self._buffer = np.empty(0, np.uint64)
-        fresh = self._net(end, max(self._chunk, first + count - end))
-        kept = self._buffer[first - self._base :] if first < end else np.empty(0, np.uint64)
+    def _read_ahead(self, first: int, count: int) -> None:
+        """The streams from this word on; what was read ahead before is kept."""
+        end = self._base + self._buffer.shape[1]
+        kept = self._buffer[:, first - self._base :] if first < end else self._buffer[:, :0]
+        start = first + kept.shape[1]
+        self._buffer = np.hstack((kept, self._read(start, max(self._chunk, first + count - start))))
         self._base = first
-        self._buffer = np.concatenate((kept, fresh)) if len(kept) else fresh
 
-    def _net(self, first: int, count: int) -> np.ndarray:
-        net = np.zeros(count, np.uint64)
-        for stream in self._plus:
-            net += stream.words(first, count)
-        for stream in self._minus:
-            net -= stream.words(first, count)
-        return net
+    def _read(self, first: int, count: int) -> np.ndarray:
+        words = np.empty((len(self._streams), count), np.uint64)
+        for row, stream in zip(words, self._streams, strict=True):
+            row[:] = stream.words(first, count)
+        return words
+
+
+def _secret_numbers(keys: list[bytes]) -> np.ndarray:
+    """What makes a digest a factor that nobody outside the pair can foresee: see `mask_kernel.py`."""
+    digests = b"".join(blake2b(b"offbeat told", key=key, digest_size=32).digest() for key in keys)
+    return (np.frombuffer(digests, np.uint64) >> ONE_BIT).reshape(len(keys), 4)

@@ -26,7 +26,7 @@ from offbeat.algorithms.vfb2 import OPEN_MOST, QUEUE_MOST, STARVED_AFTER, Backwa
 from offbeat.errors import BadJob, UnexpectedEvent
 from offbeat.learning.sampling import Schedule
 from offbeat.learning.steps import lag_factor
-from offbeat.message.codec import encode_state
+from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Compute, Computed, Observe
 from offbeat.party.lifecycle import Halt, RosterNamed
 from offbeat.party.linear_options import LinearOptions
@@ -87,10 +87,24 @@ def test_a_collaborator_answers_the_next_question_after_its_step():
 def test_a_collaborator_that_is_not_waited_for_answers_before_its_step():
     cy = Room().parties[CY]
     ask(cy, 0)
-    effects = tell(cy, backward(cy, 0, asks=1, at_once=0b100))
-    assert [(given.first, given.version) for given in bodies(effects, ShareGiven)] == [(1, 0)]
+    effects = work(cy, tell(cy, backward(cy, 0, asks=1, at_once=0b100)))
+    assert [(given.first, given.version) for given in bodies(effects, ShareGiven)] == [(1, 1)], "but for the first"
+    effects = tell(cy, backward(cy, 1, asks=2, at_once=0b100))
+    assert [(given.first, given.version) for given in bodies(effects, ShareGiven)] == [(2, 1)]
     assert not bodies(work(cy, effects), ShareGiven)
-    assert cy.block.version == 1
+    assert cy.block.version == 2
+
+
+def test_no_question_is_answered_from_zero_while_the_first_step_is_under_way():
+    cy = Room().parties[CY]
+    ask(cy, 0)
+    effects = tell(cy, backward(cy, 0, asks=1, at_once=0b100))
+    assert not bodies([*effects, *ask(cy, 7)], ShareGiven)
+    again = Room().parties[CY]
+    again.restore(decode_state(encode_state(cy.snapshot())))
+    for party in (cy, again):
+        given = bodies(work(party, effects), ShareGiven)
+        assert sorted(share.first for share in given) == [1, 7] and {share.version for share in given} == {1}
 
 
 def test_a_dominator_does_not_wait_for_whoever_makes_its_updates_much_longer():
@@ -154,7 +168,7 @@ def test_questions_without_derivatives_are_bounded():
 
 def test_what_waits_is_fused_and_beyond_the_bound_the_oldest_is_dropped_but_its_question_answered():
     cy, rng = Room().parties[CY], np.random.default_rng(0)
-    count = QUEUE_MOST + 3
+    count, cy.stepped = QUEUE_MOST + 3, True
     for number in range(count):
         ask(cy, number)
     told = [backward(cy, number, rng, asks=100 + number) for number in range(count)]

@@ -254,6 +254,7 @@ def test_a_mark_waits_for_steps_and_questions_wait_for_the_mark():
 def test_a_question_that_overtakes_a_leap_does_not_end_the_survey_before_it():
     """Where somebody is slow, the others may ask it about the next survey before it has heard of the last leap."""
     party = Room(drawn(holders=2), "vfb2-svrg", start=False)["party3"]
+    party.survey.waited = True
     party.handle(Received("party0", Mark(0, 1, 0, 0b1000)))
     frozen = party.survey.frozen
     assert party.handle(Received("party1", ShareAsked(0, SURVEY, 2, 45, 45, 0))) == []

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from offbeat.errors import UnexpectedEvent
 from offbeat.learning.blocks import make_block
 from offbeat.learning.penalties import L2
 from offbeat.message.codec import decode_state, encode_state
@@ -28,7 +29,7 @@ class Desk:
         self.lane = []
 
     def expect(self, survey):
-        self.tables.expect(survey, POINT)
+        self.tables.expect(survey, POINT, self.tables.digests(derivatives(survey)[None], None))
 
     def take(self, survey, start):
         self.lane += self.tables.take(survey, start, derivatives(survey)[start : CHUNKS[start]])
@@ -61,6 +62,29 @@ def test_a_whole_table_gives_the_whole_gradient(order):
         desk.check()
     assert not desk.tables.working
     assert np.array_equal(desk.block.table[0], derivatives(1))
+
+
+def test_a_chunk_is_what_was_announced_or_is_refused():
+    desk = Desk()
+    desk.expect(1)
+    for start, stop in CHUNKS.items():
+        desk.tables.check("ana", start, derivatives(1)[start:stop])
+        for other in (np.zeros(stop - start), derivatives(1)[start:stop] + 1e-300, derivatives(2)[start:stop]):
+            same = np.array_equal(other, derivatives(1)[start:stop])
+            if not same:
+                with pytest.raises(UnexpectedEvent, match=f"ana sent another table from row {start}"):
+                    desk.tables.check("ana", start, other)
+
+
+def test_curvatures_are_part_of_what_was_announced():
+    desk = Desk()
+    second = np.random.default_rng(5).random((1, ROWS))
+    desk.tables.expect(1, POINT, desk.tables.digests(derivatives(1)[None], second))
+    for start, stop in CHUNKS.items():
+        with pytest.raises(UnexpectedEvent, match="another table"):
+            desk.tables.check("ana", start, derivatives(1)[start:stop])
+        desk.tables.take_second(start, second[:, start:stop])
+        desk.tables.check("ana", start, derivatives(1)[start:stop])
 
 
 def test_one_chunk_at_a_time():

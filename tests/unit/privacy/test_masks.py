@@ -19,8 +19,7 @@ def net(stride: int = 1, chunk_words: int = 64) -> NetMask:
 
 def taken(mask: NetMask, first: int, places: int, count: int | None = None) -> np.ndarray:
     count = places * mask.stride if count is None else count
-    words, at = mask.take(first, places, count)
-    return words[at : at + count].copy()
+    return mask.take(first, places, count)
 
 
 def expected(first: int, count: int) -> np.ndarray:

@@ -243,15 +243,15 @@ def bare_update_s(setting: Setting, batch: int) -> float:
     keys = [bytes([i]) * 16 for i in range(len(blocks) - 2)]
     nets = [NetMask(keys, (), batch) for _ in blocks[1:]]
     schedule, labels, scale, times = Schedule(setting.rows, batch, 0), setting.y_train, 2.0**40, 1000
-    numbers = count()  # no mask is given twice
+    numbers, told = count(), bytes(range(32))  # no mask is given twice
 
     def work() -> None:
         for number in islice(numbers, times):
             start, stop = schedule.block(number)
             words = np.zeros(stop - start, np.uint64)
             for block, net in zip(blocks[1:], nets, strict=True):
-                mask, at = net.take(number, 1, stop - start)
-                words += block.answer(start, stop, None, mask, at, scale, 2.0**20)
+                mask = net.take(number, 1, stop - start, told)
+                words += block.answer(start, stop, None, mask, 0, scale, 2.0**20)
             _, theta = finish_product(words, blocks[0].share(start, stop), start, labels, LOGISTIC, scale)
             theta = np.clip(theta, -1.0, 1.0)  # masks do not cancel here
             for block in blocks:

@@ -1,0 +1,96 @@
+"""What this party was told that moves its block, as one digest for each teller.
+
+Whoever sends derivatives, leaps and tables moves the blocks of the others. If it could tell them different things, it
+could keep all blocks but one at zero and read that one's share off an honest total. So every party keeps a digest of
+all that a teller has said to everybody, in order, and the masks of an answer are bound to the digest as it was when the
+question came (`privacy/masks.py`). Parties that were told the same have the same digest there, however far behind one
+of them is with its work: messages of one sender arrive in the order they were sent.
+
+What the rows of a survey are summed at follows from its mark and from what the chair had told before; so answers about
+it are bound to the chair's digest at the mark as well, whoever asks.
+
+A new roster begins all digests anew: whoever was off the old one has not heard what it was told.
+"""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from offbeat.party.contract import Message, PartyName
+from offbeat.party.expected import expect
+
+NOTHING = bytes(32)
+NOTED_MOST = 8192
+
+Key = tuple[int, int, int]
+"""Which question: (kind, survey, first)."""
+
+
+class Told:
+    """One party's digests: `heads` by teller; `marks` of the chair's at the mark of a survey."""
+
+    def __init__(self) -> None:
+        self.heads: dict[PartyName, bytes] = {}
+        self.marks: dict[int, bytes] = {}
+        self.noted: dict[PartyName, dict[Key, bytes]] = {}  # asker -> question not answered yet -> its head then
+        self.last = b""  # of a run that has ended: all that whoever ended it has said, and which model is kept
+
+    def hear(self, teller: PartyName, body: Message) -> None:
+        """The teller has said this to everybody."""
+        self.heads[teller] = _digest(self.heads.get(teller, NOTHING), body)
+
+    def mark(self, teller: PartyName, survey: int) -> None:
+        """The chair has marked this survey."""
+        self.marks = {number: head for number, head in self.marks.items() if number == survey - 1}
+        self.marks[survey] = self.heads[teller]
+
+    def end(self, teller: PartyName, best: int) -> None:
+        """This party ends the run: the first word counts. Predictions by the model are bound to it."""
+        if not self.last:
+            self.last = sha256(self.heads.get(teller, NOTHING) + f"{teller} keeps {best}".encode()).digest()
+
+    def note(self, asker: PartyName, key: Key) -> None:
+        """A question has come; it may be answered later."""
+        noted = self.noted.get(asker)
+        if noted is None:
+            noted = self.noted[asker] = {}
+        if len(noted) >= NOTED_MOST:
+            expect(False, asker, "more questions than can be open")
+        noted.setdefault(key, self.heads.get(asker, NOTHING))
+
+    def when_asked(self, asker: PartyName, key: Key) -> bytes:
+        """What the masks of this answer are bound to. A share that is sent unasked is bound to what was told by now."""
+        noted = self.noted.get(asker)
+        head = noted.pop(key, None) if noted else None
+        if head is None:
+            head = self.heads.get(asker, NOTHING)
+        marked = self.marks.get(key[1]) if key[1] else None
+        return head if marked is None else sha256(head + marked).digest()
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "heads": dict(self.heads),
+            "last": self.last,
+            "marks": [[survey, head] for survey, head in self.marks.items()],
+            "noted": {asker: [[*key, head] for key, head in noted.items()] for asker, noted in self.noted.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.heads, self.marks, self.last = dict(state["heads"]), dict(state["marks"]), state["last"]
+        self.noted = {asker: {(k, s, f): head for k, s, f, head in rows} for asker, rows in state["noted"].items()}
+
+
+def _plain(value: Any) -> Any:
+    """What msgspec does not know by itself: arrays, and numbers of numpy."""
+    return (value.dtype.str, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value.item()
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
+
+
+def _digest(head: bytes, body: Message) -> bytes:
+    """Of everything a message says, behind all that was said before."""
+    return sha256(head + _ENCODER.encode(body)).digest()

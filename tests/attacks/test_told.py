@@ -1,0 +1,307 @@
+"""A label holder that tells parties different things, to keep all blocks but one where it wants them.
+
+Eve holds the labels and the chair. She sends the derivatives, the leaps and the tables, and so moves the blocks.
+"""
+
+from hashlib import sha256
+
+import numpy as np
+from asker import BEGIN, ROWS, WIDTH, ask, decoded, is_noise, refused, says, share_of, told, world
+
+from offbeat.algorithms import afsgd_vp, vfb2
+from offbeat.algorithms.vfb2 import Backward
+from offbeat.learning.blocks import make_block
+from offbeat.learning.losses import LOGISTIC
+from offbeat.learning.penalties import L2
+from offbeat.party.contract import Compute, Computed, Received
+from offbeat.party.lifecycle import Begin, Halt
+from offbeat.party.linear_options import LinearOptions
+from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareGiven
+from offbeat.party.problem import Problem
+from offbeat.party.survey import Certified, GoOn, Leap, Mark, TablePart
+from offbeat.privacy.masks import NetMask
+from offbeat.runtime.simulator import Simulator
+
+BOTH = ("ana", "bo")
+
+
+def at_zero(**options):
+    here = world(**options)
+    for name in BOTH:
+        here.parties[name].block.set_weights(np.zeros((1, WIDTH + 1)))
+    return here
+
+
+def total(here, number, names=BOTH):
+    """What Eve adds up to for one question."""
+    words = [says(here.parties[name], ask(first=number))[0] for name in names]
+    return sum(words[1:], words[0])
+
+
+def derivatives(here, number):
+    start, stop = here.schedule.block(number)
+    return np.random.default_rng(number).normal(size=stop - start)
+
+
+def both_shares(here, number):
+    rows = here.schedule.block(number)
+    return share_of(here, "ana", *rows) + share_of(here, "bo", *rows)
+
+
+def announced(here, table):
+    digests = here.ana.party.survey.tables.digests(np.atleast_2d(table), None)
+    return Leap(0, 1, np.zeros(0), 1.0, digests)
+
+
+# -- derivatives -------------------------------------------------------------------------------------------------------
+
+
+def test_told_alike_the_total_is_what_it_should_be():
+    here = at_zero()
+    for number in range(4):
+        assert np.abs(decoded(total(here, number)) - both_shares(here, number)).max() < 2.0**-38
+        for name in BOTH:
+            says(here.parties[name], Backward(0, number, derivatives(here, number), 0, -1, 0))
+    assert np.abs(here.bo.block.weights()).max() > 0.0
+
+
+def test_a_label_holder_that_lies_to_one_party_sees_noise_from_then_on():
+    """Told zeros, Bo's block stays at zero, and an honest total would be Ana's share."""
+    here = at_zero()
+    assert not decoded(total(here, 0)).any(), "nothing has moved, and nothing was told"
+    for number in range(4):
+        truth = derivatives(here, number)
+        for name, theta in (("ana", truth), ("bo", np.zeros_like(truth))):
+            says(here.parties[name], Backward(0, number, theta, 0, -1, 0))
+        assert np.abs(here.ana.block.weights()).max() > 0.0 == np.abs(here.bo.block.weights()).max()
+        assert is_noise(total(here, number + 1))
+
+
+def test_one_bit_of_one_derivative_is_enough():
+    here = at_zero()
+    total(here, 0)
+    theta = derivatives(here, 0)
+    other = theta.copy()
+    other[5] = np.nextafter(other[5], 1.0)
+    says(here.ana, Backward(0, 0, theta, 0, -1, 0))
+    says(here.bo, Backward(0, 0, other, 0, -1, 0))
+    assert is_noise(total(here, 1))
+
+
+def test_a_lie_cannot_be_made_good():
+    """The truth told later, in another order, leaves another history."""
+    here = at_zero()
+    total(here, 0)
+    total(here, 1)
+    first, second = (Backward(0, number, derivatives(here, number), 0, -1, 0) for number in (0, 1))
+    for party, order in ((here.ana, (first, second)), (here.bo, (second, first))):
+        for body in order:
+            says(party, body)
+    assert is_noise(total(here, 2))
+
+
+def test_words_left_of_a_lie_are_uniform_in_every_bit():
+    """Also the lowest: a factor that is even would leave them bare."""
+    keys = [bytes(range(16))]
+    plus, minus = NetMask(keys, [], 64), NetMask([], keys, 64)
+    lies = [sha256(bytes([n])).digest() for n in range(200)]
+    left = [plus.take(n, 1, 64, lies[n]) + minus.take(n, 1, 64, lies[n - 1]) for n in range(1, 200)]
+    bits = np.unpackbits(np.concatenate(left).view(np.uint8).reshape(-1, 8), axis=1)
+    spread = np.sqrt(len(bits)) / 2
+    assert np.abs(bits.sum(axis=0) - len(bits) / 2).max() < 5 * spread
+    same = plus.take(300, 1, 64, lies[3]) + minus.take(300, 1, 64, lies[3])
+    assert not same.any(), "told alike they cancel"
+
+
+def test_a_question_is_bound_to_what_was_told_before_it_however_late_it_is_answered():
+    """Bo is slow: he has heard more than Ana when he answers. Both answers belong to the moment of the question."""
+    here = at_zero()
+    for number in (0, 1):
+        total(here, number)
+    body = Backward(0, 0, derivatives(here, 0), 0, 2, 0)
+    (ana,) = says(here.ana, body)
+    late = here.bo.handle(Received("eve", body))
+    more = Backward(0, 1, derivatives(here, 1), 0, -1, 0)
+    says(here.ana, more)
+    here.bo.handle(Received("eve", more))
+    (bo,) = [e.body.words for e in _worked(here.bo, late) if hasattr(e, "body") and isinstance(e.body, ShareGiven)]
+    rows = here.schedule.block(2)
+    one_step = decoded(ana + bo) - share_of(here, "bo", *rows)
+    assert np.abs(one_step).max() < 1.0, "a product, and no noise"
+
+
+def _worked(party, effects):
+    work = [effect for effect in effects if isinstance(effect, Compute)]
+    return [done for effect in work for done in party.handle(Computed(effect.ticket))]
+
+
+# -- what else moves a block -------------------------------------------------------------------------------------------
+
+
+def test_another_step_size_for_each():
+    """A step of almost nothing keeps Bo's block at almost zero."""
+    here = world(begin=None)
+    here.ana.handle(Received("eve", BEGIN))
+    here.bo.handle(Received("eve", Begin(0, 1e-300, *[getattr(BEGIN, f) for f in BEGIN.__struct_fields__[2:]])))
+    assert is_noise(total(here, 0))
+
+
+def test_another_pace_or_leap_for_each():
+    for other in (Leap(0, 1, np.zeros(0), 1e-9), Leap(0, 1, np.zeros(0), 1.0, b"another table")):
+        here = at_zero()
+        here.ana.party.survey.waited = here.bo.party.survey.waited = True
+        for name in BOTH:
+            here.parties[name].handle(Received("eve", Mark(0, 1, 0, 0b110)))
+        here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0)))
+        here.bo.handle(Received("eve", other))
+        for name in BOTH:
+            here.parties[name].handle(Received("eve", GoOn(0, 1)))
+        assert is_noise(total(here, 0))
+
+
+def test_another_table_than_was_announced_to_all_is_refused():
+    here = at_zero()
+    table = np.random.default_rng(1).normal(size=ROWS)
+    for name in BOTH:
+        here.parties[name].handle(Received("eve", Mark(0, 1, 0, 0)))
+        here.parties[name].handle(Received("eve", announced(here, table)))
+    refused(here.bo, TablePart(0, 1, 0, np.zeros(ROWS)), match="another table from row 0")
+    says(here.ana, TablePart(0, 1, 0, table))
+    assert np.array_equal(here.ana.block.table[0], table) and not here.bo.block.table.any()
+
+
+def test_a_table_that_is_withheld_is_missed():
+    """Without it Bo's mean gradient stays zero; with derivatives of zero his block would, and Ana's would move."""
+    here = at_zero()
+    table = np.random.default_rng(1).normal(size=ROWS)
+    here.bo.handle(Received("eve", Mark(0, 1, 0, 0)))
+    here.bo.handle(Received("eve", announced(here, table)))
+    refused(here.bo, ask(first=0), match="a question before the table")
+    refused(here.bo, Certified(0, 1, 0.1, 0.1, 0.1, 1), match="a certificate of survey 1")
+
+
+def test_a_party_is_left_without_a_table_no_two_times_in_a_row():
+    here = at_zero()
+    refused(here.bo, Mark(0, 1, 0, 0b100), match="leaves somebody without a table")
+    here.bo.party.survey.waited = True  # as after a survey that waited for all
+    here.bo.handle(Received("eve", Mark(0, 1, 0, 0b100)))
+    here.bo.handle(Received("eve", announced(here, np.zeros(ROWS))))
+    here.bo.handle(Received("eve", GoOn(0, 1)))
+    refused(here.bo, Mark(0, 2, 0, 0b100), match="leaves somebody without a table")
+
+
+def test_an_honest_label_holder_is_no_tool_against_others():
+    """Flo sums rows of a survey and passes the products to the chair. If the chair has lied, Flo's sum is noise."""
+    for lies in (False, True):
+        here = world(("eve", "flo", "ana", "bo"), labels_at=("eve", "flo"))
+        start, stop = here.parties["ana"].rows_asked("eve", 0)
+        for name in BOTH:
+            told(here.parties[name], ask(first=0))
+            theta = np.ones(stop - start) * (lies and name == "bo")
+            says(here.parties[name], Backward(0, 0, theta, 0, -1, 0))
+            here.parties[name].handle(Received("eve", Mark(0, 1, 0, 0)))
+        bound = [here.parties[name].party.sums.told.when_asked("flo", (SURVEY, 1, 128)) for name in BOTH]
+        assert (bound[0] != bound[1]) == lies
+
+
+def test_a_model_remembers_what_its_training_was_told():
+    """Lies in training would otherwise be read in the first prediction: Bo's part of every score is zero."""
+    alike, lied, kept = at_zero(), at_zero(), at_zero()
+    for here in (alike, lied, kept):
+        total(here, 0)
+        for name in BOTH:
+            theta = derivatives(here, 0) * (here is not lied or name == "ana")
+            says(here.parties[name], Backward(0, 0, theta, 0, -1, 0))
+            best = -1 if here is kept and name == "bo" else 0
+            here.parties[name].handle(Received("eve", Halt("target", "", best)))
+    ends = [[here.parties[name].party.sums.told.last for name in BOTH] for here in (alike, lied, kept)]
+    assert ends[0][0] == ends[0][1] and ends[1][0] != ends[1][1] and ends[2][0] != ends[2][1]
+
+
+def test_a_model_remembers_the_same_wherever_it_was_trained():
+    """Also at the one who told all of it, and whoever else holds labels."""
+    for labels in (("eve",), ("eve", "ana")):
+        rng = np.random.default_rng(2)
+        X = {name: rng.normal(size=(60, 3)) for name in ("eve", "ana", "bo", "cy")}
+        problem = Problem(60, LOGISTIC, L2, 1e-3, np.sign(rng.normal(size=60)))
+        blocks = {name: make_block(x, penalty=L2, strength=1e-3) for name, x in X.items()}
+        made = vfb2.build(blocks, problem, LinearOptions(passes=4.0), labels_at=labels, secrets_seed=1)
+        Simulator(seed=1).run(made)
+        assert len({party.party.sums.told.last for party in made}) == 1 != len(made[0].party.sums.told.last)
+
+
+def test_whoever_has_not_moved_yet_does_not_show_what_the_others_are():
+    """Not to be waited for, Bo would answer from zero while Ana has stepped: the total would be Ana's share."""
+    here = at_zero()
+    total(here, 0)
+    body = Backward(0, 0, derivatives(here, 0), 0, 1, 0b100)
+    assert says(here.ana, body)
+    started = here.bo.handle(Received("eve", body))
+    assert not [e for e in started if hasattr(e, "body")], "nothing leaves before the first step"
+    assert not told(here.bo, ask(first=2)), "whatever is asked beside it"
+
+
+# -- what still works --------------------------------------------------------------------------------------------------
+
+
+def test_a_party_that_is_hurried_misses_what_the_other_takes():
+    """Both are told the same. Bo is told it in one burst, drops what he has no time for, and stays where he is: he
+    misses the one derivative that moves Ana."""
+    here = at_zero()
+    for number in range(5):
+        total(here, number)
+    bodies = [Backward(0, number, derivatives(here, number) * (number == 2), 0, -1, 0) for number in range(5)]
+    for party in (here.ana, here.bo):
+        says(party, bodies[0])
+    for body in bodies[1:]:
+        says(here.ana, body)
+    begun = [effect for body in bodies[1:] for effect in here.bo.handle(Received("eve", body))]
+    while begun:
+        begun = _worked(here.bo, begun)
+    assert here.bo.dropped == 1 and not here.bo.block.weights().any()
+    rows = here.schedule.block(5)
+    assert np.abs(decoded(total(here, 5)) - share_of(here, "ana", *rows)).max() < 2.0**-38
+
+
+def test_a_worker_that_gives_wrong_shares_keeps_another_where_it_is():
+    """AFSGD-VP: every worker asks for itself. Eve knows the labels; her share makes Bo's derivatives nothing."""
+    here = world(labels_at=("eve", "ana", "bo"), method=afsgd_vp)
+    here.bo.block.set_weights(np.zeros((1, WIDTH + 1)))
+    start, stop = here.schedule.block(0)
+    labels = here.bo.party.problem.labels[start:stop]
+    (ana,) = told(here.ana, ask(first=0), "bo")
+    sums = here.parties["eve"].party.sums
+    sums.stride = 64
+    eve = sums.mask("bo", PRODUCTS, 0, 0, 1, stop - start) + np.rint(60.0 * labels * 2.0**40).astype(np.int64).view(
+        np.uint64
+    )
+    for name, words in (("ana", ana), ("eve", eve)):
+        says(here.bo, ShareGiven(0, PRODUCTS, 0, 0, words, 1, 0.0), name)
+    assert here.bo.taken == 1 and np.abs(here.bo.block.weights()).max() < 1e-20
+
+
+def test_the_tree_of_masks_is_bound_to_nothing_told():
+    """`two-tree` adds every party's own masks: they vanish from the total whatever was told."""
+    here = world(("eve", "ana", "bo", "cy"), scheme="two-tree")
+    for name in ("ana", "bo", "cy"):
+        here.parties[name].block.set_weights(np.zeros((1, WIDTH + 1)))
+    through_trees(here, 0)
+    truth = derivatives(here, 0)
+    for name in ("ana", "bo", "cy"):
+        says(here.parties[name], Backward(0, 0, truth * (name == "ana"), 0, -1, 0))
+    rows = here.schedule.block(1)
+    assert np.abs(decoded(through_trees(here, 1)) - share_of(here, "ana", *rows)).max() < 2.0**-38
+
+
+def through_trees(here, number):
+    """What reaches Eve when the others pass their sums on: masked shares by one tree, less the masks by the other."""
+    queue = [(name, "eve", ask(first=number)) for name in ("ana", "bo", "cy")]
+    words = []
+    while queue:
+        to, sender, body = queue.pop(0)
+        for effect in here.parties[to].handle(Received(sender, body)):
+            if effect.to == "eve":
+                words.append(effect.body.words if effect.body.tree == 0 else -effect.body.words)
+            else:
+                queue.append((effect.to, to, effect.body))
+    return sum(words[1:], words[0])
