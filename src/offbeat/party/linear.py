@@ -179,16 +179,12 @@ class LinearParty:
         for effect in effects:
             if type(effect) is Broadcast:
                 if type(effect.body) in self.telling:
-                    self._hear(self.name, effect.body)
+                    self.sums.told.hear(self.name, effect.body)
+                    if type(effect.body) is survey.Mark:
+                        self.sums.told.mark(self.name, effect.body.survey)
                 elif type(effect.body) is lifecycle.Halt:
                     self.sums.told.end(self.name, effect.body.best)
         return effects
-
-    def _hear(self, teller: PartyName, body: Message) -> None:
-        """Note what a teller says to everybody, before it is used; a question that rides on it comes after it."""
-        self.sums.told.hear(teller, body)
-        if type(body) is survey.Mark:
-            self.sums.told.mark(teller, body.survey)
 
     def note_question(self, asker: PartyName, kind: int, number: int, first: int) -> None:
         """A question has come: its answer is bound to what the asker had told by now."""
@@ -206,7 +202,7 @@ class LinearParty:
                     return self._on_other(event)
                 if body.epoch == self.roster.epoch:  # type: ignore[attr-defined]
                     if type(body) in self.telling:
-                        self._hear(event.sender, body)
+                        self.sums.told.hear(event.sender, body)
                     return handler(event.sender, body)
                 return self._of_another_epoch(event)
             return self.other_events[type(event)](event)
@@ -337,6 +333,7 @@ class LinearParty:
         return effects
 
     def _on_mark(self, sender: PartyName, body: survey.Mark) -> list[Effect]:
+        self.sums.told.mark(sender, body.survey)
         self.judge.look_who_is_slow()
         return [*self.survey.on_mark(sender, body), *self._answer_waiting()]
 

@@ -29,6 +29,15 @@ Key = tuple[int, int, int]
 """Which question: (kind, survey, first)."""
 
 
+def _plain(value: Any) -> Any:
+    """What msgspec does not know by itself: arrays, whose type and length whoever uses them checks, and numbers of
+    numpy."""
+    return value.tobytes() if isinstance(value, np.ndarray) else value.item()
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
+
+
 class Told:
     """One party's digests: `heads` by teller; `marks` of the chair's at the mark of a survey."""
 
@@ -40,7 +49,7 @@ class Told:
 
     def hear(self, teller: PartyName, body: Message) -> None:
         """The teller has said this to everybody."""
-        self.heads[teller] = _digest(self.heads.get(teller, NOTHING), body)
+        self.heads[teller] = sha256(self.heads.get(teller, NOTHING) + _ENCODER.encode(body)).digest()
 
     def mark(self, teller: PartyName, survey: int) -> None:
         """The chair has marked this survey."""
@@ -81,16 +90,3 @@ class Told:
     def restore(self, state: Mapping[str, Any]) -> None:
         self.heads, self.marks, self.last = dict(state["heads"]), dict(state["marks"]), state["last"]
         self.noted = {asker: {(k, s, f): head for k, s, f, head in rows} for asker, rows in state["noted"].items()}
-
-
-def _plain(value: Any) -> Any:
-    """What msgspec does not know by itself: arrays, and numbers of numpy."""
-    return (value.dtype.str, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value.item()
-
-
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
-
-
-def _digest(head: bytes, body: Message) -> bytes:
-    """Of everything a message says, behind all that was said before."""
-    return sha256(head + _ENCODER.encode(body)).digest()

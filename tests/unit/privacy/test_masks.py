@@ -1,5 +1,7 @@
 """Masks: uniform, the same on both sides, gone from the total, and never handed out twice."""
 
+from hashlib import sha256
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,8 +10,10 @@ from scipy import stats
 
 from offbeat.errors import MaskReuse
 from offbeat.message.codec import decode_state, encode_state
+from offbeat.privacy.mask_kernel import net_mask
 from offbeat.privacy.masks import GAPS_MAX, KeyStream, NetMask, Once, PairKeys, range_limit, scale_of
 
+PRIME = 2**64 - 59
 KEY, OTHER = bytes(range(16)), bytes(range(16, 32))
 
 
@@ -54,6 +58,35 @@ def test_both_sides_of_a_pair_derive_the_same_key_and_other_contexts_another():
     bo.agree("ana", ana.public)
     assert ana.stream_key("bo", b"run") == bo.stream_key("ana", b"run")
     assert ana.stream_key("bo", b"run") != ana.stream_key("bo", b"another")
+
+
+WORDS = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**32, 2**63, PRIME - 1, PRIME, 2**64 - 1]))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.lists(WORDS, min_size=5, max_size=5), max_size=4), st.lists(WORDS, min_size=4, max_size=4), st.data()
+)
+def test_a_mask_is_the_words_times_the_pairs_number_of_what_was_told(streams, told, data):
+    """The compiled loop beside the formula, in whole numbers of any length."""
+    keys = [[data.draw(WORDS) >> 1 for _ in range(4)] for _ in streams]
+    plus, told = data.draw(st.integers(0, len(streams))), told if data.draw(st.booleans()) else []
+    expected = [0] * 3
+    for pair, (stream, key) in enumerate(zip(streams, keys, strict=True)):
+        factor = sum(k * (d >> 1) for k, d in zip(key, told, strict=False)) % PRIME or 1
+        for i in range(3):
+            expected[i] += (1 if pair < plus else -1) * (stream[1 + i] * factor % PRIME)
+    out, table = np.empty(3, np.uint64), np.array(streams, np.uint64).reshape(len(streams), 5)
+    net_mask(table, 1, np.array(keys, np.uint64).reshape(len(keys), 4), np.array(told, np.uint64), plus, out)
+    assert out.tolist() == [value % 2**64 for value in expected]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), st.integers(0, 50))
+def test_masks_cancel_for_those_who_were_told_the_same_and_for_nobody_else(one, other, place):
+    plus, minus = (NetMask([KEY], [], 8), NetMask([], [KEY], 8))
+    left = plus.take(place, 1, 8, sha256(one).digest()) + minus.take(place, 1, 8, sha256(other).digest())
+    assert left.any() == (one != other)
 
 
 def test_opposite_signs_cancel():
