@@ -72,8 +72,7 @@ with TemporaryDirectory() as place:
 
     model = offbeat.load(folder / "run")
     for name in ("bank", "shop", "telecom"):
-        part = model.parts[name]
-        told = (f"{c} {w:+.2f}" for c, w in zip(part.columns or (), part.arrays["weights"], strict=True))
+        told = (f"{c} {w:+.2f}" for c, w in model.coefficients[name].items())
         print(f"{name}: {', '.join(told)}")
     new = tables(5, seed=2)
     new["bank"].loc[0, "job"] = "astronaut"  # a category that nobody has seen

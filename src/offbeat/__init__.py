@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from offbeat.run.model import TrainedModel as TrainedModel
     from offbeat.run.model import load as load
     from offbeat.run.result import Result as Result
+    from offbeat.run.worth import worth as worth
     from offbeat.runtime.simulator import Simulator as Simulator
     from offbeat.runtime.threads import Threads as Threads
 
@@ -59,6 +60,7 @@ PLACES = {
     "run.experiment": ("run_experiment",),
     "run.model": ("TrainedModel", "load"),
     "run.result": ("Result",),
+    "run.worth": ("worth",),
     "runtime.simulator": ("Simulator",),
     "runtime.threads": ("Threads",),
 }  # fmt: skip

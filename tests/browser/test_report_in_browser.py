@@ -6,6 +6,7 @@ import pytest
 from chromium import FLAGS, PATIENCE_S, find_chromium
 from report_samples import PARTIES, hostile_record, sample_record, sample_timeline, synchronous_record
 
+from offbeat.metrics.held_out import HeldOut, Worth
 from offbeat.report.compare import Comparison, write_comparison
 from offbeat.report.page import write_report
 
@@ -162,6 +163,33 @@ def test_nothing_sticks_out_on_a_small_screen(page):
         assert browser.evaluate("document.documentElement.scrollWidth") <= 390
     finally:
         browser.command("Emulation.clearDeviceMetricsOverride")
+
+
+def test_held_out_rows_and_worth_fit_on_every_screen(browser, tmp_path):
+    seen = HeldOut(
+        rows=40, roc=((0.0, 0.0), (0.2, 0.7), (1.0, 1.0)), ks=0.5, calibration=((0.1, 0.2, 20), (0.7, 0.6, 20)),
+        confusion=((15, 5), (8, 12)),
+    )  # fmt: skip
+    values = {"bank": 0.21, "shop": -0.02, "an insurer with a long name": 0.05}
+    worth = Worth("auc", 40, 0.74, 0.5, values, dict.fromkeys(values, 0.02), dict.fromkeys(values, 0.6))
+    browser.open(write_report(sample_record(held_out=seen, worth=worth), tmp_path).as_uri())
+    outside = (
+        "[...document.querySelectorAll('#unseen svg text, #worth svg text')].filter(text => { const box = "
+        "text.getBoundingClientRect(), all = text.closest('svg').getBoundingClientRect(); "
+        "return box.left < all.left - 1 || box.right > all.right + 1; }).map(text => text.textContent)"
+    )
+    try:
+        for width in (1440, 1024, 390):
+            browser.command(
+                "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
+            )
+            assert browser.evaluate("document.documentElement.scrollWidth") <= width
+            assert browser.evaluate("document.querySelectorAll('#unseen svg.lines').length") == 2
+            assert browser.evaluate("document.querySelectorAll('#worth svg rect').length") == 3
+            assert browser.evaluate(outside) == []
+    finally:
+        browser.command("Emulation.clearDeviceMetricsOverride")
+    assert browser.complaints == []
 
 
 def test_hostile_names_stay_text(browser, tmp_path):

@@ -78,6 +78,8 @@ def test_from_proposal_to_prediction(town: Town) -> None:
         with pytest.raises(BadInput, match="one organisation's side of a run"):
             audit_run(home.runs / run)
         assert (home.runs / run / "report.html").is_file() and (home.runs / run / "record.json").is_file()
+        seen = json.loads((home.runs / run / "record.json").read_text())["held_out"]
+        assert (seen is not None) == (name == "bank"), "curves of held-out rows are the label holder's alone"
         assert_no_secret(home.runs, [home.identity().key_pem, (home.private / run / "salt").read_bytes()])
         history = RowLedger(home.private / "ledger").history()
         whats = [str(line["what"]).removeprefix(f"{run}/").split("-")[0] for line in history]
@@ -409,7 +411,7 @@ def test_private_labels_are_answered_once_and_paid_for_once(town: Town) -> None:
     assert {town.ended(name, first).phase for name in NAMES} == {"done"}
     home = read_home(town.folder / "bank")
     record = json.loads((home.runs / first / "record.json").read_text())
-    assert record["privacy"]["bank"]["epsilon"] == 3.0
+    assert record["privacy"]["bank"]["epsilon"] == 3.0 and record["held_out"] is None
     assert not any("Labels are disclosed" in warning for warning in record["warnings"])
     again = town.submit(wanted)  # the same answers: nothing more is spent
     assert {town.ended(name, again).phase for name in NAMES} == {"done"}

@@ -1,7 +1,8 @@
-"""offbeat export: a run's curve and results for other programs."""
+"""offbeat export: a run's curve, results, coefficients or scorecard for other programs."""
 
 import csv
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -10,9 +11,12 @@ import typer
 
 from offbeat.cli.output import print_json, say
 from offbeat.cli.run import RunFolder
+from offbeat.errors import BadInput, OffbeatError
 
 if TYPE_CHECKING:
     from offbeat.metrics.record import RunRecord
+    from offbeat.run.model import TrainedModel
+    from offbeat.run.scorecard import Scorecard
 
 
 class Tracker(StrEnum):
@@ -31,16 +35,31 @@ def export(
     out: Annotated[Path, typer.Option("--out", help="TensorBoard's folder; the run gets one below it.")] = Path(
         "tensorboard"
     ),
+    coefficients: Annotated[
+        Path | None, typer.Option(help="Write every coefficient with its party and name there; - for standard output.")
+    ] = None,
+    scorecard: Annotated[
+        Path | None, typer.Option(help="Write points by bin and party there; - for standard output.")
+    ] = None,
+    points: Annotated[float, typer.Option(help="Scorecard: points at --odds.")] = 600.0,
+    odds: Annotated[float, typer.Option(help="Scorecard: odds for the good class at --points.")] = 50.0,
+    double: Annotated[float, typer.Option(help="Scorecard: points that double the odds.")] = 20.0,
+    good: Annotated[
+        str | None, typer.Option(help="Scorecard: the class that points count for; the first by default.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Curve, metrics and options as one JSON document.")] = False,
 ) -> None:
-    """A finished run for other programs: its looks as a table or JSON, or all of it for a tracker of runs."""
-    from offbeat.errors import BadInput
+    """A finished run for other programs: its looks as a table or JSON, its coefficients by name, its scorecard, or all
+    of it for a tracker of runs."""
+    from offbeat.metrics.curves import CurveRow
     from offbeat.metrics.record import RunRecord
 
     record = RunRecord.read(run)
-    if [csv_file is not None, to is not None, json].count(True) != 1:
+    ways = [csv_file is not None, coefficients is not None, scorecard is not None, to is not None, json]
+    if ways.count(True) != 1:
         raise BadInput(
-            "expected one way to export: --csv FILE (- for standard output), --json, --to tensorboard or --to mlflow."
+            "expected one way to export: --csv, --coefficients or --scorecard FILE (- for standard output), --json, "
+            "--to tensorboard or --to mlflow."
         )
     if to is not None:
         _track(run, record, to, out)
@@ -48,7 +67,12 @@ def export(
         keys = ("algorithm", "seed", "verdict", "objective", "passes", "seconds", "metrics", "options")
         print_json({"run": str(run), **{key: getattr(record, key) for key in keys}, "curve": _rows(record)})
     elif csv_file is not None:
-        _table(record, csv_file)
+        _write(list(CurveRow.__struct_fields__), _rows(record), csv_file, "looks")
+    elif coefficients is not None:
+        _write(["party", "column", "class", "coefficient"], _coefficients(run), coefficients, "coefficients")
+    elif scorecard is not None:
+        card = _scorecard(run, points=points, odds=odds, double=double, good=good)
+        _write(list(card.table()[0]), card.table(), scorecard, "lines")
 
 
 def _rows(record: "RunRecord") -> list[dict[str, Any]]:
@@ -68,18 +92,87 @@ def _track(run: Path, record: "RunRecord", to: Tracker, out: Path) -> None:
         say("this is the id of the run in MLflow.")
 
 
-def _table(record: "RunRecord", csv_file: Path) -> None:
-    if str(csv_file) == "-":
-        _write(record, sys.stdout)
+def _coefficients(run: Path) -> list[dict[str, Any]]:
+    import numpy as np
+
+    from offbeat.run.model import load
+
+    model = _own(run) or load(run)
+    several = model.classes or () if len(model.classes or ()) > 2 else ()
+    constant = dict(zip(several, np.ravel(model.intercept).tolist(), strict=True)) if several else model.intercept
+    found = [*((party, *one) for party, mine in model.coefficients.items() for one in mine.items())]
+    rows = []
+    for party, column, values in [*found, ("", "intercept", constant)]:
+        for name, value in values.items() if isinstance(values, dict) else [("", values)]:
+            rows.append({"party": party, "column": column, "class": name, "coefficient": value})
+    return rows
+
+
+def _scorecard(run: Path, *, good: str | None, **scale: Any) -> "Scorecard":
+    """Shares, weights of evidence and stability are counted on the job's own rows, where they are still there."""
+    from offbeat.run.model import load
+    from offbeat.run.scorecard import scorecard_of
+
+    if _own(run) is not None:
+        from offbeat.orgs.own_part import home_of, own_scorecard
+
+        card = own_scorecard(home_of(run), run.resolve().name, good=good, **scale)
+        for sentence in card.sentences():
+            say(sentence)
+        return card
+    model = load(run)
+    wanted = next((one for one in model.classes or () if str(one) == good), good)
+    data = _data_of(model)
+    if data is None:
+        card = scorecard_of(model, good=wanted, **scale)
+    else:
+        labels = [(model.classes or ())[int(y > 0)] for y in data.y_train]
+        card = scorecard_of(model, data.train, labels, good=wanted, **scale)
+    for sentence in card.sentences():
+        say(sentence)
+    if data is not None and data.test_rows:
+        moved = card.stability_of(data.test)
+        told = ", ".join(f"{name} {value:.3f}" for mine in moved.values() for name, value in mine.items())
+        say(f"Population stability of the held-out rows against the training rows (below 0.1 is stable): {told}.")
+    return card
+
+
+def _own(run: Path) -> "TrainedModel | None":
+    """Of an organisation's side of a run, its own part."""
+    from offbeat.metrics.record import RunRecord
+
+    if RunRecord.read(run).runtime != "grpc":
+        return None
+    from offbeat.orgs.own_part import home_of, own_part
+
+    return own_part(home_of(run), run.resolve().name)
+
+
+def _data_of(model: "TrainedModel") -> Any:
+    """The rows of the run, read anew; None, with a word, where they are no longer what the model was trained on."""
+    from offbeat.families.vertical_data import load_data
+
+    try:
+        data = load_data(model.job)
+    except OffbeatError as problem:
+        say(f"Points alone: the rows of the run cannot be read again. {problem}")
+        return None
+    if all(list(data.columns.get(name, ())) == list(model.fitted(name).columns) for name in model.names):
+        return data
+    say("Points alone: the files of the run have changed since, and their bins are no longer the same.")
+    return None
+
+
+def _write(head: Sequence[str], rows: Sequence[dict[str, Any]], path: Path, what: str) -> None:
+    if str(path) == "-":
+        _write_rows(head, rows, sys.stdout)
         return
-    with csv_file.open("w", encoding="utf-8", newline="") as file:
-        _write(record, file)
-    say(f"wrote {len(record.curve)} looks to {csv_file}.")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        _write_rows(head, rows, file)
+    say(f"wrote {len(rows)} {what} to {path}.")
 
 
-def _write(record: "RunRecord", file: TextIO) -> None:
-    from offbeat.metrics.curves import CurveRow
-
-    writer = csv.DictWriter(file, list(CurveRow.__struct_fields__), lineterminator="\n")
+def _write_rows(head: Sequence[str], rows: Sequence[dict[str, Any]], file: TextIO) -> None:
+    writer = csv.DictWriter(file, head, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_rows(record))
+    writer.writerows(rows)

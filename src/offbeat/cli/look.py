@@ -1,4 +1,4 @@
-"""offbeat audit, data and doctor."""
+"""offbeat audit, worth, data and doctor."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,35 @@ def audit(run: RunFolder, json: Json = False) -> None:
     else:
         typer.echo(audit_text(told), nl=False)
     raise typer.Exit(4 if violations_of(told) else 0)
+
+
+def worth(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a job file.", show_default=False)],
+    score: Annotated[str | None, typer.Option(help="auc, accuracy or explained; as usual for the task.")] = None,
+    json: Json = False,
+) -> None:
+    """What each party is worth: exact Shapley values of a held-out score, the model trained anew for each coalition of
+    parties. The values go into a run folder's record and report."""
+    import msgspec
+
+    from offbeat.families.table import family_of
+    from offbeat.metrics.record import RunRecord
+    from offbeat.run.folder import write_record
+    from offbeat.run.worth import job_for_worth
+    from offbeat.run.worth import worth as computed
+
+    record = RunRecord.read(run) if run.is_dir() else None
+    job = job_for_worth(run, record)
+    found = computed(family_of(job).load(job), job, score, say)
+    if record is not None:
+        page = write_record(msgspec.structs.replace(record, worth=found), run)
+        say(f"The picture is in {page}")
+    if json:
+        print_json({"run": str(run), **msgspec.to_builtins(found)})
+        return
+    for name, value in found.values.items():
+        typer.echo(f"{name}\t{value:+.4f}\t± {found.errors[name]:.4f}")
+    typer.echo(f"all\t{found.joint - found.empty:+.4f}\t{found.score} {found.empty:.4f} to {found.joint:.4f}")
 
 
 def data(

@@ -417,6 +417,9 @@ def predict(
         list[str] | None,
         typer.Option("--data", metavar="PARTY=FILE", help="A party's new rows, for a run in one place; once a party."),
     ] = None,
+    parts: Annotated[
+        bool, typer.Option("--parts", help="Also what each party adds to a row's score; with --ids, this party alone.")
+    ] = False,
     party: PartyOption = "",
     home: HomeOption = Path("."),
     out: Annotated[Path | None, typer.Option("--out", help="Write a CSV file here.")] = None,
@@ -429,7 +432,7 @@ def predict(
 
         if ids is not None or one:
             raise BadInput("--data scores the rows of files, --ids and --id rows that organisations hold; choose one.")
-        score_files(Path(run), data, out, json_)
+        score_files(Path(run), data, out, json_, parts)
         return
     from offbeat.orgs.client import PREDICT_WITHIN_S, predict_in_parts
     from offbeat.orgs.control import Predict
@@ -444,8 +447,10 @@ def predict(
         lambda some: ask(home, party, Predict(Path(run).name, some), timeout_s=PREDICT_WITHIN_S), wanted
     )
     rows = predicted_rows(wanted, answer)
+    if parts:
+        _add_own_parts(rows, Path(party) if party and Path(party).exists() else home, Path(run).name)
     if out is not None:
-        lines = ["id,score,probability", *(",".join(_cell(row[key]) for key in row) for row in rows)]
+        lines = [",".join(rows[0]), *(",".join(_cell(row[key]) for key in row) for row in rows)]
         out.write_text("\n".join(lines) + "\n", encoding="utf-8")
         say(f"wrote {len(rows)} rows to {out}.")
     missing = sum(row["score"] is None for row in rows)
@@ -458,9 +463,19 @@ def predict(
     show({"rows": rows, "classes": answer.classes, "without": answer.without}, json_)
     if not json_ and out is None:
         for row in rows:
-            typer.echo(f"{row['id']}\t{row['score']}\t{row['probability']}")
+            typer.echo("\t".join(str(cell) for cell in row.values()))
     if missing == len(rows):
         raise BadData("no row was scored: none of these ids is known to all parties.")
+
+
+def _add_own_parts(rows: list[dict[str, Any]], home: Path, run: str) -> None:
+    """Of the own columns alone: masks hide the others' parts, and the asker learns their sum."""
+    from offbeat.orgs.own_part import own_parts
+    from offbeat.orgs.party_config import read_home
+
+    own = read_home(home)
+    for row, part in zip(rows, own_parts(own, run, [row["id"] for row in rows]), strict=True):
+        row[f"part of {own.name}"] = part
 
 
 def _cell(value: Any) -> str:

@@ -66,6 +66,7 @@ app.command("compare")(run.compare)
 app.command("export")(export.export)
 app.command("replay")(run.replay)
 app.command("audit")(look.audit)
+app.command("worth")(look.worth)
 app.command("data")(look.data)
 app.command("doctor")(look.doctor)
 

@@ -13,7 +13,7 @@ from offbeat.cli.output import print_json, say
 from offbeat.errors import BadInput
 
 
-def score_files(run: Path, data: Sequence[str], out: Path | None, as_json: bool) -> None:
+def score_files(run: Path, data: Sequence[str], out: Path | None, as_json: bool, parts: bool = False) -> None:
     from offbeat.run.model import load
 
     model = load(run)
@@ -28,6 +28,8 @@ def score_files(run: Path, data: Sequence[str], out: Path | None, as_json: bool)
         for column, count in unseen.items():
             say(f"{party}: {count:,} cells of column {column!r} hold a category that the training rows never had.")
     rows = list(_rows(model, ids, model.scores(tables)))
+    if parts:
+        _add_parts(rows, model.explain(tables), model.classes)
     say(f"{len(rows):,} rows scored.")
     if as_json:
         print_json({"rows": rows, "classes": list(model.classes or ()), "task": model.task})
@@ -55,6 +57,15 @@ def _rows(model: Any, ids: Any, scores: Any) -> Iterator[dict[str, Any]]:
     for i, answer, chance in zip(ids.tolist(), answers, chances, strict=True):
         named = {f"probability of {name}": value for name, value in zip(model.classes or (), chance, strict=False)}
         yield {"id": i, "prediction": answer, **named}
+
+
+def _add_parts(rows: Sequence[dict[str, Any]], told: Any, classes: Any) -> None:
+    """What each party adds to the product of a row, and what they add it to."""
+    base = np.broadcast_to(told.base, np.shape(told.total))
+    for name, values in [("base", base), *((f"part of {party}", part) for party, part in told.parts.items())]:
+        for place, row in enumerate(rows):
+            several = zip(classes, values[place].tolist(), strict=True) if values.ndim == 2 else ()
+            row |= {f"{name} for {one}": value for one, value in several} or {name: float(values[place])}
 
 
 def _write(rows: Sequence[dict[str, Any]], file: Any) -> None:

@@ -182,9 +182,14 @@ class ByParty(BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> Floats:
         """What the model gives every row."""
+        rows, _ = self._rows(X)
+        return self.model_.decision_function(rows)
+
+    def _rows(self, X: Any, y: Any = None) -> tuple[dict[str, Any], Any]:
+        """New rows by party, and their labels, in one order."""
         check_is_fitted(self, "model_")
-        blocks, _, _ = aligned(self._blocks(X, reset=False), None, {})
-        return self.model_.decision_function(blocks)
+        blocks, labels, _ = aligned(self._blocks(X, reset=False), y, {})
+        return blocks, labels
 
     def save(self, folder: str | Path) -> Path:
         """Write the fitted model into `folder`, a new one, which `load` and `offbeat.load` read; no pickle needed."""

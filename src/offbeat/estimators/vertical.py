@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.validation import check_is_fitted
 
 from offbeat.data.assemble import VerticalData
 from offbeat.data.labels import Task
@@ -26,13 +25,14 @@ from offbeat.metrics.record import RunRecord
 from offbeat.run.experiment import run_experiment
 from offbeat.run.model import TrainedModel, model_of
 from offbeat.run.observer import Watch
+from offbeat.run.readable import Readable
 from offbeat.run.result import Result
 
 if TYPE_CHECKING:
     from offbeat.orgs.client import JointModel
 
 
-class _Vertical(ByParty):
+class _Vertical(ByParty, Readable):
     """What the two estimators share. The constructor only stores; `fit` checks.
 
     algorithm           a linear method: vfb2-saga (the default), vfb2-svrg, afsvrg-vp, ... (docs/reference/job-file.md)
@@ -185,19 +185,6 @@ class _Vertical(ByParty):
         self.certificate_ = record.certificate
         self.penalty_ = record.options["penalty"]
         self.penalties_tried_ = record.options["chosen"].get("penalties_tried", [])
-
-    @property
-    def coefficients_(self) -> dict[str, dict[str, Any]]:
-        """The coefficient of every prepared column, by party and name; of several classes, those by class."""
-        check_is_fitted(self, "model_")
-        return {name: self._coefficients_of(name) for name in self.parties_}
-
-    def _coefficients_of(self, party: str) -> dict[str, Any]:
-        columns, found = self.model_.fitted(party).columns, self.coef_[party]
-        if found.ndim == 1:
-            return dict(zip(columns, found.tolist(), strict=True))
-        classes = self.classes_.tolist()
-        return {name: dict(zip(classes, row, strict=True)) for name, row in zip(columns, found.T.tolist(), strict=True)}
 
     def _warn(self, result: Result) -> None:
         record = result.record

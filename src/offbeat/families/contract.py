@@ -13,6 +13,7 @@ import numpy as np
 
 from offbeat.data.prepare import Fitted
 from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.held_out import HeldOut
 from offbeat.metrics.lag import Lags
 from offbeat.metrics.record import Certificate, DataRecord
 from offbeat.party.contract import Message, Party, PartyName
@@ -56,6 +57,7 @@ class Account(NamedTuple):
     certificate: Certificate = Certificate()
     suboptimality: float | None = None
     privacy: Mapping[str, dict[str, Any]] = {}
+    held_out: HeldOut | None = None
 
 
 class Part(NamedTuple):

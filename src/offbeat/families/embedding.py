@@ -24,7 +24,9 @@ from offbeat.families.statements import about_data, about_end, data_record, labe
 from offbeat.jobs.embedding import check_secret_noise
 from offbeat.jobs.vertical import SERVER, Job
 from offbeat.learning.embeddings import Embedding, Head, LinearEmbedding, Weights
+from offbeat.metrics import held_out
 from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.held_out import HeldOut
 from offbeat.metrics.lag import Lags
 from offbeat.party.contract import Party
 from offbeat.runtime.contract import Outcome
@@ -96,6 +98,17 @@ class EmbeddingTraining:
         scale = self.data.y_scale
         return {f"test_{name}": scale * value if name == "rmse" else value for name, value in found.items()}
 
+    def _held_out(self) -> HeldOut | None:
+        if self.test_targets is None:
+            return None
+        scores, head, data = self.predict(), self.server.head, self.data
+        if head.loss_name == "squared":
+            told, truth = (data.y_scale * values + data.y_offset for values in (scores[:, 0], data.y_test))
+            return held_out.numbers(told, truth)
+        if data.task == "classification":
+            return held_out.two_classes(scores[:, -1] - 0.5, data.y_test > 0, scores[:, -1])
+        return held_out.several_classes(scores.argmax(axis=1), data.y_test, scores.shape[1])
+
     def predict(self, *, test: bool = True) -> Array:
         """Probabilities of the classes, or predicted values, from everyone's newest weights."""
         return vafl.joint_scores(self.server, self.clients, test=test)
@@ -126,6 +139,7 @@ class EmbeddingTraining:
             data=data_record(self.data),
             curve=rows,
             metrics=self._metrics(),
+            held_out=self._held_out(),
             privacy=self._privacy(),
         )
 

@@ -338,6 +338,7 @@ class LinearTraining:
     def account(self, outcome: Outcome, rows: Sequence[CurveRow], *, stopped: bool) -> Account:
         verdict, reason = self._verdict(outcome, stopped)
         weights = kept_weights(self.parties, outcome)
+        model = model_of(self.blocks, weights)
         objective, chair = self.setting.objective(self.blocks, weights), self.chair.party
         cut_short = stopped or outcome.out_of_time
         return Account(
@@ -349,7 +350,8 @@ class LinearTraining:
             warnings=self._warnings(outcome),
             data=data_record(self._noted()),
             curve=with_certificates(rows, outcome),
-            metrics=self.setting.test_metrics(model_of(self.blocks, weights)),
+            metrics=self.setting.test_metrics(model),
+            held_out=self.setting.held_out(model, self.data.y_offset),
             certificate=certificate_of(outcome, chair.survey.best),
             suboptimality=objective - self.optimum if self.optimum is not None else None,
             privacy=self._privacy(),
@@ -406,13 +408,16 @@ class LinearTraining:
 
     def models(self, outcome: Outcome) -> dict[str, Part]:
         """Each party's `weights` and, where the model has an intercept, its part of that: they add up. With several
-        classes the weights are classes x columns, and there is an intercept for each class."""
+        classes the weights are classes x columns, and there is an intercept for each class. The `constant` is the part
+        of a row like the mean training row."""
         found, one = {}, self.setting.loss.outputs == 1
-        for name, values in model_of(self.blocks, kept_weights(self.parties, outcome)).items():
-            values = self.setting.unit * values
-            arrays = {"weights": values[0, :-1] if one else values[:, :-1]}
+        weights, unit = kept_weights(self.parties, outcome), self.setting.unit
+        for name, values in model_of(self.blocks, weights).items():
+            arrays = {"weights": unit * (values[0, :-1] if one else values[:, :-1])}
             if self.setting.intercept:
-                arrays["intercept"] = values[:, -1] + (self.setting.middle if name == self.chair.name else 0.0)
+                middle = self.setting.middle if name == self.chair.name else 0.0
+                arrays["intercept"] = unit * values[:, -1] + middle
+                arrays["constant"] = unit * weights[name][:, -1] + middle
             columns = self.data.columns[name]
             named = None if isinstance(columns, NumberedColumns) else columns
             found[name] = Part(arrays, named, self.data.fitted.get(name))

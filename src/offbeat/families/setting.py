@@ -17,9 +17,17 @@ from offbeat.data.weights import NO_WEIGHTS
 from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning.blocks import Block, make_block, with_means
-from offbeat.learning.losses import Loss, weighted
+from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, Loss, weighted
 from offbeat.learning.penalties import L2, NONE, Penalty
-from offbeat.learning.scores import log_link, root_mean_square, several_class_metrics, two_class_metrics
+from offbeat.learning.scores import (
+    log_link,
+    probabilities,
+    root_mean_square,
+    several_class_metrics,
+    two_class_metrics,
+)
+from offbeat.metrics import held_out
+from offbeat.metrics.held_out import HeldOut
 from offbeat.party.problem import Problem
 from offbeat.randomness import stream
 
@@ -101,6 +109,20 @@ class Setting:
         if not self.classifies:
             return {"test_rmse": self.unit * root_mean_square(scores - self.y_test)}
         return two_class_metrics(scores, self.y_test)
+
+    def held_out(self, model: Weights, offset: float = 0.0) -> HeldOut | None:
+        """What the test rows say of a model, in curves and counts; nothing without test rows. `offset`: what was taken
+        from numbers before they came here."""
+        if not len(self.y_test):
+            return None
+        scores, loss = self.scores(self.test, model), self.loss
+        if loss.outputs > 1:
+            return held_out.several_classes(scores.argmax(axis=1), self.y_test, loss.outputs)
+        if not self.classifies:
+            told, start = log_link(scores) if loss.grows else scores, self.middle + offset
+            return held_out.numbers(self.unit * told + start, self.unit * self.y_test + start)
+        chances = probabilities(scores, "logistic") if loss in (LOGISTIC, DEBIASED_LOGISTIC) else None
+        return held_out.two_classes(scores, self.y_test > 0, chances)
 
     def pooled(self) -> Any:
         """All columns in one place and, where the model has an intercept, a column of ones last."""

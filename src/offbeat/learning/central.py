@@ -76,14 +76,22 @@ def certificate(
 
 
 def optimum(
-    X: Any, y: Floats, loss: Loss, strength: float, *, free: int = 0, tolerance: float = 1e-10
+    X: Any,
+    y: Floats,
+    loss: Loss,
+    strength: float,
+    *,
+    free: int = 0,
+    tolerance: float = 1e-10,
+    start: Floats | None = None,
 ) -> tuple[Floats, float]:
     """(w, f) where the gradient norm is at most `tolerance`, for the l2 penalty (none where the strength is 0).
 
     L-BFGS comes near, Newton's method finishes: f - min f is then at most tolerance^2 / (2 strength).
     """
     penalty = L2 if strength > 0.0 else NONE
-    w = descend(X, y, np.zeros(loss.outputs * X.shape[1]), loss, penalty, strength, free=free)
+    first = np.zeros(loss.outputs * X.shape[1]) if start is None else start
+    w = descend(X, y, first, loss, penalty, strength, free=free)
     for _ in range(NEWTON_STEPS_MOST):
         slope = gradient(X, y, w, loss, penalty, strength, free)
         norm = float(np.linalg.norm(slope))

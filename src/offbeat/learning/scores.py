@@ -78,3 +78,13 @@ def probabilities(scores: Floats, loss: str) -> Floats:
     if loss not in ("auto", "logistic"):
         raise BadJob(f"Probabilities need the logistic loss; this model was fitted with {loss}. Use predict.")
     return np.asarray(np.exp(-np.logaddexp(0.0, -scores)))
+
+
+def largest_distance(scores: Floats, positive: NDArray[Any]) -> float:
+    """Kolmogorov and Smirnov's: the most by which the scores of two classes are apart in their distributions."""
+    _, group = np.unique(scores, return_inverse=True)
+    of_positive = np.cumsum(np.bincount(group, positive))
+    of_negative = np.cumsum(np.bincount(group, ~positive))
+    if not of_positive[-1] or not of_negative[-1]:
+        return float("nan")
+    return float(np.abs(of_positive / of_positive[-1] - of_negative / of_negative[-1]).max())

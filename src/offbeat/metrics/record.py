@@ -17,6 +17,7 @@ import msgspec
 
 from offbeat.errors import BadInput
 from offbeat.metrics.curves import CurveRow
+from offbeat.metrics.held_out import HeldOut, Worth
 from offbeat.metrics.plain import encode_plain, json_text, replace_file
 from offbeat.party.verdicts import exit_code_of
 
@@ -116,6 +117,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     warnings       what should worry a reader, in sentences
     options        the job, and under `chosen` what was chosen for it
     data           which data it was
+    held_out       curves and counts of the test rows, where whoever wrote the record may know their labels
+    worth          what each party is worth, once `offbeat worth` has found it
     versions       of Python and the packages
     machine        what it ran on
     curve          one row for each look
@@ -142,6 +145,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     options: dict[str, Any] = {}
     data: DataRecord = DataRecord()
+    held_out: HeldOut | None = None
+    worth: Worth | None = None
     versions: dict[str, str] = {}
     machine: dict[str, str | int] = {}
     curve: tuple[CurveRow, ...] = ()

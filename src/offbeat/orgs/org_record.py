@@ -9,6 +9,7 @@ from offbeat.families.contract import Account
 from offbeat.families.linear import certificate_from, certified_row
 from offbeat.families.statements import about_sums, label_ledger
 from offbeat.jobs.organisations import Job
+from offbeat.metrics.held_out import HeldOut
 from offbeat.metrics.record import Certificate, DataRecord, RunRecord
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.rows import OwnRows
@@ -31,6 +32,7 @@ class OwnRun:
     notes: tuple[str, ...]
     metrics: Mapping[str, float]
     sent: Mapping[str, dict[str, list[int]]]  # by phase, as a tally counts it
+    held_out: HeldOut | None = None  # at the label holder that learned the scores of the test rows
 
     @property
     def name(self) -> PartyName:
@@ -88,6 +90,7 @@ def _account(own: OwnRun) -> Account:
         data=_data(own),
         curve=[certified_row(at_s, value, sent) for at_s, value in certified],
         metrics=own.metrics,
+        held_out=own.held_out,
         certificate=certificate_from(best) if best else Certificate(),
         privacy=_privacy(own),
     )
@@ -100,6 +103,8 @@ def _data(own: OwnRun) -> DataRecord:
         test_rows=len(own.rows.tokens_test),
         columns={own.name: int(own.rows.train.shape[1])},
         notes=own.notes,
+        task=own.job.model.task,
+        classes=own.rows.classes or (),
     )
 
 

@@ -25,7 +25,9 @@ import numpy as np
 from offbeat.data.table import Table
 from offbeat.errors import DiskFull, OffbeatError, PeerFailed, Refused
 from offbeat.jobs.organisations import Job
-from offbeat.learning.scores import answered_metrics, root_mean_square, two_class_metrics
+from offbeat.learning.scores import answered_metrics, probabilities, root_mean_square, two_class_metrics
+from offbeat.metrics import held_out
+from offbeat.metrics.held_out import HeldOut
 from offbeat.metrics.plain import json_text
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.budget import PrivacyLedger, charges_of
@@ -269,11 +271,12 @@ class Run:
         training, outcome = self._trained(own, ids_of(own.tokens_train, table, aligned))
         finish = outcome.finished[self.home.name]
         metrics: dict[str, float] = {}
+        seen: HeldOut | None = None
         if ended_well(finish.verdict):
-            metrics = self._tested(own, ids_of(own.tokens_test, table, aligned))
+            metrics, seen = self._tested(own, ids_of(own.tokens_test, table, aligned))
             self.update(metrics=metrics)
         notes = (*self._alignment_notes(table, aligned), *own.notes)
-        ended = OwnRun(self.job, self.run, training, outcome, own, notes, self.status.metrics, self._sent)
+        ended = OwnRun(self.job, self.run, training, outcome, own, notes, self.status.metrics, self._sent, seen)
         if not self._has_its_folder:
             raise PeerFailed(self._removed)
         told = write_record(self.folder, ended)
@@ -382,10 +385,10 @@ class Run:
         """Every stream of the training compares it: the same job over the same rows in the same order."""
         return hashlib.sha256(self.job.digest.encode() + b"".join(own.tokens_train)).hexdigest()
 
-    def _tested(self, own: OwnRows, ids: list[Any]) -> dict[str, float]:
+    def _tested(self, own: OwnRows, ids: list[Any]) -> tuple[dict[str, float], HeldOut | None]:
         """Score the held-out rows together; the first label holder alone learns the scores and computes metrics."""
         if not len(own.tokens_test):
-            return {}
+            return {}, None
         cap, learner = self.home.config.policy.row_cap, self.job.labels_at[0]
         once = np.ones(len(ids), np.int64)
         self.ledger.use(ids, once, what=f"{self.run}/test", asker=learner, who=self.home.name, cap=cap)
@@ -395,13 +398,15 @@ class Run:
         if finish.verdict != "predicted":
             raise PeerFailed(f"the test rows could not be scored: {finish.reason}.")
         if party.result is None:
-            return {}
+            return {}, None
         assert own.y_test is not None
+        scores, truth = party.result, own.y_test
         if self.job.model.task == "regression":
-            return {"test_rmse": root_mean_square(party.result - own.y_test)}
-        answered = self.job.method.label_dp_epsilon is not None
-        found = (answered_metrics if answered else two_class_metrics)(party.result, own.y_test)
-        return {name: value for name, value in found.items() if np.isfinite(value)}
+            return {"test_rmse": root_mean_square(scores - truth)}, held_out.numbers(scores, truth)
+        if self.job.method.label_dp_epsilon is not None:  # curves of answers at random would be none of the labels
+            return _finite(answered_metrics(scores, truth)), None
+        chances = probabilities(scores, "logistic") if self.job.model.loss == "logistic" else None
+        return _finite(two_class_metrics(scores, truth)), held_out.two_classes(scores, truth > 0, chances)
 
     # -- what is told of it while it goes on ----------------------------------------------------------------------
 
@@ -476,3 +481,7 @@ class Run:
             if name in ("lost", "back"):
                 log.warning("run %s: '%s' is %s", self.run, value, name)
             self.update(progress={**self.status.progress, name: value})
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if np.isfinite(value)}

@@ -83,18 +83,52 @@ def line_chart(
     unit = replace(unit, name=along) if along else unit
     across = linear_scale(xs, _LEFT, _RIGHT, from_zero=True)
     upwards = log_scale(ys, _BOTTOM, _TOP) if log else linear_scale(ys, _BOTTOM, _TOP)
+    marks = [_level(level, upwards) for level in levels]
+    return _lines(f"{quantity} against {unit.name}", drawn, across, upwards, unit, quantity, marks)
+
+
+def _lines(
+    title: str,
+    series: Sequence[Series],
+    across: Scale,
+    upwards: Scale,
+    unit: Unit,
+    quantity: str,
+    marks: Sequence[Markup],
+) -> Markup:
     return tag(
         "svg",
-        tag("title", f"{quantity} against {unit.name}"),
-        tag("desc", _described(drawn, unit)),
+        tag("title", title),
+        tag("desc", _described(series, unit)),
         _grid(across, upwards, unit, quantity),
-        *(_level(level, upwards) for level in levels),
-        *(_line(line, across, upwards, unit) for line in drawn),
+        *marks,
+        *(_line(line, across, upwards, unit) for line in series),
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         class_="chart lines",
         role="img",
         tabindex="0",
     )
+
+
+def against_diagonal(
+    line: Series,
+    along: str,
+    quantity: str,
+    spans: Sequence[tuple[float, float, float]] = (),
+    within: tuple[float, float] | None = None,
+) -> Markup:
+    """One line beside the diagonal on which both axes agree. `spans` are vertical strokes (x, low, high); `within`:
+    what both axes hold, if not just what is drawn."""
+    xs, ys = [x for x, _ in line.points], [y for _, y in line.points] + [y for span in spans for y in span[1:]]
+    across = Scale(*within, _LEFT, _RIGHT) if within else linear_scale(xs, _LEFT, _RIGHT)
+    upwards = Scale(*within, _BOTTOM, _TOP) if within else linear_scale(ys, _BOTTOM, _TOP)
+    low, high = max(across.low, upwards.low), min(across.high, upwards.high)
+    ends = {"x1": across.at(low), "x2": across.at(high), "y1": upwards.at(low), "y2": upwards.at(high)}
+    marks = [tag("line", **ends, class_="level")] if high > low else []
+    for x, least, most in spans:
+        place = across.at(x)
+        marks.append(tag("line", x1=place, x2=place, y1=upwards.at(least), y2=upwards.at(most), class_="span"))
+    return _lines(f"{quantity} against {along}", [line], across, upwards, Unit(along, 1.0, ""), quantity, marks)
 
 
 def _cut(line: Series, log: bool) -> Series:
@@ -287,6 +321,41 @@ def _bar_chart(title: str, described: str, parts: Sequence[Markup], height: floa
         viewBox=f"0 0 {max(_BAR_WIDTH, math.ceil(width))} {height:.0f}",
         class_="chart bars",
         role="img",
+    )
+
+
+_VALUE_LEFT, _VALUE_RIGHT = 108.0, 254.0
+
+
+def value_bars(rows: Sequence[tuple[str, float, float, str]], title: str) -> Markup:
+    """(name, value, its standard error, note): bars from 0, to the left where they are below it."""
+    ends = [end for _, value, error, _ in rows for end in (0.0, value - error, value + error)]
+    across = Scale(min(ends), max(ends) if max(ends) > min(ends) else 1.0, _VALUE_LEFT, _VALUE_RIGHT)
+    height, zero = 30.0, across.at(0.0)
+    drawn = [_value_bar(row, 8 + index * height, across) for index, row in enumerate(rows)]
+    bottom = 8 + height * len(rows)
+    return tag(
+        "svg",
+        tag("title", title),
+        tag("desc", "; ".join(f"{name}: {note}" for name, _, _, note in rows)),
+        *drawn,
+        tag("line", x1=zero, x2=zero, y1=4, y2=bottom, class_="axis"),
+        viewBox=f"0 0 {_WIDTH} {bottom + 4:.0f}",
+        class_="chart bars",
+        role="img",
+    )
+
+
+def _value_bar(row: tuple[str, float, float, str], y: float, across: Scale) -> Markup:
+    name, value, error, note = row
+    left, right = sorted((across.at(0.0), across.at(value)))
+    low, high = across.at(value - error), across.at(value + error)
+    return tag(
+        "g",
+        tag("text", clipped(name, 13), x=_VALUE_LEFT - 8, y=y + 14, class_="row end"),
+        tag("rect", x=left, y=y, width=right - left, height=20, class_="part compute"),
+        tag("line", x1=low, x2=high, y1=y + 10, y2=y + 10, class_="whisker"),
+        tag("text", note, x=max(right, high) + 8, y=y + 14, class_="tick"),
     )
 
 

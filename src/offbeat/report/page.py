@@ -10,6 +10,7 @@ from pathlib import Path
 from offbeat.metrics.curves import Quantity, points
 from offbeat.metrics.record import LONG_LISTS, PartyRecord, RunRecord
 from offbeat.report import numbers, wording
+from offbeat.report.card import CARD_FILE, card_text
 from offbeat.report.charts import (
     QUANTITIES,
     Series,
@@ -20,6 +21,7 @@ from offbeat.report.charts import (
     part_legend,
     time_bars,
 )
+from offbeat.report.held_out import tested, worth
 from offbeat.report.html import Markup, document, folded, folded_json, section, table, tag
 from offbeat.report.timeline import timeline_view
 
@@ -29,10 +31,11 @@ PARTIES_DRAWN = 16
 
 
 def write_report(record: RunRecord, folder: str | Path) -> Path:
-    """Write report.html into a run folder."""
-    path = Path(folder) / REPORT_FILE
+    """Write report.html into a run folder, and model_card.md beside it."""
+    path, run = Path(folder) / REPORT_FILE, Path(folder).name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(report_page(record, run=Path(folder).name), encoding="utf-8")
+    path.write_text(report_page(record, run=run), encoding="utf-8")
+    (path.parent / CARD_FILE).write_text(card_text(record, run), encoding="utf-8")
     return path
 
 
@@ -45,6 +48,8 @@ def report_page(record: RunRecord, run: str = "") -> str:
             "main",
             _key_figures(record),
             tag("p", wording.certificate(record), class_="lead"),
+            *tested(record),
+            *worth(record),
             section("disclosed", "What was disclosed, and to whom", _reveals(record), _privacy(record)),
             section("progress", "Progress", progress_of_one(record)),
             section("parties", "Parties", _party_charts(record), _party_table(record)),

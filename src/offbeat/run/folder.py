@@ -6,6 +6,7 @@ metrics.jsonl            the curve; while the run goes on, its looks so far, and
 events/                  messages for the timeline; on threads, processes and ray, each party's log
 checkpoints/             the model by party: PARTY.safetensors, and in PARTY.preparation.* how it prepares its rows
 report.html              one page for browsers
+model_card.md            one page for those who are to use the model
 """
 
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,22 @@ from offbeat.names import did_you_mean
 from offbeat.run.folder import job_of, read_parts
 from offbeat.run.result import Result
 
+if TYPE_CHECKING:
+    from offbeat.run.scorecard import Scorecard
+
 Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Products of rows in parts: the base, and what each party adds to it. `total` is the decision function."""
+
+    base: float | Floats
+    parts: Mapping[str, Floats]
+
+    @property
+    def total(self) -> Floats:
+        return np.asarray(self.base + sum(self.parts.values()))
 
 
 @dataclass(frozen=True)
@@ -77,13 +92,17 @@ class TrainedModel:
 
     def scores(self, tables: Mapping[str, Table]) -> Array:
         """One number a row of `tables`; one for each of several classes, which are probabilities in VAFL."""
-        blocks = scale_party_rows({name: self._block(name, table) for name, table in tables.items()}, self._rows)
+        blocks = self.blocks(tables)
         if self.job.embeds:
             return self._embedded(blocks)
         total: Floats = np.zeros(1)
         for name, block in blocks.items():
             total = total + np.asarray(block @ self.parts[name].arrays["weights"].T)
         return total + self.intercept + self.offset
+
+    def blocks(self, tables: Mapping[str, Table]) -> dict[str, Matrix]:
+        """Every party's rows (`tables`), prepared as its training rows were."""
+        return scale_party_rows({name: self._block(name, table) for name, table in tables.items()}, self._rows)
 
     def answers(self, scores: Array) -> Array:
         """The classes, or the numbers, that `scores` stand for."""
@@ -107,6 +126,57 @@ class TrainedModel:
         """One number, or one for each of several classes."""
         found = np.array(sum(part.arrays["intercept"] for part in self.parts.values() if "intercept" in part.arrays))
         return found if found.size > 1 else float(found.sum())
+
+    # -- what it is made of
+
+    @property
+    def coefficients(self) -> dict[str, dict[str, Any]]:
+        """The coefficient of every prepared column, by party and name; of several classes, those by class."""
+        self._check_linear("Coefficients by name")
+        return {name: self._coefficients_of(name) for name in self.names}
+
+    def _coefficients_of(self, party: str) -> dict[str, Any]:
+        columns, found = self.fitted(party).columns, self.parts[party].arrays["weights"]
+        if found.ndim == 1:
+            return dict(zip(columns, found.tolist(), strict=True))
+        classes = self.classes or ()
+        return {name: dict(zip(classes, row, strict=True)) for name, row in zip(columns, found.T.tolist(), strict=True)}
+
+    def explain(self, rows: Mapping[str, Any]) -> Explanation:
+        """What each party adds to the product of each of the `rows`, which come as for `predict`; the base is that of a
+        row like the mean training row."""
+        self._check_linear("Parts of a prediction by party")
+        base, parts = np.asarray(self.offset, dtype=np.float64), {}
+        for name, block in self.blocks(self.tables(rows)).items():
+            arrays = self.parts[name].arrays
+            intercept = arrays.get("intercept", np.zeros(1))
+            constant = arrays.get("constant", intercept)
+            part = np.asarray(block @ arrays["weights"].T)
+            parts[name] = part + (intercept - constant if part.ndim == 2 else float((intercept - constant)[0]))
+            base = base + constant
+        return Explanation(base if base.size > 1 else float(base.sum()), parts)
+
+    def scorecard(self, rows: Mapping[str, Any] | None = None, y: Any = None, **options: Any) -> "Scorecard":
+        """Points for every bin and category, of a logistic model with prepare = "bins". `rows`: what shares are counted
+        on, as for `predict`; `y`: their labels, for weights of evidence, information values and KS. `options`:
+        points=600 at odds=50 to 1 for the class good (None: the first), double=20 points to double the odds,
+        digits=0."""
+        from offbeat.run.scorecard import scorecard_of
+
+        return scorecard_of(self, None if rows is None else self.blocks(self.tables(rows)), y, **options)
+
+    def to_sklearn(self) -> Any:
+        """A scikit-learn pipeline that predicts the same from one frame or matrix of all parties' columns."""
+        from offbeat.run.to_sklearn import to_sklearn
+
+        return to_sklearn(self)
+
+    def _check_linear(self, what: str) -> None:
+        if self.job.embeds:
+            raise BadInput(
+                f"{what} are for linear models, whose parts add up. This model is {self.job.algorithm}, and its head "
+                "mixes what the parties' networks give."
+            )
 
     # -- rows as each party prepares them
 

@@ -50,6 +50,7 @@ def record_of(
         warnings=tuple(account.warnings),
         options=options,
         data=account.data,
+        held_out=account.held_out,
         versions=library_versions(),
         machine=this_machine(),
         curve=tuple(account.curve),
