@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from offbeat.errors import BadInput, OffbeatError, PeerFailed, Refused
-from offbeat.jobs.organisations import Job, job_from_text
+from offbeat.jobs.organisations import Job, check_method, job_from_text
 from offbeat.metrics.prometheus import metrics_text
 from offbeat.orgs import control
 from offbeat.orgs.approvals import WAITING, WAITING_KEPT_S, Approvals, StillWaiting, refuse_ended
@@ -401,6 +401,7 @@ class Daemon:
     def _refuse(self, job: Job, initiator: str) -> None:
         """What can be known to be impossible before any data is read."""
         refuse_job(self.home.config.policy, job, self.home.name, initiator, self.privacy.after)
+        check_method(job, f"the job '{job.name}' at '{self.home.name}'")
         if self.home.name in job.labels_at and self.home.config.data.label is None:
             raise Refused(
                 f"the job wants the labels of '{self.home.name}', but its party.toml names no label column; add "
