@@ -7,7 +7,7 @@ has heard of that roster.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from offbeat.party.lifecycle import LABELS_LOST_S, Lifecycle
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import CERTIFICATE, KINDS, POINTS, PROBES, PRODUCTS, SURVEY, MaskedSum, ShareAsked, Sum
 from offbeat.party.problem import Problem
+from offbeat.party.role import Role
 from offbeat.party.roster import Roster
 from offbeat.party.scalars import decode
 from offbeat.party.stepper import Stepper
@@ -55,34 +56,6 @@ MESSAGES = (*masked_sum.MESSAGES, *survey.MESSAGES, *lifecycle.MESSAGES)
 HELD_MOST = 4096
 TIME_UP, LABELS_LOST = 1, 2
 """Tokens of the timers."""
-
-
-class Role(Protocol):
-    """What a method adds to a party."""
-
-    def begun(self) -> list[Effect]:
-        """Step size and batch are known; training may start."""
-
-    def product(self, done: Sum) -> list[Effect]:
-        """A sum at the current blocks is known."""
-
-    def asked(self, asker: PartyName, number: int) -> list[Effect]:
-        """A peer asks for this party's share of a block of rows."""
-
-    def worked(self, work: Any, event: Computed) -> list[Effect]:
-        """The time for this work of the role's has gone by."""
-
-    def resume(self) -> list[Effect]:
-        """A survey is over: go on, where it made a pause."""
-
-    def is_stepping(self) -> bool:
-        """Whether steps are under way or waiting."""
-
-    def rostered(self) -> list[Effect]:
-        """There is a new roster epoch; every open question is void."""
-
-    def passes(self) -> float:
-        """How many passes the run has made, as this party knows it."""
 
 
 class LinearParty:
