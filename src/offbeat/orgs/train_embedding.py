@@ -25,6 +25,7 @@ from offbeat.orgs.housemates import Housemates
 from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.orgs.rows import OwnModel, OwnRows
 from offbeat.orgs.watched_rows import WatchedRows
+from offbeat.party.contract import Message
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.randomness import stream
 
@@ -34,7 +35,7 @@ BATCH_LEAST = 64
 class OwnEmbedding:
     """VAFL. `secret` is this party's own, for this run: noise comes from it. `shape`: how its columns are laid out."""
 
-    messages = (*vafl.MESSAGES, *embedding_guard.MESSAGES)
+    messages: tuple[type[Message], ...] = (*vafl.MESSAGES, *embedding_guard.MESSAGES)
 
     def __init__(
         self, job: Job, rows: OwnRows, watched: WatchedRows, *, secret: bytes, shape: tuple[int, ...] = ()
