@@ -443,7 +443,10 @@ def predict(
     answer = predict_in_parts(
         lambda some: ask(home, party, Predict(Path(run).name, some), timeout_s=PREDICT_WITHIN_S), wanted
     )
-    rows = predicted_rows(wanted, answer)
+    _tell_scores(predicted_rows(wanted, answer), answer, out, json_)
+
+
+def _tell_scores(rows: list[dict[str, Any]], answer: Any, out: Path | None, json_: bool) -> None:
     if out is not None:
         lines = ["id,score,probability", *(",".join(_cell(row[key]) for key in row) for row in rows)]
         out.write_text("\n".join(lines) + "\n", encoding="utf-8")

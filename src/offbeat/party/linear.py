@@ -53,6 +53,7 @@ from offbeat.party.works import Charged, Works
 from offbeat.randomness import secret_bytes
 
 MESSAGES = (*masked_sum.MESSAGES, *survey.MESSAGES, *lifecycle.MESSAGES)
+Handler = Callable[[PartyName, Any], list[Effect]]
 HELD_MOST = 4096
 TIME_UP, LABELS_LOST = 1, 2
 """Tokens of the timers."""
@@ -96,7 +97,18 @@ class LinearParty:
         self.held: list[Received] = []  # of a roster that this party has not heard of yet
         self.waiting: list[tuple[PartyName, ShareAsked]] = []  # questions ahead of their time
         self.role: Role
-        self.handlers: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
+        self.handlers = self._of_an_epoch()
+        self.without_epoch = self._of_any_epoch()
+        self.other_events: dict[type, Callable[[Any], list[Effect]]] = {
+            Started: self._on_started,
+            Computed: self._on_computed,
+            Woken: self._on_woken,
+            PeerLost: self._on_lost,
+            PeerBack: self._on_back,
+        }
+
+    def _of_an_epoch(self) -> dict[type, Handler]:
+        return {
             masked_sum.ShareAsked: self._on_asked,
             masked_sum.ShareGiven: self.on_given,
             masked_sum.PartialGiven: self._on_partial,
@@ -110,25 +122,20 @@ class LinearParty:
             survey.GoOn: self._on_go_on,
             survey.Certified: self._on_certified,
         }
-        self.without_epoch: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
+
+    def _of_any_epoch(self) -> dict[type, Handler]:
+        return {
             masked_sum.KeyOffered: self._on_key,
             lifecycle.Ready: self._on_ready,
             lifecycle.RosterNamed: self._on_roster,
             lifecycle.Alarm: self._on_alarm,
             lifecycle.Halt: self._on_halt,
         }
-        self.other_events: dict[type, Callable[[Any], list[Effect]]] = {
-            Started: self._on_started,
-            Computed: self._on_computed,
-            Woken: self._on_woken,
-            PeerLost: self._on_lost,
-            PeerBack: self._on_back,
-        }
 
     def attach(
         self,
         role: Role,
-        handlers: Mapping[type[Message], Callable[[PartyName, Any], list[Effect]]],
+        handlers: Mapping[type[Message], Handler],
         works: tuple[type, ...],
     ) -> None:
         """Give the party its role, and the role's own messages and kinds of work."""
