@@ -20,8 +20,8 @@ from offbeat.jobs.organisations import Job
 from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, LinearEmbedding, Optimiser, Penalty, Sgd, Weights
 from offbeat.learning.layouts import LAYOUTS, fits
 from offbeat.orgs import embedding_guard
+from offbeat.orgs.combined_party import CombinedParty
 from offbeat.orgs.embedding_guard import GuardedEmbedding
-from offbeat.orgs.housemates import Housemates
 from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.orgs.rows import OwnModel, OwnRows
 from offbeat.orgs.watched_rows import WatchedRows
@@ -56,7 +56,7 @@ class OwnEmbedding:
             KeyedNoise(secret, "gradient"),
         )
         self.server = _server(job, rows, options) if self.name == holder else None
-        inner = self.client if self.server is None else Housemates([self.server, self.client])
+        inner = self.client if self.server is None else CombinedParty([self.server, self.client])
         self.party = GuardedEmbedding(inner, watched)
 
     def counters(self) -> Counters:
