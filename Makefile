@@ -115,6 +115,10 @@ replay: $(FULL)  ## SEED=... PROFILE=... METHOD=...: one simulated run again, ex
 digests: $(FULL)  ## write tests/reference/golden_digests.json anew: only when a change of results is meant
 	OMP_NUM_THREADS=1 $(PY) tests/reference/golden_digests.py
 
+.PHONY: protocols
+protocols: $(FULL)  ## write docs/reference/protocols.md anew, from the algorithms' tables
+	$(PY) tests/reference/protocol_page.py
+
 .PHONY: transport
 transport: $(FULL) packages  ## the same parties over gRPC and a real broker, on loopback
 	$(PYTEST) tests/transport

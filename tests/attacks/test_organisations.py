@@ -5,7 +5,9 @@ refusal that names the party and the reason.
 """
 
 import os
+import re
 import shutil
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +25,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from offbeat.errors import BadData, BadInput, OffbeatError, PeerFailed, Refused
+from offbeat.jobs import elsewhere
 from offbeat.jobs.organisations import job_from_text
 from offbeat.orgs import control, daemon
 from offbeat.orgs.align_psi import Aligner, Answered, Blinded, Joined, Ready, Seen
@@ -272,6 +275,40 @@ def test_proposals_with_impossible_names_block_nothing(victim: Victim) -> None:
     assert list(victim.daemon.runs) == ["j-honest"]
     places = [victim.folder / "runs", victim.folder / "runs" / "j-honest", victim.folder / "private" / "j-honest"]
     assert [place.stat().st_mode & 0o77 for place in places] == [0, 0, 0], "its owner alone reads what a run leaves"
+
+
+def test_a_proposal_never_has_code_imported_that_the_owner_did_not_name(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`any` means the package's methods. The trap would leave a file when it is imported."""
+    trap, sprung = victim.folder / "trap.py", victim.folder / "sprung"
+    trap.write_text(f"import pathlib\npathlib.Path({str(sprung)!r}).touch()\nMETHOD = None\n")
+    monkeypatch.chdir(victim.folder)
+    monkeypatch.syspath_prepend(str(victim.folder))
+    imported: list[str] = []
+    monkeypatch.setattr(elsewhere, "import_module", imported.append)
+    home = victim.folder / "party.toml"
+    usual = home.read_text()
+    for methods in ('["vfb2-svrg"]', '["any"]', '["any", "trap:OTHER", "trap", "trap.METHOD"]'):
+        home.write_text(re.sub(r"(?m)^methods = .*$", f"methods = {methods}", usual))
+        victim.restarted()
+        for code in ("os:system", "trap:METHOD"):
+            proposed = JOB + f'[method]\nalgorithm = "{code}"\n'
+            with pytest.raises(Refused, match=f"'{code}' is no method of offbeat, and its policy does not name"):
+                victim.asks("bank", Propose("j-1", proposed, b"s" * 32))
+            with pytest.raises(Refused, match="what only its owner may ask"):
+                victim.asks("bank", control.Submit(proposed))
+            with pytest.raises(OffbeatError):
+                victim.asks("bank", control.OpenPrediction("j-1", "p", 1))
+    assert (imported, sprung.exists(), "trap" in sys.modules) == ([], False, False)
+    monkeypatch.undo()
+    monkeypatch.chdir(victim.folder)
+    home.write_text(re.sub(r"(?m)^methods = .*$", 'methods = ["trap:METHOD"]', usual))
+    victim.restarted()
+    with pytest.raises(OffbeatError, match="expected a LinearMethod or a HorizontalMethod, found NoneType"):
+        victim.asks("bank", Propose("j-1", JOB + '[method]\nalgorithm = "trap:METHOD"\n', b"s" * 32))
+    assert sprung.exists(), "the owner named it, so it was looked at"
+    del sys.modules["trap"]
 
 
 def test_proposals_that_never_begin_leave_room_and_expire(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import scipy.sparse
 from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning import metric as metrics
-from offbeat.learning.blocks import make_block
+from offbeat.learning.blocks import DIRECTIONS, make_block
 from offbeat.learning.losses import LOGISTIC, LOSSES, SQUARED
 from offbeat.learning.penalties import L2, NONCONVEX, NONE, PENALTIES, elastic_net
 from offbeat.learning.sampling import Schedule
@@ -162,7 +162,7 @@ def run_by_blocks(X, y, penalty, strength, method, eta, parties):
 
 @pytest.mark.parametrize("parties", [3, 8])
 @pytest.mark.parametrize("penalty", [L2, NONCONVEX], ids=lambda penalty: penalty.name)
-@pytest.mark.parametrize("method", central.METHODS)
+@pytest.mark.parametrize("method", DIRECTIONS)
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_collaborator_equals_central(method, penalty, parties, kind):
     """Without delay the blocks together follow the centralised trajectory."""
@@ -188,7 +188,7 @@ def test_run_takes_sparse_rows_and_a_start():
 
 
 @pytest.mark.parametrize("penalty", PENALTIES, ids=lambda penalty: penalty.name)
-@pytest.mark.parametrize("method", central.METHODS)
+@pytest.mark.parametrize("method", DIRECTIONS)
 def test_row_solver_equals_the_reference_loop(method, penalty):
     X, sparse, y = problem()
     eta, strength = 0.45, 0.3

@@ -11,7 +11,7 @@ from offbeat.algorithms.mapa.rates import SteadyRate
 from offbeat.algorithms.vafl import VARIANTS, Vafl
 from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Sgd
 from offbeat.learning.horizontal import LinearModel, edge_data
-from offbeat.orgs.housemates import Housemates
+from offbeat.orgs.combined_party import CombinedParty
 from offbeat.party.contract import END, Finish, Woken
 from offbeat.party.linear_options import LinearOptions
 from offbeat.privacy.mechanism import NoNoise
@@ -93,7 +93,7 @@ def test_vafl_ends_on_every_side(variant, stopped, fault):
 
 def test_a_label_holder_that_is_server_and_client_in_one_ends_the_run():
     server, *clients = embedding_parties("vafl", rates={"ana": 50.0})
-    house = Housemates([server, clients[0]])
+    house = CombinedParty([server, clients[0]])
     outcome = run([house, *clients[1:]], "server", 30)
     assert verdicts(outcome) == dict.fromkeys(("server", "bo", "cem"), "stopped")
 

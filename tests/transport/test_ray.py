@@ -185,14 +185,14 @@ def test_a_job_of_embeddings_ends_and_replays(one_cluster, tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_best_model(one_cluster, tmp_path, monkeypatch):
-    hear = runtime._Troupe._hear
+    hear = runtime._ActorRun._hear
 
     def interrupt(self, name, call):
         hear(self, name, call)
         if self.known[name]["sent"] > 400 and not self.interrupted():
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(runtime._Troupe, "_hear", interrupt)
+    monkeypatch.setattr(runtime._ActorRun, "_hear", interrupt)
     result, told = trained(tmp_path, LONG)
     assert (result.exit_code, told.get("verdict")) == (1, "stopped"), result.stderr
     assert told["certificate"]["duality_gap"] < 1e-3

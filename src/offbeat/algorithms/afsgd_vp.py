@@ -41,13 +41,15 @@ import msgspec
 import numpy as np
 
 from offbeat.learning.blocks import Block
-from offbeat.party import linear, linear_parties
+from offbeat.party import linear_parties
 from offbeat.party.contract import Broadcast, Computed, Effect, Message, Party, PartyName, State
 from offbeat.party.expected import expect, expect_array
 from offbeat.party.linear import LinearParty
 from offbeat.party.linear_options import LinearOptions
+from offbeat.party.linear_protocol import CHAIR, PARTY, linear_protocol
 from offbeat.party.masked_sum import AFTER_SURVEY, ASK, PRODUCTS, UNASKED, ShareGiven, Sum
 from offbeat.party.problem import Problem
+from offbeat.party.protocol import Line, messages_of
 
 
 class Product(Message, frozen=True):
@@ -62,7 +64,8 @@ class Product(Message, frozen=True):
     surveys: bool  # a survey follows: the next round's share is to be taken after it
 
 
-MESSAGES = (*linear.MESSAGES, Product)
+PROTOCOL = linear_protocol(Line(Product, CHAIR, PARTY, "in rounds: when it has all shares of the round, to all"))
+MESSAGES = messages_of(PROTOCOL)
 WAITING_MOST = 4096
 NOT_FINITE = "a product is no longer finite; use a smaller step"
 

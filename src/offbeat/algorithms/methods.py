@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from offbeat.algorithms import afsgd_vp, vfb2
+from offbeat.learning.blocks import DIRECTIONS
 from offbeat.party.contract import Message, Party
-
-DIRECTIONS = ("sgd", "svrg", "saga")
 
 
 @dataclass(frozen=True)

@@ -46,14 +46,16 @@ import msgspec
 import numpy as np
 
 from offbeat.learning.blocks import Block
-from offbeat.party import linear, linear_parties
+from offbeat.party import linear_parties
 from offbeat.party.contract import Broadcast, Computed, Effect, Message, Observe, Party, PartyName, Send, State
 from offbeat.party.expected import expect, expect_array
 from offbeat.party.judge import WAITING_WORTH
 from offbeat.party.linear import LinearParty
 from offbeat.party.linear_options import LinearOptions
+from offbeat.party.linear_protocol import HOLDER, PARTY, linear_protocol
 from offbeat.party.masked_sum import PRODUCTS, Sum
 from offbeat.party.problem import Problem
+from offbeat.party.protocol import Line, messages_of
 from offbeat.party.works import CHARGED
 
 QUEUE_MOST = 2
@@ -94,7 +96,11 @@ class Stepped(Message, frozen=True):
     round: int
 
 
-MESSAGES = (*linear.MESSAGES, Backward, Stepped)
+PROTOCOL = linear_protocol(
+    Line(Backward, HOLDER, PARTY, "when it has the products of a block of rows, to all; it asks for the next ones too"),
+    Line(Stepped, PARTY, HOLDER, "in rounds: when it has stepped, to whoever asks next"),
+)
+MESSAGES = messages_of(PROTOCOL)
 
 
 class Derive(msgspec.Struct, frozen=True, gc=False):

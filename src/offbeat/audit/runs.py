@@ -18,7 +18,7 @@ from offbeat.audit.masks import MaskWatch, mask_text
 from offbeat.audit.releases import ReleaseWatch, release_text
 from offbeat.errors import BadInput
 from offbeat.families.contract import Training
-from offbeat.jobs.methods import family_named
+from offbeat.jobs.reading import family_name
 from offbeat.message.codec import Codec
 from offbeat.metrics.machine import computing_as_on
 from offbeat.metrics.record import RunRecord
@@ -26,7 +26,7 @@ from offbeat.party.contract import Effect, Event, Party, Received, State
 from offbeat.run.folder import job_of
 from offbeat.run.parties import training_of, without_optimum
 from offbeat.run.record import reveals_of
-from offbeat.run.replay import refuse_secret_noise
+from offbeat.run.replay import refuse_secret_noise, refuse_unknown_code
 from offbeat.run.runtimes import simulator_for
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.recovery import recover
@@ -82,8 +82,8 @@ class _Watched:
         self.party.restore(state)
 
 
-def audit_run(folder: Path) -> dict[str, Any]:
-    """The audit of a run folder, as plain values."""
+def audit_run(folder: Path, trusted: str = "") -> dict[str, Any]:
+    """The audit of a run folder, as plain values. `trusted`: see `refuse_unknown_code`."""
     record = RunRecord.read(folder)
     if record.runtime == "grpc":
         raise BadInput(
@@ -93,9 +93,10 @@ def audit_run(folder: Path) -> dict[str, Any]:
         )
     job = without_optimum(job_of(folder))
     refuse_secret_noise(job, folder)
+    refuse_unknown_code(job, folder, trusted)
     with computing_as_on(record.machine):
         training = training_of(job)
-        witness = Witness(WATCHES[family_named(job.algorithm)](training))
+        witness = Witness(WATCHES[family_name(job)](training))
         same = _do_again(folder, record, training, witness)
         return _told(folder, record, training, witness, same)
 

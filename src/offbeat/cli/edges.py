@@ -183,10 +183,14 @@ def _serve(
 
 
 def _job(path: Path) -> "EdgeJob":
+    from offbeat.jobs.elsewhere import is_elsewhere
     from offbeat.jobs.horizontal import edge_job_from
     from offbeat.jobs.reading import read_tree
 
-    return edge_job_from(read_tree(path), str(path), path.resolve().parent)
+    job = edge_job_from(read_tree(path), str(path), path.resolve().parent)
+    if is_elsewhere(job.algorithm):  # all sites hold the same file, and one of them wrote it
+        raise BadInput(f"{path} names {job.algorithm!r}: between sites only offbeat's own methods are run.")
+    return job
 
 
 def _address(broker: str, identity: Path) -> "Address":

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from offbeat.cli.output import print_json, rows_table, say
-from offbeat.cli.run import Json, RunFolder
+from offbeat.cli.run import Json, RunFolder, Trusted
 
 
-def audit(run: RunFolder, json: Json = False) -> None:
+def audit(run: RunFolder, method: Trusted = "", json: Json = False) -> None:
     """Who received what, and what a curious party can work out of it."""
     from offbeat.audit.runs import audit_run, audit_text, violations_of
 
-    told = audit_run(run)
+    told = audit_run(run, method)
     if json:
         print_json(told)
     else:

@@ -449,6 +449,10 @@ def predict(
     rows = predicted_rows(wanted, answer)
     if parts:
         _add_own_parts(rows, Path(party) if party and Path(party).exists() else home, Path(run).name)
+    _tell_scores(rows, answer, out, json_)
+
+
+def _tell_scores(rows: list[dict[str, Any]], answer: Any, out: Path | None, json_: bool) -> None:
     if out is not None:
         lines = [",".join(rows[0]), *(",".join(_cell(row[key]) for key in row) for row in rows)]
         out.write_text("\n".join(lines) + "\n", encoding="utf-8")

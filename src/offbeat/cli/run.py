@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from offbeat.metrics.record import RunRecord
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
+Trusted = Annotated[
+    str,
+    typer.Option(
+        metavar="MODULE:OBJECT",
+        help="The run's method where it is no part of offbeat: doing the run again imports its code.",
+    ),
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
 
 
@@ -59,7 +66,8 @@ def train(job: "AnyJob", out: Path | None) -> "tuple[RunRecord, Path]":
     from offbeat.run.parties import training_of
 
     training = training_of(job)
-    folder = new_folder(out, job.algorithm if job.seed is None else f"{job.algorithm}-s{job.seed}")
+    named = job.algorithm.replace(":", "-")
+    folder = new_folder(out, named if job.seed is None else f"{named}-s{job.seed}")
     write_job(job, folder)
     interruption = Interruption()
     progress = RunProgress(job.algorithm, training.goal, getattr(job, "target", None), interruption)
@@ -154,6 +162,7 @@ def replay(
     verify: Annotated[
         bool, typer.Option("--verify", help="Every log must lead to its party's end; each is told of by itself.")
     ] = False,
+    method: Trusted = "",
     json: Json = False,
 ) -> None:
     """Do a run again, event by event, and see that everything comes out the same, bit for bit.
@@ -161,7 +170,7 @@ def replay(
     A simulated run is repeated from its seed. A run on threads, processes or ray is repeated from its parties' logs,
     an organisation's side of a run from its own.
     """
-    told = _replayed(run, verify)
+    told = _replayed(run, verify, method)
     if verify and not json:
         for name, count in told.get("events", {}).items():
             say(f"{name}: {count} events, {told['digests'][name]}")
@@ -172,7 +181,7 @@ def replay(
     raise typer.Exit(0 if told["same"] else 3)
 
 
-def _replayed(run: Path, verify: bool) -> dict[str, Any]:
+def _replayed(run: Path, verify: bool, trusted: str) -> dict[str, Any]:
     from offbeat.metrics.record import RunRecord
 
     if RunRecord.read(run).runtime == "grpc":  # an organisation's own side of a run, in its daemon's folder
@@ -181,4 +190,4 @@ def _replayed(run: Path, verify: bool) -> dict[str, Any]:
         return replay_folder(run, verify=verify)
     from offbeat.run.replay import replay_run
 
-    return replay_run(run, verify=verify)
+    return replay_run(run, verify=verify, trusted=trusted)

@@ -5,8 +5,7 @@ from offbeat.families.embedding import EmbeddingTraining
 from offbeat.families.horizontal import HorizontalTraining, load_edges
 from offbeat.families.linear import LinearTraining
 from offbeat.families.vertical_data import load_data
-from offbeat.jobs.methods import family_named
-from offbeat.jobs.reading import AnyJob
+from offbeat.jobs.reading import AnyJob, family_name
 
 FAMILIES = {
     "linear": Family(load_data, LinearTraining),
@@ -16,4 +15,4 @@ FAMILIES = {
 
 
 def family_of(job: AnyJob) -> Family:
-    return FAMILIES[family_named(job.algorithm)]
+    return FAMILIES[family_name(job)]

@@ -37,7 +37,7 @@ from msgspec import Meta
 
 from offbeat.algorithms.mapa import CLOUD
 from offbeat.errors import BadJob
-from offbeat.jobs.methods import DEFAULT_HORIZONTAL, horizontal_named
+from offbeat.jobs.methods import DEFAULT_HORIZONTAL, family_named, names_of
 from offbeat.jobs.runtime import Jitters, RuntimeEntry, resolved
 from offbeat.names import check_party_names
 from offbeat.privacy.accountant import Adjacency
@@ -169,7 +169,9 @@ def edge_job_from(tree: Mapping[str, Any], where: str = "the job", folder: Path 
 
 def _check(job: EdgeJob, where: str) -> None:
     """Which keys go together."""
-    horizontal_named(job.algorithm)
+    if family_named(job.algorithm, by_rows=True) != "horizontal":
+        known = ", ".join(names_of("horizontal"))
+        raise BadJob(f"{where}: {job.algorithm!r} is no horizontal method. Those are {known}.")
     _check_edges(job, where)
 
 

@@ -4,7 +4,7 @@
     embedding     columns shared out, embeddings under a head   VAFL
     horizontal    rows shared out over edges under a cloud      MAPA and others
 
-To add a linear method, write its file and add its line in `algorithms/methods.py`; a horizontal one is a line here.
+A job may also name a `LinearMethod` or a `HorizontalMethod` of its own, as `module:object` (jobs/elsewhere.py).
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from offbeat.algorithms.methods import LINEAR, LinearMethod
 from offbeat.errors import BadJob
 from offbeat.jobs import rules
+from offbeat.jobs.elsewhere import import_object, is_elsewhere
 from offbeat.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -65,15 +66,31 @@ METHODS: dict[str, Method] = {
 
 
 def method_named(name: str) -> Method:
+    """The method of this name; code of `module:object` is imported."""
     if not isinstance(name, str):
         raise BadJob(f"algorithm must be the name of a method, as in {DEFAULT_ALGORITHM!r}; got {name!r}.")
+    if is_elsewhere(name):
+        return _from_elsewhere(name)
     if name not in METHODS:
         raise BadJob(f"Unknown algorithm {name!r}. {did_you_mean(name, METHODS)}")
     return METHODS[name]
 
 
-def family_named(name: str) -> str:
-    """`linear`, `embedding` or `horizontal`."""
+def _from_elsewhere(name: str) -> LinearMethod | HorizontalMethod:
+    found = import_object(name)
+    if not isinstance(found, LinearMethod | HorizontalMethod):
+        raise BadJob(
+            f"algorithm = {name!r}: expected a LinearMethod or a HorizontalMethod, found {type(found).__name__}. "
+            "docs/how-to/add-an-algorithm.md shows how to make one."
+        )
+    return found
+
+
+def family_named(name: str, *, by_rows: bool = False) -> str:
+    """`linear`, `embedding` or `horizontal`. Nothing is imported: of `module:object` the job tells, whose data is
+    shared out `by_rows` or by columns."""
+    if is_elsewhere(name):
+        return "horizontal" if by_rows else "linear"
     return method_named(name).family
 
 
@@ -86,6 +103,7 @@ def linear_named(name: str) -> LinearMethod:
     method = method_named(name)
     if not isinstance(method, LinearMethod):
         what = "trains embeddings under a head" if method.family == "embedding" else "shares out rows, not columns"
+        what += " (its jobs say `edges` under [data])" if is_elsewhere(name) else ""
         raise BadJob(
             f"{name!r} {what}; a linear method is expected here. `offbeat run` takes it with a job of its kind."
         )

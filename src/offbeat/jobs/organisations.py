@@ -21,7 +21,8 @@ import msgspec
 from msgspec import Meta
 
 from offbeat.errors import BadJob
-from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named, labels_everywhere
+from offbeat.jobs.elsewhere import is_elsewhere
+from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named, linear_named
 from offbeat.jobs.vertical import IN_FLIGHT_MOST
 from offbeat.privacy.label_response import EPSILON_MOST
 from offbeat.runtime.grpc.identity import NAME_PATTERN
@@ -181,11 +182,8 @@ def check_job(job: Job, where: str | Path) -> None:
         raise BadJob(f"{where}: labels_at = {list(job.labels_at)}: expected one or more of {list(job.parties)}.")
     if family_named(job.method.algorithm) == "horizontal":
         raise BadJob(f"{where}: '{job.method.algorithm}' shares out rows; organisations share out columns.")
-    if labels_everywhere(job.method.algorithm) and set(job.labels_at) != set(job.parties):
-        raise BadJob(
-            f"{where}: '{job.method.algorithm}' needs the labels at every party; use '{DEFAULT_ALGORITHM}', or list "
-            "all under labels_at."
-        )
+    if not is_elsewhere(job.method.algorithm):
+        check_method(job, where)
     if len(job.parties) == 2 and not job.method.two_party_insecure:
         raise BadJob(
             f"{where}: with two parties no sum hides one's share from the other. Add a third party, or accept this by "
@@ -198,6 +196,17 @@ def check_job(job: Job, where: str | Path) -> None:
         _check_embedding(job, where)
     if job.model.penalty == "none" and job.model.strength > 0:
         raise BadJob(f"{where}: penalty 'none' has no strength; set strength = 0.")
+
+
+def check_method(job: Job, where: str | Path) -> None:
+    """What the method itself must say. One from elsewhere is imported for that: ask the policy first."""
+    if job.embeds or not linear_named(job.method.algorithm).labels_everywhere:
+        return
+    if set(job.labels_at) != set(job.parties):
+        raise BadJob(
+            f"{where}: '{job.method.algorithm}' needs the labels at every party; use '{DEFAULT_ALGORITHM}', or list "
+            "all under labels_at."
+        )
 
 
 def _check_privacy(job: Job, where: str | Path) -> None:

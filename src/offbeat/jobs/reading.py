@@ -41,13 +41,19 @@ def read_tree(path: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def job_from(tree: Mapping[str, Any], *, where: str = "the job", folder: Path | None = None) -> AnyJob:
-    """A job from plain values: checked, and resolved. One that names no method and counts edges is horizontal."""
+    """A job from plain values: checked, and resolved. One that counts edges and names no method, or one from
+    elsewhere, is horizontal."""
     data = tree.get("data")
     by_rows = isinstance(data, Mapping) and "edges" in data
     algorithm = tree.get("algorithm", DEFAULT_HORIZONTAL if by_rows else DEFAULT_ALGORITHM)
-    if isinstance(algorithm, str) and family_named(algorithm) == "horizontal":
+    if isinstance(algorithm, str) and family_named(algorithm, by_rows=by_rows) == "horizontal":
         return edge_job_from(tree, where, folder)
     return vertical_job_from(tree, where, folder)
+
+
+def family_name(job: AnyJob) -> str:
+    """`linear`, `embedding` or `horizontal`."""
+    return family_named(job.algorithm, by_rows=isinstance(job, EdgeJob))
 
 
 def plain_of(job: AnyJob) -> dict[str, Any]:

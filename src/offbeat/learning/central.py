@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from offbeat.errors import BadJob
 from offbeat.learning import metric as metrics
+from offbeat.learning.blocks import DIRECTIONS
 from offbeat.learning.losses import Loss, unknown_name
 from offbeat.learning.penalties import L2, NONE, Penalty
 
 Floats = NDArray[np.float64]
-METHODS = ("sgd", "svrg", "saga")
 NEWTON_STEPS_MOST = 100
 DIRECT_WIDTH_MOST = 1000
 
@@ -258,8 +258,8 @@ def run(
 
 
 def check_method(method: str) -> None:
-    if method not in METHODS:
-        raise BadJob(unknown_name("method", method, list(METHODS)))
+    if method not in DIRECTIONS:
+        raise BadJob(unknown_name("method", method, list(DIRECTIONS)))
 
 
 # -- the fast solver -------------------------------------------------------------------------------------------------

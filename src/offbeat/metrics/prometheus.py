@@ -8,7 +8,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class Metric:
     """One name with its values by labels. `kind` is "counter" or "gauge"."""
 
     name: str
@@ -17,8 +17,8 @@ class Family:
     values: Mapping[Labels, float] = field(default_factory=dict)
 
 
-def single(name: str, kind: str, meaning: str, value: float) -> Family:
-    return Family(name, kind, meaning, {(): value})
+def single(name: str, kind: str, meaning: str, value: float) -> Metric:
+    return Metric(name, kind, meaning, {(): value})
 
 
 def by(label: str, values: Mapping[str, float]) -> dict[Labels, float]:
@@ -26,7 +26,7 @@ def by(label: str, values: Mapping[str, float]) -> dict[Labels, float]:
     return {((label, name),): value for name, value in values.items()}
 
 
-def metrics_text(families: Sequence[Family]) -> str:
+def metrics_text(families: Sequence[Metric]) -> str:
     lines: list[str] = []
     for family in families:
         name = f"offbeat_{family.name}"

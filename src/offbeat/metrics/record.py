@@ -65,7 +65,7 @@ class Reveal(msgspec.Struct, frozen=True):
     reveals: str
 
 
-class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Transit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One message on its way; `received_s` is None when it was lost."""
 
     sent_s: float
@@ -150,7 +150,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     machine: dict[str, str | int] = {}
     curve: tuple[CurveRow, ...] = ()
-    timeline: tuple[Delivery, ...] = ()
+    timeline: tuple[Transit, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -194,7 +194,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         folder = Path(folder)
         body = _read_index(folder)
         curve = _read_lines(folder / CURVE_FILE, CurveRow)
-        timeline = _read_lines(folder / TIMELINE_FILE, Delivery)
+        timeline = _read_lines(folder / TIMELINE_FILE, Transit)
         return msgspec.structs.replace(body, curve=curve, timeline=timeline)
 
 

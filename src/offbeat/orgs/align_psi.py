@@ -2,14 +2,8 @@
 
 Ids never travel. Each becomes a *token*, a keyed hash under the job's salt; tokens become points of a curve, and points
 are blinded by secret keys before they leave (blinding.py). One party leads. It intersects with the others one after
-the other, each time going on with what is left, bucket by bucket:
-
-    all -> leader           Ready          I am here; and fewer common ids than this I refuse
-    leader -> member        Blinded        what is left of my points of one bucket, blinded by my key
-    member -> leader        Answered       these blinded by my key too; and my own bucket's points, blinded
-    ...                                    the next member sees only what is left
-    leader -> all           Joined         the tokens that all have, in order; or TooFew
-    all -> all              Seen           the digest of my rows in that order
+the other, each time going on with what is left, bucket by bucket. The next member sees only what is left. `PROTOCOL`
+below has the messages.
 
 Each party says how many ids it brings before the run begins, and nobody may bring more: a member counts what the leader
 asks for, the leader counts what members have. A bucket is asked for once. A party takes the joined rows only after
@@ -34,6 +28,7 @@ from offbeat.errors import BadData, PeerFailed, UnexpectedEvent
 from offbeat.orgs.blinding import POINT_BYTES, multiplied, points_of
 from offbeat.orgs.tokens import TOKEN_BYTES, IdColumn, bucket_bounds, digest_of
 from offbeat.party import contract
+from offbeat.party.protocol import Line, messages_of
 
 BUCKET_IDS = 2000  # about a fifth of a second of arithmetic
 BUCKETS_IN_FLIGHT = 4
@@ -103,7 +98,15 @@ class Seen(contract.Message, frozen=True):
     digest: str
 
 
-MESSAGES = (Ready, Blinded, Answered, Joined, TooFew, Seen)
+PROTOCOL = (
+    Line(Ready, "member", "leader", "at the start: it is here, and refuses fewer common ids than this"),
+    Line(Blinded, "leader", "member", "bucket by bucket, to one member after the other: what is left of its points"),
+    Line(Answered, "member", "leader", "as the answer: these blinded a second time, and its own points of the bucket"),
+    Line(Joined, "leader", "member", "when all members were asked, to all: the tokens that everybody has, in order"),
+    Line(TooFew, "leader", "member", "instead, where somebody wants more common ids than there are"),
+    Line(Seen, "party", "party", "when it has the rows in that order, to all"),
+)
+MESSAGES = messages_of(PROTOCOL)
 
 
 class Aligner:

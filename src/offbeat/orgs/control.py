@@ -21,7 +21,7 @@ ENDED_PHASES = ("done", "failed", "refused", "stopped")
 CALL_WITHIN_S = 20.0
 
 
-class Packet(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class CallBody(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of requests and answers."""
 
 
@@ -35,11 +35,11 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Sizes = Annotated[dict[Word, Whole], msgspec.Meta(max_length=1000)]
 
 
-class Ping(Packet, frozen=True):
+class Ping(CallBody, frozen=True):
     pass
 
 
-class Propose(Packet, frozen=True):
+class Propose(CallBody, frozen=True):
     """Take part in this job? `salt` keys the ids' tokens; it is kept with the keys, not in the run folder."""
 
     run: RunName
@@ -47,13 +47,13 @@ class Propose(Packet, frozen=True):
     salt: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
 
 
-class Count(Packet, frozen=True):
+class Count(CallBody, frozen=True):
     """How many ids do you bring to this run, which all have accepted? The answer binds: see `Begin`."""
 
     run: RunName
 
 
-class Begin(Packet, frozen=True):
+class Begin(CallBody, frozen=True):
     """Begin; `ids` is what every party said it brings. Nobody may bring more. `aligned`: the run whose alignment all
     parties have kept, if there is one."""
 
@@ -62,13 +62,13 @@ class Begin(Packet, frozen=True):
     aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
-class UnderWay(Packet, frozen=True):
+class UnderWay(CallBody, frozen=True):
     """Has this run begun? Asked of the initiator by a party that was restarted before it heard."""
 
     run: RunName
 
 
-class Facts(Packet, frozen=True):
+class Facts(CallBody, frozen=True):
     """What the initiator is entitled to know of a party's part in a run."""
 
     events: Whole = 0
@@ -80,7 +80,7 @@ class Facts(Packet, frozen=True):
     metrics: Annotated[dict[Word, float], msgspec.Meta(max_length=100)] = {}
 
 
-class Report(Packet, frozen=True):
+class Report(CallBody, frozen=True):
     """A party tells the initiator how its part ended."""
 
     run: RunName
@@ -90,19 +90,19 @@ class Report(Packet, frozen=True):
     facts: Facts = Facts()
 
 
-class Halt(Packet, frozen=True):
+class Halt(CallBody, frozen=True):
     run: RunName
     verdict: Word
     reason: Sentence
 
 
-class OpenPrediction(Packet, frozen=True):
+class OpenPrediction(CallBody, frozen=True):
     run: RunName
     prediction: Word
     rows: Whole
 
 
-class OpenScoring(Packet, frozen=True):
+class OpenScoring(CallBody, frozen=True):
     """Open a standing scoring session (orgs/standing.py); the answer is a key."""
 
     run: RunName
@@ -112,7 +112,7 @@ class OpenScoring(Packet, frozen=True):
 SignedKey = tuple[Annotated[bytes, msgspec.Meta(max_length=64)], Annotated[bytes, msgspec.Meta(max_length=256)]]
 
 
-class ScoringKeys(Packet, frozen=True):
+class ScoringKeys(CallBody, frozen=True):
     """Everybody's keys for the session, each with its owner's signature."""
 
     run: RunName
@@ -120,7 +120,7 @@ class ScoringKeys(Packet, frozen=True):
     keys: Annotated[dict[Word, SignedKey], msgspec.Meta(max_length=1000)]
 
 
-class ScoreAsked(Packet, frozen=True):
+class ScoreAsked(CallBody, frozen=True):
     """A question of the session: its number, and the tokens of the rows one after the other."""
 
     run: RunName
@@ -129,11 +129,11 @@ class ScoreAsked(Packet, frozen=True):
     tokens: bytes
 
 
-class Poll(Packet, frozen=True):
+class Poll(CallBody, frozen=True):
     """Are there letters for me? Asked by a party that has no address of its own."""
 
 
-class Reply(Packet, frozen=True):
+class Reply(CallBody, frozen=True):
     number: int
     answer: bytes
 
@@ -141,23 +141,23 @@ class Reply(Packet, frozen=True):
 # -- from the owner ---------------------------------------------------------------------------------------------------
 
 
-class Submit(Packet, frozen=True):
+class Submit(CallBody, frozen=True):
     job: str
 
 
-class Status(Packet, frozen=True):
+class Status(CallBody, frozen=True):
     run: str
 
 
-class ListRuns(Packet, frozen=True):
+class ListRuns(CallBody, frozen=True):
     pass
 
 
-class Stop(Packet, frozen=True):
+class Stop(CallBody, frozen=True):
     run: str
 
 
-class Decide(Packet, frozen=True):
+class Decide(CallBody, frozen=True):
     """The owner accepts or refuses a proposal that waits for it (orgs/approvals.py)."""
 
     run: str
@@ -166,12 +166,12 @@ class Decide(Packet, frozen=True):
     reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
-class Predict(Packet, frozen=True):
+class Predict(CallBody, frozen=True):
     run: str
     ids: list[str]
 
 
-class ScoreRows(Packet, frozen=True):
+class ScoreRows(CallBody, frozen=True):
     """Score these rows over the standing session of a run."""
 
     run: str
@@ -181,11 +181,11 @@ class ScoreRows(Packet, frozen=True):
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-class Done(Packet, frozen=True):
+class Done(CallBody, frozen=True):
     pass
 
 
-class Counted(Packet, frozen=True):
+class Counted(CallBody, frozen=True):
     """What a party has committed itself to: so many distinct ids, of the table as it is now. `aligned`: the run from
     which it has kept an alignment of the same parties by the same table; that the table is the same is told by it."""
 
@@ -193,14 +193,14 @@ class Counted(Packet, frozen=True):
     aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
-class Begun(Packet, frozen=True):
+class Begun(CallBody, frozen=True):
     """The run is under way, with these numbers of ids and this alignment."""
 
     ids: Sizes
     aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
-class Pong(Packet, frozen=True):
+class Pong(CallBody, frozen=True):
     name: str
     offbeat: str
     protocol: int
@@ -208,16 +208,16 @@ class Pong(Packet, frozen=True):
     time_s: float
 
 
-class Awaited(Packet, frozen=True):
+class Awaited(CallBody, frozen=True):
     """The policy allows it; the owner has yet to decide."""
 
 
-class Submitted(Packet, frozen=True):
+class Submitted(CallBody, frozen=True):
     run: str
     awaited: list[str] = []  # parties whose owners decide by hand
 
 
-class RunStatus(Packet, frozen=True):
+class RunStatus(CallBody, frozen=True):
     """One run as this party sees it; `parties` is what they reported, at the initiator."""
 
     run: str
@@ -237,11 +237,11 @@ class RunStatus(Packet, frozen=True):
         return self.phase in ENDED_PHASES
 
 
-class Runs(Packet, frozen=True):
+class Runs(CallBody, frozen=True):
     runs: list[RunStatus]
 
 
-class Predicted(Packet, frozen=True):
+class Predicted(CallBody, frozen=True):
     scores: list[float]
     known: list[bool]
     probabilities: list[float] | None
@@ -255,26 +255,26 @@ class Predicted(Packet, frozen=True):
             yield (id_, score, chance) if known else (id_, None, None)
 
 
-class ScoringKey(Packet, frozen=True):
+class ScoringKey(CallBody, frozen=True):
     public: bytes
     signature: bytes
 
 
-class ScoreWords(Packet, frozen=True):
+class ScoreWords(CallBody, frozen=True):
     """Two words for each row, masked, least byte first."""
 
     words: bytes
 
 
-class NotOpen(Packet, frozen=True):
+class NotOpen(CallBody, frozen=True):
     """This party knows no such scoring session; it may have been restarted."""
 
 
-class Letters(Packet, frozen=True):
+class Letters(CallBody, frozen=True):
     letters: list[tuple[int, bytes]]
 
 
-class Failure(Packet, frozen=True):
+class Failure(CallBody, frozen=True):
     kind: str
     message: str
 
@@ -323,7 +323,7 @@ _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-def encode(packet: Packet) -> bytes:
+def encode(packet: CallBody) -> bytes:
     return _ENCODER.encode(packet)
 
 

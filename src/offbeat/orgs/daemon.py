@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from offbeat.errors import BadInput, OffbeatError, PeerFailed, Refused
-from offbeat.jobs.organisations import Job, job_from_text
+from offbeat.jobs.organisations import Job, check_method, job_from_text
 from offbeat.metrics.prometheus import metrics_text
 from offbeat.orgs import control
 from offbeat.orgs.approvals import WAITING, WAITING_KEPT_S, Approvals, StillWaiting, refuse_ended
@@ -95,8 +95,12 @@ class Daemon:
         self.server = Server(
             self.identity, self.roster, home.config.listen or "127.0.0.1:0", control={control.METHOD: self._answer}
         )
-        self._peer_requests: dict[type, Callable[[str, Any], Answer]] = {
-            control.Ping: lambda peer, request: control.pong(home.name, self.roster),
+        self._peer_requests = self._answers_to_peers()
+        self._owner_requests = self._answers_to_its_owner()
+
+    def _answers_to_peers(self) -> dict[type, Callable[[str, Any], Answer]]:
+        return {
+            control.Ping: lambda peer, request: control.pong(self.home.name, self.roster),
             control.Propose: self._on_propose,
             control.Count: self._on_count,
             control.Begin: self._on_begin,
@@ -110,14 +114,16 @@ class Daemon:
             control.Poll: lambda peer, request: control.Letters(self.post.collect(peer, POLL_WITHIN_S)),
             control.Reply: self._on_reply,
         }
-        self._owner_requests: dict[type, Callable[[Any], Answer]] = {
+
+    def _answers_to_its_owner(self) -> dict[type, Callable[[Any], Answer]]:
+        return {
             control.Submit: self._on_submit,
-            control.Status: lambda request: self._run(request.run, home.name).status,
+            control.Status: lambda request: self._run(request.run, self.home.name).status,
             control.ListRuns: lambda request: control.Runs(self._statuses()),
             control.Stop: self._on_stop,
             control.Decide: self._on_decide,
             control.Predict: self._on_predict,
-            control.ScoreRows: lambda request: self.asking.ask(self._run(request.run, home.name), request.ids),
+            control.ScoreRows: lambda request: self.asking.ask(self._run(request.run, self.home.name), request.ids),
         }
 
     def start(self) -> str:
@@ -401,6 +407,7 @@ class Daemon:
     def _refuse(self, job: Job, initiator: str) -> None:
         """What can be known to be impossible before any data is read."""
         refuse_job(self.home.config.policy, job, self.home.name, initiator, self.privacy.after)
+        check_method(job, f"the job '{job.name}' at '{self.home.name}'")
         if self.home.name in job.labels_at and self.home.config.data.label is None:
             raise Refused(
                 f"the job wants the labels of '{self.home.name}', but its party.toml names no label column; add "

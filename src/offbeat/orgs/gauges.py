@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offbeat.metrics.prometheus import Family, Labels, by, single
+from offbeat.metrics.prometheus import Labels, Metric, by, single
 from offbeat.orgs.durable import read_lines
 from offbeat.runtime.grpc.identity import validity
 
@@ -32,10 +32,10 @@ class Gauges:
         self._used: Counter[str] = Counter()
         self._read_to = 0
 
-    def families(self) -> list[Family]:
+    def families(self) -> list[Metric]:
         return [*self._about_runs(), *self._about_peers(), *self._about_rows(), *self._about_budget(), *self._machine()]
 
-    def _about_runs(self) -> list[Family]:
+    def _about_runs(self) -> list[Metric]:
         runs = list(self._daemon.runs.values())
         phases = Counter(run.status.phase for run in runs) + Counter({"damaged": len(self._daemon.damaged)})
         sent: Counter[tuple[str, str]] = Counter()
@@ -45,39 +45,39 @@ class Gauges:
                 sent["bytes", kind] += size
         shown = [run for run in runs if not run.status.ended] + [run for run in runs if run.status.ended][-RUNS_TOLD:]
         return [
-            Family("runs", "gauge", "Runs by phase.", by("phase", _floats(phases))),
-            Family("messages_total", "counter", "Messages sent in runs since the start.", _kinds(sent, "messages")),
-            Family("bytes_total", "counter", "Bytes sent in runs since the start.", _kinds(sent, "bytes")),
-            Family("run_passes", "gauge", "Passes over the rows.", _progress(shown, "passes")),
-            Family(
+            Metric("runs", "gauge", "Runs by phase.", by("phase", _floats(phases))),
+            Metric("messages_total", "counter", "Messages sent in runs since the start.", _kinds(sent, "messages")),
+            Metric("bytes_total", "counter", "Bytes sent in runs since the start.", _kinds(sent, "bytes")),
+            Metric("run_passes", "gauge", "Passes over the rows.", _progress(shown, "passes")),
+            Metric(
                 "run_gap", "gauge", "Certified distance to the best objective, at the chair.", _progress(shown, "gap")
             ),
-            Family("run_objective", "gauge", "Certified objective, at the chair.", _progress(shown, "objective")),
-            Family("run_lag", "gauge", "Mean lag of what this party acted on.", self._lags(shown)),
+            Metric("run_objective", "gauge", "Certified objective, at the chair.", _progress(shown, "objective")),
+            Metric("run_lag", "gauge", "Mean lag of what this party acted on.", self._lags(shown)),
         ]
 
     def _lags(self, runs: list[Any]) -> dict[Labels, float]:
         return {(("run", run.run),): lag for run in runs if (lag := run.mean_lag()) is not None}
 
-    def _about_peers(self) -> list[Family]:
+    def _about_peers(self) -> list[Metric]:
         daemon, lines = self._daemon, self._daemon.lines
         waiting = daemon.post.waiting()
         return [
-            Family("peer_calls_total", "counter", "Calls over standing connections: one round trip each.",
+            Metric("peer_calls_total", "counter", "Calls over standing connections: one round trip each.",
                    by("peer", _floats(lines.calls))),
-            Family("peer_seconds_total", "counter", "Time that these calls took.", by("peer", dict(lines.seconds))),
+            Metric("peer_seconds_total", "counter", "Time that these calls took.", by("peer", dict(lines.seconds))),
             single("peer_connections_total", "counter", "Standing connections made.", lines.made),
-            Family("refusals_total", "counter", "Requests refused.", by("peer", _floats(daemon.limits.refused))),
-            Family("strangers_total", "counter", "Streams turned away.", by("why", _floats(daemon.server.refused))),
-            Family("letters_waiting", "gauge", "Letters for parties that call out only.", by("peer", _floats(waiting))),
+            Metric("refusals_total", "counter", "Requests refused.", by("peer", _floats(daemon.limits.refused))),
+            Metric("strangers_total", "counter", "Streams turned away.", by("why", _floats(daemon.server.refused))),
+            Metric("letters_waiting", "gauge", "Letters for parties that call out only.", by("peer", _floats(waiting))),
         ]  # fmt: skip
 
-    def _about_rows(self) -> list[Family]:
+    def _about_rows(self) -> list[Metric]:
         asking, answering = self._daemon.asking, self._daemon.answering
         used = by("asker", _floats(self._uses()))
         return [
-            Family("rows_used_total", "counter", "Uses of rows in sums, ever, by who asked.", used),
-            Family("scoring_rows_answered_total", "counter", "Rows of peers' scoring questions.",
+            Metric("rows_used_total", "counter", "Uses of rows in sums, ever, by who asked.", used),
+            Metric("scoring_rows_answered_total", "counter", "Rows of peers' scoring questions.",
                    by("asker", _floats(answering.rows))),
             single("scoring_rows_asked_total", "counter", "Rows of our own scoring questions.", asking.rows),
             single("scoring_questions_total", "counter", "Our own scoring questions.", asking.questions),
@@ -94,16 +94,16 @@ class Gauges:
                 self._used[str(line["asker"])] += int(line.get("sum", 0))
             return self._used
 
-    def _about_budget(self) -> list[Family]:
+    def _about_budget(self) -> list[Metric]:
         policy = self._daemon.home.config.policy
         spent = self._daemon.privacy.after([], policy.delta)
         left: dict[Labels, float] = {} if policy.epsilon is None else {(): policy.epsilon - spent}
         return [
             single("epsilon_spent", "gauge", "Privacy budget spent over all runs, at the policy's delta.", spent),
-            Family("epsilon_left", "gauge", "Privacy budget left, where the policy has one.", left),
+            Metric("epsilon_left", "gauge", "Privacy budget left, where the policy has one.", left),
         ]
 
-    def _machine(self) -> list[Family]:
+    def _machine(self) -> list[Metric]:
         end = validity(self._daemon.identity.certificate_pem)[1]
         days = (end - datetime.now(UTC)).total_seconds() / 86_400
         return [
@@ -111,7 +111,7 @@ class Gauges:
             single("up_seconds", "gauge", "Since the daemon was started.", time.time() - self._began_s),
             single("threads", "gauge", "Threads of the daemon.", threading.active_count()),
             single("memory_bytes", "gauge", "Resident memory of the daemon.", _resident_bytes()),
-            Family("disk_bytes", "gauge", "Used by this party, and free on its disk.", by("what", self._disks())),
+            Metric("disk_bytes", "gauge", "Used by this party, and free on its disk.", by("what", self._disks())),
         ]
 
     def _disks(self) -> dict[str, float]:

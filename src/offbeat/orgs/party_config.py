@@ -169,33 +169,16 @@ def check_address(address: str, where: str) -> str:
     return address
 
 
-def example(
-    name: str,
-    *,
-    data: str = "",
-    id_column: str = "id",
-    label: str = "",
-    listen: str = "127.0.0.1:7443",
-    jobs: Names = (),
-    initiators: Names = (),
-    leaders: Names = (),
-    labels_for: Names = (),
-    predictions_for: Names = (),
-) -> str:
-    """A commented party.toml."""
-    label_line = (
-        f"label = {quoted(label)}" if label else '# label = "default"   # only where this party holds the labels'
-    )
-    return f"""\
+EXAMPLE = """\
 # One party of a federation. Paths are relative to this file. `offbeat party check` says what is wrong.
 
-name = {quoted(name)}
-listen = {quoted(listen)}   # where others reach this party; "" if it only calls out
+name = {quoted_name}
+listen = {listen}   # where others reach this party; "" if it only calls out
 # metrics = "127.0.0.1:9464"   # /healthz, /readyz and /metrics (Prometheus), for this machine
 
 [data]
-file = {quoted(data or f"{name}.csv")}   # .csv, .tsv, .parquet, .npz or LIBSVM
-id = {quoted(id_column)}                 # the column by which rows are matched with the others'
+file = {file}   # .csv, .tsv, .parquet, .npz or LIBSVM
+id = {id_column}                 # the column by which rows are matched with the others'
 {label_line}
 columns = []                # feature columns; none listed: all but id and label
 prepare = "auto"            # "bins", "scaled", "none"; learned from this party's own training rows, nothing is shared
@@ -215,10 +198,10 @@ keep_days = 0         # how long the logs of ended runs are kept, for replays; 0
 # What the owner allows. A job outside it is refused with the reason, before any data is read.
 # An empty list means nobody, "any" means everyone on the roster.
 [policy]
-jobs = {_names(jobs)}             # names of jobs this party takes part in
-initiators = {_names(initiators)} # who else may propose one
+jobs = {jobs}             # names of jobs this party takes part in
+initiators = {initiators} # who else may propose one
 approve = "by policy"             # "by hand": what the policy allows waits until its owner accepts it
-leaders = {_names(leaders)}       # who else may lead the matching of ids: it learns which of its ids this party has
+leaders = {leaders}       # who else may lead the matching of ids: it learns which of its ids this party has
 peers = ["any"]                   # with whom to work
 methods = ["vfb2-svrg", "vfb2-saga", "vfb2-sgd"]   # "vafl" sends unmasked embeddings: add it knowingly
 secure_sum = ["pairwise", "two-tree"]
@@ -229,9 +212,9 @@ test_rows_least = 25              # and fewer test rows, if there are any: metri
 ids_ratio_most = 10.0             # a party that brings this many times the ids of this one is refused
 passes_most = 1000.0
 row_cap = 0                       # how often one row may enter a sum, over all jobs and predictions; 0: no cap
-labels_for = {_names(labels_for)} # who may learn this party's labels, which the derivatives of a job tell
+labels_for = {labels_for} # who may learn this party's labels, which the derivatives of a job tell
 derivatives = true                # whether it takes derivatives, which tell it the others' labels
-predictions_for = {_names(predictions_for)} # who else may ask for joint predictions
+predictions_for = {predictions_for} # who else may ask for joint predictions
 prediction_rows_most = 100000
 on_loss = ["wait", "stop"]        # what a job may do when a party is lost; "continue" makes a second roster, and the
                                   # difference of two rosters' sums can tell the share of whoever was left out
@@ -240,6 +223,38 @@ predict_without = false           # whether a prediction may leave out a party t
                                   # columns (VAFL with embedding.epsilon); a job that adds no noise to them is refused
 delta = 1e-5                      # of that budget, whatever a job says
 """
+
+
+def example(
+    name: str,
+    *,
+    data: str = "",
+    id_column: str = "id",
+    label: str = "",
+    listen: str = "127.0.0.1:7443",
+    jobs: Names = (),
+    initiators: Names = (),
+    leaders: Names = (),
+    labels_for: Names = (),
+    predictions_for: Names = (),
+) -> str:
+    """A commented party.toml."""
+    label_line = (
+        f"label = {quoted(label)}" if label else '# label = "default"   # only where this party holds the labels'
+    )
+    return EXAMPLE.format(
+        name=name,
+        quoted_name=quoted(name),
+        listen=quoted(listen),
+        file=quoted(data or f"{name}.csv"),
+        id_column=quoted(id_column),
+        label_line=label_line,
+        jobs=_names(jobs),
+        initiators=_names(initiators),
+        leaders=_names(leaders),
+        labels_for=_names(labels_for),
+        predictions_for=_names(predictions_for),
+    )
 
 
 def _names(names: Names) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from offbeat.errors import Refused
+from offbeat.jobs.elsewhere import is_elsewhere
 from offbeat.jobs.organisations import Job
 from offbeat.orgs.budget import LABELS, Charge, charges_of, overspent
 from offbeat.settings import Settings
@@ -22,7 +23,7 @@ class Policy(Settings, frozen=True):
     approve: Literal["by policy", "by hand"] = "by policy"  # by hand: what the policy allows waits for its owner
     leaders: Names = ()  # who else may lead the matching of ids: it learns which of its ids this party has
     peers: Names = ("any",)  # with whom this party works
-    methods: Names = ("vfb2-svrg", "vfb2-saga", "vfb2-sgd")  # algorithms, by name
+    methods: Names = ("vfb2-svrg", "vfb2-saga", "vfb2-sgd")  # algorithms, by name; module:object names itself
     secure_sum: tuple[Literal["pairwise", "two-tree", "tree"], ...] = ("pairwise", "two-tree")
     parties_least: Annotated[int, msgspec.Meta(ge=2)] = 3
     columns_never: Names = ()  # never used, whatever the data section lists
@@ -67,7 +68,9 @@ def objections(policy: Policy, job: Job, me: str, initiator: str) -> list[str]:
     strangers = [name for name in job.parties if name != me and not allows(policy.peers, name)]
     if strangers:
         reasons.append(f"its policy does not allow work with {_listed(tuple(strangers))}")
-    if not allows(policy.methods, method):
+    if refused := refused_code(policy, method):
+        reasons.append(refused)
+    elif not allows(policy.methods, method):
         reasons.append(f"its policy allows the methods {_listed(policy.methods)}, not '{method}'")
     if job.method.secure_sum not in policy.secure_sum:
         reasons.append(f"its policy allows the secure sums {_listed(policy.secure_sum)}, not '{job.method.secure_sum}'")
@@ -86,6 +89,13 @@ def objections(policy: Policy, job: Job, me: str, initiator: str) -> list[str]:
     if me not in job.labels_at and not policy.derivatives:
         reasons.append("its policy takes no derivatives of others' losses, which would tell it their labels")
     return reasons
+
+
+def refused_code(policy: Policy, method: str) -> str:
+    """Why a method's code is not imported, if so. The owner must name it: "any" means the package's own methods."""
+    if not is_elsewhere(method) or method in policy.methods:
+        return ""
+    return f"'{method}' is no method of offbeat, and its policy does not name that code under methods"
 
 
 def told_labels(job: Job) -> tuple[str, ...]:

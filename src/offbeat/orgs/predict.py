@@ -1,9 +1,5 @@
 """Joint prediction: every party gives its share of the asked rows' scores, under the same secure sum as in training.
 
-    asker -> all    Wanted        tokens of the rows; nothing else names them
-    all -> asker    ShareGiven    a masked sum (party/masked_sum.py); or Declined, with the reason
-    asker -> all    Enough
-
 The sum has two words for each row. The first is 0 where a party has the row and a secret random word where it has not;
 the second is its part of the score, or another random word. So the asker learns whether all have a row, not who lacks
 it; and where somebody lacks it, the sum of the others' parts is hidden by random words. The masks belong to these
@@ -24,7 +20,8 @@ from offbeat.data.matrix import Floats
 from offbeat.errors import BadJob, OutOfRange, Refused, UnexpectedEvent
 from offbeat.orgs.tokens import TOKEN_BYTES
 from offbeat.party import contract, masked_sum
-from offbeat.party.masked_sum import PRODUCTS, KeyOffered, MaskedSum, ShareGiven, SumOptions
+from offbeat.party.masked_sum import PRODUCTS, KeyOffered, MaskedSum, PartialGiven, ShareGiven, SumOptions
+from offbeat.party.protocol import Line, messages_of
 from offbeat.party.roster import Roster
 from offbeat.privacy.masks import KeyStream
 
@@ -67,7 +64,16 @@ class Enough(contract.Message, frozen=True):
     """
 
 
-MESSAGES = (KeyOffered, ShareGiven, masked_sum.PartialGiven, Wanted, Declined, Without, Enough)
+PROTOCOL = (
+    Line(KeyOffered, "party", "party", "at the start, to all; not where sums go through trees"),
+    Line(Wanted, "asker", "party", "to all: tokens of the rows; nothing else names them"),
+    Line(ShareGiven, "party", "asker", "as the answer: its masked part of the rows' scores"),
+    Line(PartialGiven, "party", "party", "the same where sums go through trees: from child to parent"),
+    Line(Declined, "party", "asker", "instead, with the reason"),
+    Line(Without, "asker", "party", "when a party was lost, and every policy allows to go on without it"),
+    Line(Enough, "asker", "party", "when it has the scores, or the prediction has failed, to all"),
+)
+MESSAGES = messages_of(PROTOCOL)
 
 
 class Scorer(Protocol):

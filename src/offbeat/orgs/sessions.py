@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from offbeat.data.matrix import Floats
 from offbeat.data.table import Table
-from offbeat.errors import BadData
+from offbeat.errors import BadData, Refused
 from offbeat.jobs.organisations import Job
 from offbeat.orgs.align_psi import Aligner
 from offbeat.orgs.kept_alignments import tokens_in_order
 from offbeat.orgs.party_config import Home
+from offbeat.orgs.policy import refused_code
 from offbeat.orgs.predict import Predictor, Scorer
 from offbeat.orgs.rows import OwnRows, read_model
 from offbeat.orgs.scoring import GivenScores, part_scores
@@ -77,13 +78,14 @@ class OwnSessions:
         )
 
     def training(self, own: OwnRows, reserve: Reserve) -> OwnTraining:
-        cap = self.home.config.policy.row_cap
-        watched = WatchedRows(self.home.name, own.tokens_train, reserve=reserve, cap=cap)
+        policy = self.home.config.policy
+        watched = WatchedRows(self.home.name, own.tokens_train, reserve=reserve, cap=policy.row_cap)
         secret = self.secret("masks")
         if self.job.embeds:
             return OwnEmbedding(self.job, own, watched, secret=secret, shape=self.home.config.data.shape)
-        least = self.home.config.policy.parties_least
-        return OwnLinear(self.job, own, watched, run=self.run, secret=secret, parties_least=least)
+        if refused := refused_code(policy, self.job.method.algorithm):  # it may have changed since the proposal
+            raise Refused(f"'{self.home.name}' does not build its party of {self.run}: {refused}.")
+        return OwnLinear(self.job, own, watched, run=self.run, secret=secret, parties_least=policy.parties_least)
 
     def tester(self, own: OwnRows) -> Predictor:
         """The held-out rows are scored together; the first label holder alone learns the scores."""

@@ -20,11 +20,12 @@ from offbeat.jobs.organisations import Job
 from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, LinearEmbedding, Optimiser, Penalty, Sgd, Weights
 from offbeat.learning.layouts import LAYOUTS, fits
 from offbeat.orgs import embedding_guard
+from offbeat.orgs.combined_party import CombinedParty
 from offbeat.orgs.embedding_guard import GuardedEmbedding
-from offbeat.orgs.housemates import Housemates
 from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.orgs.rows import OwnModel, OwnRows
 from offbeat.orgs.watched_rows import WatchedRows
+from offbeat.party.contract import Message
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.randomness import stream
 
@@ -34,7 +35,7 @@ BATCH_LEAST = 64
 class OwnEmbedding:
     """VAFL. `secret` is this party's own, for this run: noise comes from it. `shape`: how its columns are laid out."""
 
-    messages = (*vafl.MESSAGES, *embedding_guard.MESSAGES)
+    messages: tuple[type[Message], ...] = (*vafl.MESSAGES, *embedding_guard.MESSAGES)
 
     def __init__(
         self, job: Job, rows: OwnRows, watched: WatchedRows, *, secret: bytes, shape: tuple[int, ...] = ()
@@ -55,7 +56,7 @@ class OwnEmbedding:
             KeyedNoise(secret, "gradient"),
         )
         self.server = _server(job, rows, options) if self.name == holder else None
-        inner = self.client if self.server is None else Housemates([self.server, self.client])
+        inner = self.client if self.server is None else CombinedParty([self.server, self.client])
         self.party = GuardedEmbedding(inner, watched)
 
     def counters(self) -> Counters:

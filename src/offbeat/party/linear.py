@@ -7,7 +7,7 @@ has heard of that roster.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from offbeat.party.lifecycle import LABELS_LOST_S, Lifecycle
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import CERTIFICATE, KINDS, POINTS, PROBES, PRODUCTS, SURVEY, MaskedSum, ShareAsked, Sum
 from offbeat.party.problem import Problem
+from offbeat.party.role import Role
 from offbeat.party.roster import Roster
 from offbeat.party.scalars import decode
 from offbeat.party.stepper import Stepper
@@ -53,37 +54,10 @@ from offbeat.party.works import Charged, Works
 MESSAGES = (*masked_sum.MESSAGES, *survey.MESSAGES, *lifecycle.MESSAGES)
 TELLING = (lifecycle.Begin, survey.Mark, survey.Leap, survey.GoOn, survey.Certified)
 """What moves blocks, or decides how, and goes to everybody alike (tables: see `tables.py`)."""
+Handler = Callable[[PartyName, Any], list[Effect]]
 HELD_MOST = 4096
 TIME_UP, LABELS_LOST = 1, 2
 """Tokens of the timers."""
-
-
-class Role(Protocol):
-    """What a method adds to a party."""
-
-    def begun(self) -> list[Effect]:
-        """Step size and batch are known; training may start."""
-
-    def product(self, done: Sum) -> list[Effect]:
-        """A sum at the current blocks is known."""
-
-    def asked(self, asker: PartyName, number: int) -> list[Effect]:
-        """A peer asks for this party's share of a block of rows."""
-
-    def worked(self, work: Any, event: Computed) -> list[Effect]:
-        """The time for this work of the role's has gone by."""
-
-    def resume(self) -> list[Effect]:
-        """A survey is over: go on, where it made a pause."""
-
-    def is_stepping(self) -> bool:
-        """Whether steps are under way or waiting."""
-
-    def rostered(self) -> list[Effect]:
-        """There is a new roster epoch; every open question is void."""
-
-    def passes(self) -> float:
-        """How many passes the run has made, as this party knows it."""
 
 
 class LinearParty:
@@ -126,7 +100,18 @@ class LinearParty:
         self.role: Role
         self.handle = self._handle_and_note if self.roster.holds_labels else self._handle
         self.telling: set[type] = set()  # the messages that digests are kept of
-        self.handlers: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
+        self.handlers = self._of_an_epoch()
+        self.without_epoch = self._of_any_epoch()
+        self.other_events: dict[type, Callable[[Any], list[Effect]]] = {
+            Started: self._on_started,
+            Computed: self._on_computed,
+            Woken: self._on_woken,
+            PeerLost: self._on_lost,
+            PeerBack: self._on_back,
+        }
+
+    def _of_an_epoch(self) -> dict[type, Handler]:
+        return {
             masked_sum.ShareAsked: self._on_asked,
             masked_sum.ShareGiven: self.on_given,
             masked_sum.PartialGiven: self._on_partial,
@@ -140,25 +125,20 @@ class LinearParty:
             survey.GoOn: self._on_go_on,
             survey.Certified: self._on_certified,
         }
-        self.without_epoch: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
+
+    def _of_any_epoch(self) -> dict[type, Handler]:
+        return {
             masked_sum.KeyOffered: self._on_key,
             lifecycle.Ready: self._on_ready,
             lifecycle.RosterNamed: self._on_roster,
             lifecycle.Alarm: self._on_alarm,
             lifecycle.Halt: self._on_halt,
         }
-        self.other_events: dict[type, Callable[[Any], list[Effect]]] = {
-            Started: self._on_started,
-            Computed: self._on_computed,
-            Woken: self._on_woken,
-            PeerLost: self._on_lost,
-            PeerBack: self._on_back,
-        }
 
     def attach(
         self,
         role: Role,
-        handlers: Mapping[type[Message], Callable[[PartyName, Any], list[Effect]]],
+        handlers: Mapping[type[Message], Handler],
         works: tuple[type, ...],
         tells: tuple[type[Message], ...] = (),
     ) -> None:

@@ -7,14 +7,13 @@ import numpy as np
 
 from offbeat.errors import BadJob, OutOfRange
 from offbeat.learning import metric as metrics
-from offbeat.learning.blocks import Block
+from offbeat.learning.blocks import DIRECTIONS, Block
 from offbeat.learning.losses import DEBIASED_LOGISTIC, SQUARED, Loss
 from offbeat.learning.sparse import SparseBlock
 from offbeat.learning.steps import BLOCKS_A_PASS, Constants, default_batch, default_step
 from offbeat.party.masked_sum import SumOptions
 from offbeat.party.problem import Problem
 
-METHODS = ("sgd", "svrg", "saga")
 FRACTION_BITS_LEAST = 16  # fewer would round products too coarsely to be worth advising
 FEW_STEPS, SGD_SURVEY_PASSES = 0.25, 3.0
 ROOM_FOR_LABELS = 16.0  # one party's part of a product may be larger than the product
@@ -44,8 +43,8 @@ class LinearOptions:
     constant_metric = 1.0
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise BadJob(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
+        if self.method not in DIRECTIONS:
+            raise BadJob(f"method must be one of {', '.join(DIRECTIONS)}; got {self.method!r}.")
         if not self.passes > 0:
             raise BadJob(f"passes must be above 0; got {self.passes}.")
         if self.survey_passes is not None and not self.survey_passes >= 0:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from offbeat.metrics.record import Delivery, RunRecord
+from offbeat.metrics.record import RunRecord, Transit
 from offbeat.report import numbers
 from offbeat.report.charts import Unit, axis_unit, clipped
 from offbeat.report.html import Markup, data_block, tag
@@ -30,7 +30,7 @@ class Timeline:
 
     parties: tuple[str, ...]
     kinds: tuple[str, ...]
-    messages: tuple[Delivery, ...]
+    messages: tuple[Transit, ...]
     recorded: int
 
     @property
@@ -157,7 +157,7 @@ def _status(timeline: Timeline) -> str:
     )
 
 
-def _overlaps(message: Delivery, start: float, end: float) -> bool:
+def _overlaps(message: Transit, start: float, end: float) -> bool:
     return message.sent_s <= end and (message.received_s is None or message.received_s >= start)
 
 
@@ -255,7 +255,7 @@ def _ticks(timeline: Timeline, view: Scale, unit: Unit) -> list[Markup]:
     return parts
 
 
-def _arrow(timeline: Timeline, message: Delivery, view: Scale) -> Markup:
+def _arrow(timeline: Timeline, message: Transit, view: Scale) -> Markup:
     tone = timeline.tone(message.kind)
     x1, y1, y2 = view.at(message.sent_s), timeline.lane(message.sender), timeline.lane(message.receiver)
     if message.received_s is None:

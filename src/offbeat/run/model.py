@@ -25,7 +25,6 @@ from offbeat.data.table import Table, read_table, table_from_arrays
 from offbeat.errors import BadData, BadInput
 from offbeat.families.contract import Part
 from offbeat.families.networks import networks_of, weights_from
-from offbeat.jobs.methods import family_named
 from offbeat.jobs.vertical import SERVER, Job
 from offbeat.learning.embeddings import Embedding, Head
 from offbeat.learning.scores import class_probabilities, log_link, probabilities
@@ -294,7 +293,7 @@ def load(run: str | Path) -> TrainedModel:
             f"{folder} is one organisation's side of a run, and each party has its own part of the model: ask them "
             "together, with `offbeat predict RUN --ids FILE`."
         )
-    if family_named(job.algorithm) == "horizontal" or not isinstance(job, Job):
+    if not isinstance(job, Job):
         raise BadInput(f"{folder} holds a horizontal model, which is one network; offbeat.load reads vertical ones.")
     names = [*record.data.columns, *([SERVER] if job.embeds else [])]
     return _model(job, record, read_parts(folder, names))

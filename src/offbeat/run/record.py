@@ -8,7 +8,7 @@ from typing import Any
 from offbeat.families.contract import Account, Counters
 from offbeat.metrics.lag import Lags
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
-from offbeat.metrics.record import Delivery, PartyRecord, Reveal, RunRecord
+from offbeat.metrics.record import PartyRecord, Reveal, RunRecord, Transit
 from offbeat.party.contract import Message
 from offbeat.runtime.contract import Outcome, Tally
 
@@ -54,7 +54,7 @@ def record_of(
         versions=library_versions(),
         machine=this_machine(),
         curve=tuple(account.curve),
-        timeline=tuple(Delivery(*row) for row in outcome.timeline),
+        timeline=tuple(Transit(*row) for row in outcome.timeline),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from offbeat.errors import BadInput, PeerFailed
 from offbeat.families.table import family_of
+from offbeat.jobs.elsewhere import is_elsewhere
 from offbeat.jobs.reading import AnyJob
 from offbeat.message.codec import Codec
 from offbeat.metrics.machine import computing_as_on
@@ -19,11 +20,12 @@ from offbeat.runtime.recovery import log_path, recover
 from offbeat.runtime.threads import digest_of
 
 
-def replay_run(folder: Path, *, verify: bool = False) -> dict[str, Any]:
+def replay_run(folder: Path, *, verify: bool = False, trusted: str = "") -> dict[str, Any]:
     """What was compared, and whether it is the same: for people (`sentence`) and for programs. `verify`: of a real run,
-    every log must also lead to its party's end."""
+    every log must also lead to its party's end. `trusted`: see `refuse_unknown_code`."""
     record, job = RunRecord.read(folder), without_optimum(job_of(folder))
     refuse_secret_noise(job, folder)
+    refuse_unknown_code(job, folder, trusted)
     with computing_as_on(record.machine):
         if job.runtime.kind == "simulator":
             return _from_seed(folder, record, job)
@@ -38,6 +40,15 @@ def refuse_secret_noise(job: AnyJob, folder: Path) -> None:
         raise BadInput(
             f"{folder} drew secret noise from the operating system, which nobody can draw again. {how} to have runs "
             "that can be done again."
+        )
+
+
+def refuse_unknown_code(job: AnyJob, folder: Path, trusted: str) -> None:
+    """A run folder may be somebody else's, and the method that it names with it."""
+    if is_elsewhere(job.algorithm) and job.algorithm != trusted:
+        raise BadInput(
+            f"{folder} is a run of {job.algorithm!r}, which is no part of offbeat. To do the run again, that code must "
+            f"be imported and run here. If you know it, say so: --method {job.algorithm}"
         )
 
 

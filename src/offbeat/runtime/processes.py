@@ -78,15 +78,15 @@ class Processes:
         names = tuple(party.name for party in parties)
         begin = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="offbeat-keys-") as keys, interruptions() as interrupted:
-            ends = _Family(self, names, Path(keys), interrupted).run()
-        bring_home(parties, ends, self.factory, self.spec, self.folder)
+            ends = _Children(self, names, Path(keys), interrupted).run()
+        restore_parties(parties, ends, self.factory, self.spec, self.folder)
         outcome = joined(ends, time.monotonic() - begin)
         if look is not None:
             look(outcome.time_s)
         return outcome
 
 
-def bring_home(
+def restore_parties(
     parties: Sequence[Party],
     ends: dict[PartyName, dict[str, Any]],
     factory: str,
@@ -97,12 +97,12 @@ def bring_home(
     for party in parties:
         if "killed" in ends[party.name]:
             _, messages = load_factory(factory)(spec, party.name)
-            ends[party.name] = left_by(party, Codec(messages), folder, ends[party.name])
+            ends[party.name] = from_log(party, Codec(messages), folder, ends[party.name])
         elif (state := read_checkpoint(folder / "final", party.name)) is not None:
             party.restore(state)
 
 
-def left_by(party: Party, codec: Codec, folder: Path, end: Mapping[str, Any]) -> dict[str, Any]:
+def from_log(party: Party, codec: Codec, folder: Path, end: Mapping[str, Any]) -> dict[str, Any]:
     """What a party whose process was killed had done until then, by its log; it is as it was at that moment."""
     drive = recover(party, codec, folder).drive
     done = {
@@ -139,7 +139,7 @@ def interruptions() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-class _Family:
+class _Children:
     """The processes of one run."""
 
     def __init__(
@@ -346,7 +346,7 @@ def load_factory(name: str) -> Factory:
     return factory
 
 
-class _Ear:
+class _ParentNews:
     """Hears the parent: who is lost, and that the run is to stop, which its own death means too."""
 
     def __init__(self) -> None:
@@ -398,7 +398,7 @@ class _Certified:
             log.warning("%s cannot be written to (%s): the run cannot be watched.", self.path, problem)
 
 
-def take_part(child: Mapping[str, Any], ear: _Ear) -> Outcome:
+def take_part(child: Mapping[str, Any], news: _ParentNews) -> Outcome:
     """Build the party of this process and take it through the run."""
     from offbeat.runtime.grpc.identity import load_identity, read_roster
     from offbeat.runtime.grpc.options import SessionOptions
@@ -423,7 +423,7 @@ def take_part(child: Mapping[str, Any], ear: _Ear) -> Outcome:
         folder=Path(child["folder"]),
         watch=_Certified(Path(child["folder"]) / OBSERVED / f"{name}.jsonl"),
     )
-    ear.attach(session)
+    news.attach(session)
     outcome = session.run()
     server.stop()
     write_checkpoint(Path(child["folder"]) / "final", name, party.snapshot())
@@ -447,12 +447,12 @@ def _report(outcome: Outcome, name: PartyName) -> dict[str, Any]:
 def main(path: str) -> int:
     child = json.loads(Path(path).read_text(encoding="utf-8"))
     sys.setswitchinterval(0.0005)  # the party's thread must not keep the streams' threads waiting for 5 ms
-    ear = _Ear()
+    news = _ParentNews()
     # Unbuffered: an interpreter that ends cannot take a buffer's lock from the thread that is reading.
     lines = FileIO(sys.stdin.fileno(), "rb", closefd=False)
-    threading.Thread(target=ear.listen, args=(lines,), name="parent", daemon=True).start()
+    threading.Thread(target=news.listen, args=(lines,), name="parent", daemon=True).start()
     try:
-        end, code = _report(take_part(child, ear), child["party"]), 0
+        end, code = _report(take_part(child, news), child["party"]), 0
     except OffbeatError as problem:
         end, code = {"error": str(problem)}, problem.exit_code
     ends = Path(child["folder"]) / "ends"

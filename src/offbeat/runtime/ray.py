@@ -29,7 +29,7 @@ from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Party, PartyName
 from offbeat.runtime.contract import Look, Outcome
 from offbeat.runtime.host import NO_DELAY
-from offbeat.runtime.processes import STOPPED, bring_home, interruptions, joined
+from offbeat.runtime.processes import STOPPED, interruptions, joined, restore_parties
 from offbeat.runtime.ray_actor import PartyActor
 from offbeat.runtime.simulator.costs import CostModel
 
@@ -130,17 +130,17 @@ class Ray:
         names = tuple(party.name for party in parties)
         # Ray prints what it hears of dead workers; standard output is for the run's own document.
         with redirect_stdout(sys.stderr), interruptions() as interrupted, cluster() as ray:
-            troupe = _Troupe(self, ray, names, interrupted)
-            ends = troupe.run()
-        bring_home(parties, ends, self.factory, self.spec, self.folder)
-        outcome = troupe.outcome(ends)
+            carried = _ActorRun(self, ray, names, interrupted)
+            ends = carried.run()
+        restore_parties(parties, ends, self.factory, self.spec, self.folder)
+        outcome = carried.outcome(ends)
         self.bytes_sent = sum(tally.bytes_sent for tally in outcome.tallies.values())
         if look is not None:
             look(outcome.time_s)
         return outcome
 
 
-class _Troupe:
+class _ActorRun:
     """The actors of one run."""
 
     def __init__(self, setting: Ray, ray: Any, names: tuple[PartyName, ...], interrupted: Any) -> None:

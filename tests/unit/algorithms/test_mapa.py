@@ -101,8 +101,8 @@ def test_every_message_says_what_it_reveals_and_travels():
 
 def test_parties_keep_the_contract_and_the_protocol_table_names_every_handler():
     assert isinstance(cloud(), Party) and isinstance(edge(), Party)
-    assert {kind for role, kind in PROTOCOL if role == "cloud"} == set(cloud()._handlers)
-    assert {kind for role, kind in PROTOCOL if role == "edge"} == set(edge()._handlers)
+    assert {line.body for line in PROTOCOL if line.to == "cloud"} == set(cloud()._handlers)
+    assert {line.body for line in PROTOCOL if line.to == "edge"} == set(edge()._handlers)
 
 
 def test_cloud_answers_hello_with_its_model():

@@ -5,8 +5,8 @@ import pytest
 
 from offbeat.algorithms.vafl.messages import Ask, Refresh, Upload
 from offbeat.message.codec import decode_state, encode_state
+from offbeat.orgs.combined_party import CombinedParty
 from offbeat.orgs.embedding_guard import BatchNamed, GuardedEmbedding
-from offbeat.orgs.housemates import Housemates
 from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import (
     Broadcast,
@@ -49,7 +49,7 @@ def house(**client):
         Computed=[Finish("passes", "made")],
     )
     own = Script("own", **{"Received": [Send("bank", Refresh(2, ROWS)), Wake(2.0, -1), Compute(5)], **client})
-    return Housemates([server, own]), server, own
+    return CombinedParty([server, own]), server, own
 
 
 def test_what_is_said_at_home_stays_at_home_and_the_rest_leaves():

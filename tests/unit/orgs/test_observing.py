@@ -8,14 +8,14 @@ import urllib.request
 import pytest
 
 from offbeat.errors import BadInput
-from offbeat.metrics.prometheus import Family, by, metrics_text, single
+from offbeat.metrics.prometheus import Metric, by, metrics_text, single
 from offbeat.orgs.daemon_log import FILES_KEPT, JsonLines, write_log_file
 from offbeat.orgs.health import Health
 
 
 def test_numbers_are_written_as_prometheus_reads_them():
     odd = by("peer", {'a"b\\c\n': 2.0, "bank": 1.5})
-    text = metrics_text([single("up", "gauge", "Whether\nit is.", 1), Family("calls_total", "counter", "Calls.", odd)])
+    text = metrics_text([single("up", "gauge", "Whether\nit is.", 1), Metric("calls_total", "counter", "Calls.", odd)])
     assert text == (
         "# HELP offbeat_up Whether\\nit is.\n# TYPE offbeat_up gauge\noffbeat_up 1\n"
         "# HELP offbeat_calls_total Calls.\n# TYPE offbeat_calls_total counter\n"

@@ -6,7 +6,7 @@ import numpy as np
 
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
-from offbeat.metrics.record import Certificate, DataRecord, Delivery, PartyRecord, Reveal, RunRecord
+from offbeat.metrics.record import Certificate, DataRecord, PartyRecord, Reveal, RunRecord, Transit
 from offbeat.randomness import stream
 
 PARTIES = ("bank", "shop", "telecom", "insurer")
@@ -118,7 +118,7 @@ def sample_timeline(messages=640, parties=PARTIES):
         kind = KINDS[int(rng.choice(4, p=(0.3, 0.64, 0.03, 0.03)))]
         delay_s = 0.002 + float(rng.exponential(0.001)) * (4 if parties[sender] == SLOW else 1)
         lost = number % 97 == 96
-        rows.append(Delivery(now, None if lost else now + delay_s, parties[sender], parties[receiver], kind))
+        rows.append(Transit(now, None if lost else now + delay_s, parties[sender], parties[receiver], kind))
     return tuple(rows)
 
 
@@ -153,5 +153,5 @@ def hostile_record():
         parties={evil: sample_party("bank"), '"><img src=x onerror=alert(1)>': sample_party("shop")},
         reveals=(Reveal(evil, 1, 1, evil),),
         options={evil: [evil, {"</script>": "<!--"}]},
-        timeline=(Delivery(0.0, 0.1, evil, '"><img src=x onerror=alert(1)>', evil),),
+        timeline=(Transit(0.0, 0.1, evil, '"><img src=x onerror=alert(1)>', evil),),
     )

@@ -10,7 +10,7 @@ import pytest
 from report_samples import PARTIES, hostile_record, sample_party, sample_record, sample_timeline
 
 from offbeat.metrics.curves import CurveRow
-from offbeat.metrics.record import Delivery
+from offbeat.metrics.record import Transit
 from offbeat.report.html import Markup, data_block, tag
 from offbeat.report.page import PARTIES_DRAWN, report_page, write_report
 from offbeat.report.timeline import LANES_SHOWN, MESSAGES_KEPT, timeline_of
@@ -181,7 +181,7 @@ def test_the_first_stretch_is_drawn_without_a_script(text):
 
 def test_a_ninth_kind_is_told_from_the_first():
     names = [f"Kind{number}" for number in range(9)]
-    messages = [Delivery(0.1 * place, 0.1 * place + 0.05, "bank", "shop", kind) for place, kind in enumerate(names)]
+    messages = [Transit(0.1 * place, 0.1 * place + 0.05, "bank", "shop", kind) for place, kind in enumerate(names)]
     timeline = timeline_of(sample_record(timeline=tuple(messages)))
     assert timeline.stroke("Kind0") == "arrow s0"
     assert timeline.stroke("Kind8") == "arrow s0 again"

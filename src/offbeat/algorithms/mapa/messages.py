@@ -4,8 +4,9 @@ import numpy as np
 
 from offbeat.party.contract import Message, PartyName
 from offbeat.party.expected import expect
+from offbeat.party.protocol import Line, messages_of
 
-CLOUD = "cloud"
+CLOUD, EDGE = "cloud", "edge"  # the roles; the cloud is called so too
 NUMBERS_END = 2**62  # numbers of uploads and versions are below: they and their successors fit the wire
 
 
@@ -75,15 +76,15 @@ class Goodbye(Message, frozen=True):
     """
 
 
-MESSAGES = (Hello, Model, Upload, Leaving, Halt, Goodbye)
-PROTOCOL = {  # (role, event) -> what may follow
-    ("cloud", Hello): (Model, Halt),
-    ("cloud", Upload): (Model, Halt),
-    ("cloud", Leaving): (Halt,),
-    ("cloud", Goodbye): (),
-    ("edge", Model): (Upload, Leaving),
-    ("edge", Halt): (Goodbye,),
-}
+PROTOCOL = (
+    Line(Hello, EDGE, CLOUD, "when it joins or is back, and again until it is answered"),
+    Line(Model, CLOUD, EDGE, "as the answer to Hello and to every Upload"),
+    Line(Upload, EDGE, CLOUD, "when it has worked on the model that came, and again until it is answered"),
+    Line(Leaving, EDGE, CLOUD, "when its budget is spent, or its owner stops it"),
+    Line(Halt, CLOUD, EDGE, "when the run is over; to an edge that leaves, at once"),
+    Line(Goodbye, EDGE, CLOUD, "when it has heard that"),
+)
+MESSAGES = messages_of(PROTOCOL)
 
 
 def expect_number(sender: PartyName, what: str, number: int) -> None:

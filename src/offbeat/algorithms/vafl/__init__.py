@@ -36,13 +36,14 @@ additive head every label (`what_clients_learn`).
 
 from offbeat.algorithms.vafl.client import Client
 from offbeat.algorithms.vafl.measures import joint_embeddings, joint_scores, objective, one_hot, score
-from offbeat.algorithms.vafl.messages import MESSAGES
+from offbeat.algorithms.vafl.messages import MESSAGES, PROTOCOL
 from offbeat.algorithms.vafl.options import VARIANTS, Vafl, noise_warning, privacy_label, what_clients_learn
 from offbeat.algorithms.vafl.parties import build
 from offbeat.algorithms.vafl.server import Server
 
 __all__ = [
     "MESSAGES",
+    "PROTOCOL",
     "VARIANTS",
     "Client",
     "Server",

@@ -3,6 +3,7 @@
 import numpy as np
 
 from offbeat.party.contract import Message
+from offbeat.party.protocol import Line, messages_of
 
 
 class Upload(Message, frozen=True, gc=False):
@@ -189,22 +190,25 @@ class Goodbye(Message, frozen=True, gc=False):
     """
 
 
-MESSAGES = (
-    Upload,
-    Gradient,
-    Noted,
-    AnswerWanted,
-    UnderWay,
-    ReleaseWanted,
-    Refresh,
-    Refreshed,
-    Ask,
-    Resting,
-    PredictAsked,
-    PredictGiven,
-    Resume,
-    Resumed,
-    StopWanted,
-    Halt,
-    Goodbye,
+SERVER, CLIENT = "server", "client"
+PROTOCOL = (
+    Line(Upload, CLIENT, SERVER, "when it has embedded rows: those of its next batch, or those asked for in rounds"),
+    Line(Noted, SERVER, CLIENT, "as the answer to what needs no derivative"),
+    Line(Ask, SERVER, CLIENT, "in rounds: when the next rows are due"),
+    Line(Refresh, SERVER, CLIENT, "when embeddings of another client's batch have grown too old"),
+    Line(Refreshed, CLIENT, SERVER, "as the answer"),
+    Line(Gradient, SERVER, CLIENT, "as the answer to an Upload"),
+    Line(PredictAsked, SERVER, CLIENT, "when rows are to be predicted"),
+    Line(PredictGiven, CLIENT, SERVER, "as the answer"),
+    Line(AnswerWanted, CLIENT, SERVER, "when a release was not answered in its time"),
+    Line(UnderWay, SERVER, CLIENT, "as the answer, where the derivative is being worked on"),
+    Line(ReleaseWanted, SERVER, CLIENT, "as the answer, where the release never came"),
+    Line(UnderWay, CLIENT, SERVER, "when a request comes again that is being worked on"),
+    Line(Resume, CLIENT, SERVER, "when it is back after a crash"),
+    Line(Resumed, SERVER, CLIENT, "as the answer"),
+    Line(Resting, CLIENT, SERVER, "when its records have left as often as they may"),
+    Line(StopWanted, CLIENT, SERVER, "when its owner stops it"),
+    Line(Halt, SERVER, CLIENT, "when the run is over"),
+    Line(Goodbye, CLIENT, SERVER, "when it has heard that"),
 )
+MESSAGES = messages_of(PROTOCOL)

@@ -17,6 +17,7 @@ from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce.measure import Course, Kept, automatic_step, base_job
 from offbeat.lab.reproduce.vfb2_sets import LABELLED, SETS, STRENGTH, PrintedSet, load
 from offbeat.learning import central
+from offbeat.learning.blocks import DIRECTIONS
 from offbeat.learning.losses import LOGISTIC
 from offbeat.metrics.curves import LOOKS_TOGETHER, Axis, CurveRow, points, to_target
 
@@ -101,7 +102,6 @@ def figure4(options: LabOptions) -> LabResult:
     return _curves(options, "vfb2-fig4", 14)
 
 
-METHODS = ("sgd", "svrg", "saga")
 Curves = Mapping[str, Sequence[CurveRow]]
 
 
@@ -114,12 +114,12 @@ def _curves(options: LabOptions, name: str, problem: int) -> LabResult:
     for printed in SETS[:2] if options.quick else SETS:
         course = cache(partial(_course, printed, problem, options))
         curves: dict[str, list[CurveRow]] = {}
-        for algorithm in (f"{family}-{method}" for method in METHODS for family in ("vfb2", "vfb")):
+        for algorithm in (f"{family}-{method}" for method in DIRECTIONS for family in ("vfb2", "vfb")):
             looks = kept.get(f"{printed.printed} {algorithm}", partial(_watched, course, algorithm, options))
             curves[algorithm] = [CurveRow(*look) for look in looks]
         panels += _panels(printed.printed, curves)
         rows += _curve_rows(printed, problem, curves)
-    figures = draw_panels(panels, options.out / name, columns=1 + len(METHODS), title=f"Problem {problem}")
+    figures = draw_panels(panels, options.out / name, columns=1 + len(DIRECTIONS), title=f"Problem {problem}")
     notes = (
         "The slow party is passive, its updating 40 % slower; three label holders. Part of the gain is not straggler "
         "tolerance: three dominators work at once, and products overlap steps, even when nobody is slow.",
@@ -133,12 +133,12 @@ def _panels(printed: str, curves: Curves) -> list[Any]:
     from offbeat.report.figures import Curve, Panel
 
     panels = []
-    for method in METHODS:
+    for method in DIRECTIONS:
         pair = (("VFB2", curves[f"vfb2-{method}"]), ("VFB", curves[f"vfb-{method}"]))
         lines = [Curve(family, _smoothed(curve, "time_s"), tone) for tone, (family, curve) in enumerate(pair)]
         title = f"{printed}, {method.upper()}"
         panels.append(Panel(title, "virtual seconds", "sub-optimality", lines, log_y=True))
-    lines = [Curve(m.upper(), _smoothed(curves[f"vfb2-{m}"], "passes"), 2 + at) for at, m in enumerate(METHODS)]
+    lines = [Curve(m.upper(), _smoothed(curves[f"vfb2-{m}"], "passes"), 2 + at) for at, m in enumerate(DIRECTIONS)]
     return [*panels, Panel(f"{printed}, VFB2", "passes", "sub-optimality", lines, log_y=True)]
 
 
@@ -179,7 +179,7 @@ def _settled(curve: Sequence[CurveRow]) -> float:
 def _curve_rows(printed: PrintedSet, problem: int, curves: Mapping[str, Sequence[CurveRow]]) -> list[dict[str, Any]]:
     """How much sooner the asynchronous run is where its synchronous twin ended."""
     rows = []
-    for method in METHODS:
+    for method in DIRECTIONS:
         ours, twin = curves[f"vfb2-{method}"], curves[f"vfb-{method}"]
         level = 1.2 * max(_settled(ours), _settled(twin))
         reached = to_target(ours, level), to_target(twin, level)

@@ -33,55 +33,63 @@ IDS_MOST = 1000
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-def console_app(home: Home, token: str) -> Starlette:
-    watching = Watching(home)
+class Pages:
+    """What the routes answer."""
 
-    async def enter(request: Request) -> Response:
-        if not hmac.compare_digest(request.query_params.get("token", "").encode(), token.encode()):
+    def __init__(self, watching: Watching, token: str) -> None:
+        self.watching, self.token = watching, token
+
+    async def enter(self, request: Request) -> Response:
+        if not hmac.compare_digest(request.query_params.get("token", "").encode(), self.token.encode()):
             return PlainTextResponse("The address that `offbeat party console` printed has the right token.", 403)
         answer = RedirectResponse("/", 303)
-        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
         return answer
 
-    async def page(_: Request) -> Response:
-        seen = await asyncio.to_thread(watching.look)
+    async def page(self, _: Request) -> Response:
+        seen = await asyncio.to_thread(self.watching.look)
         headers = {
             "content-security-policy": f"{policy()}; frame-ancestors 'none'",
             "referrer-policy": "same-origin",  # with "no-referrer" the browser would hide where a form comes from
         }
         return Response(console_page(seen), media_type="text/html", headers=headers)
 
-    async def state(_: Request) -> Response:
-        seen = await asyncio.to_thread(watching.look)
+    async def state(self, _: Request) -> Response:
+        seen = await asyncio.to_thread(self.watching.look)
         parts = {name: str(body) for name, body in parts_of(seen).items()}
         told = {"parts": parts, "waiting": len(seen.proposals)}
         return Response(msgspec.json.encode(told), media_type="application/json")
 
-    async def report(request: Request) -> Response:
-        content = await asyncio.to_thread(watching.report, request.path_params["run"])
+    async def report(self, request: Request) -> Response:
+        content = await asyncio.to_thread(self.watching.report, request.path_params["run"])
         if content is None:
             return PlainTextResponse("There is no report of such a run.", 404)
         return Response(content, media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
 
-    async def decide(request: Request) -> Response:
+    async def decide(self, request: Request) -> Response:
         form = await _form(request)
         if form.get("decision") not in ("accept", "refuse"):
             raise BadInput("expected a decision: accept or refuse.")
         wanted = Decide(form["run"], form["decision"] == "accept", form.get("by", ""), form.get("reason", ""))
-        await asyncio.to_thread(watching.daemon.ask, wanted)
+        await asyncio.to_thread(self.watching.daemon.ask, wanted)
         return RedirectResponse("/#proposals-section", 303)
 
-    async def stop(request: Request) -> Response:
-        await asyncio.to_thread(watching.daemon.ask, Stop((await _form(request))["run"]))
+    async def stop(self, request: Request) -> Response:
+        await asyncio.to_thread(self.watching.daemon.ask, Stop((await _form(request))["run"]))
         return RedirectResponse("/#running-section", 303)
 
-    async def score(request: Request) -> Response:
+    async def score(self, request: Request) -> Response:
         form = await _form(request)
         ids = [one for line in form.get("ids", "").splitlines() for part in line.split(",") if (one := part.strip())]
         if not 0 < len(ids) <= IDS_MOST:
             raise BadInput(f"expected 1 to {IDS_MOST} ids; `offbeat predict` takes more.")
-        await asyncio.to_thread(watching.predict, form["run"], ids)
+        await asyncio.to_thread(self.watching.predict, form["run"], ids)
         return RedirectResponse("/#scores-section", 303)
+
+
+def console_app(home: Home, token: str) -> Starlette:
+    watching = Watching(home)
+    pages = Pages(watching, token)
 
     @asynccontextmanager
     async def running(_: Starlette) -> AsyncIterator[None]:
@@ -93,13 +101,13 @@ def console_app(home: Home, token: str) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/enter", enter),
-            Route("/", known(page)),
-            Route("/state", known(state)),
-            Route("/runs/{run}/report", known(report)),
-            Route("/decide", known(decide), methods=["POST"]),
-            Route("/stop", known(stop), methods=["POST"]),
-            Route("/score", known(score), methods=["POST"]),
+            Route("/enter", pages.enter),
+            Route("/", known(pages.page)),
+            Route("/state", known(pages.state)),
+            Route("/runs/{run}/report", known(pages.report)),
+            Route("/decide", known(pages.decide), methods=["POST"]),
+            Route("/stop", known(pages.stop), methods=["POST"]),
+            Route("/score", known(pages.score), methods=["POST"]),
         ],
         middleware=[Middleware(Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)],
         lifespan=running,

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from offbeat.errors import BadInput, OffbeatError, Refused
-from offbeat.metrics.prometheus import CONTENT_TYPE, Family, by, metrics_text, single
+from offbeat.metrics.prometheus import CONTENT_TYPE, Metric, by, metrics_text, single
 from offbeat.orgs.control import Predicted, ScoreRows, Status
 from offbeat.orgs.own_daemon import OwnDaemon
 from offbeat.orgs.party_config import Home
@@ -161,20 +161,20 @@ class Service:
             return PlainTextResponse("Not Found", 404)
         return Response(metrics_text(self.families()), media_type=CONTENT_TYPE)
 
-    def families(self) -> list[Family]:
+    def families(self) -> list[Metric]:
         left = {caller.name: float(self.quotas.left(caller)) for caller in self.callers.all()}
         standing = Counter(state.standing for state in self.batches.all())
         times = sorted(self.seconds) or [0.0]
         parts = {f"{part:g}": times[min(len(times) - 1, int(part * len(times)))] for part in (0.5, 0.99)}
         return [
-            Family("service_answers_total", "counter", "Answers by status code.", by("code", _floats(self.answers))),
-            Family("service_rows_today", "gauge", "Rows asked for today.", by("caller", _floats(self.quotas.taken()))),
-            Family("service_rows_left_today", "gauge", "Rows left of the day's quota.", by("caller", left)),
+            Metric("service_answers_total", "counter", "Answers by status code.", by("code", _floats(self.answers))),
+            Metric("service_rows_today", "gauge", "Rows asked for today.", by("caller", _floats(self.quotas.taken()))),
+            Metric("service_rows_left_today", "gauge", "Rows left of the day's quota.", by("caller", left)),
             single("service_questions_total", "counter", "Questions sent to the daemon for single calls.",
                    self.gathering.questions),
             single("service_rows_waiting", "gauge", "Rows that wait for a free place.", self.gathering.rows_waiting),
-            Family("service_batches", "gauge", "Batches that are kept.", by("standing", _floats(standing))),
-            Family("service_seconds", "gauge", "Time of the last calls, by quantile.", by("quantile", parts)),
+            Metric("service_batches", "gauge", "Batches that are kept.", by("standing", _floats(standing))),
+            Metric("service_seconds", "gauge", "Time of the last calls, by quantile.", by("quantile", parts)),
         ]  # fmt: skip
 
     # -- the application ------------------------------------------------------------------------------------------

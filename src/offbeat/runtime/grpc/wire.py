@@ -26,11 +26,11 @@ Frames = Annotated[list[bytes], msgspec.Meta(min_length=1, max_length=_FRAMES_MA
 Reason = Annotated[str, msgspec.Meta(max_length=2000)]
 
 
-class Packet(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True, forbid_unknown_fields=True):
+class StreamPart(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True, forbid_unknown_fields=True):
     """Base of what travels."""
 
 
-class Hello(Packet, frozen=True, gc=False):
+class Hello(StreamPart, frozen=True, gc=False):
     """The caller presents itself. `accepted` is the last of our messages it holds; the answer starts after it."""
 
     protocol: Number
@@ -43,14 +43,14 @@ class Hello(Packet, frozen=True, gc=False):
     nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
 
 
-class Welcome(Packet, frozen=True, gc=False):
+class Welcome(StreamPart, frozen=True, gc=False):
     """The listener agrees, and proves by a signature over the nonce that it holds the pinned certificate's key."""
 
     accepted: Number
     signature: Annotated[bytes, msgspec.Meta(max_length=256)]
 
 
-class Refusal(Packet, frozen=True, gc=False):
+class Refusal(StreamPart, frozen=True, gc=False):
     """The listener does not agree. `final`: calling again without a change by a person cannot help.
     `ended`: the verdict with which the run ended at the listener, if that is the reason."""
 
@@ -59,7 +59,7 @@ class Refusal(Packet, frozen=True, gc=False):
     ended: Text = ""
 
 
-class Data(Packet, frozen=True, gc=False):
+class Data(StreamPart, frozen=True, gc=False):
     """Messages `first`, `first + 1`, ...; the last of the receiver's messages that are safely in our log; and the
     number before which nothing will come any more (a peer that was lost may have missed messages)."""
 
@@ -69,14 +69,14 @@ class Data(Packet, frozen=True, gc=False):
     oldest: Number = 0
 
 
-class Beat(Packet, frozen=True, gc=False):
+class Beat(StreamPart, frozen=True, gc=False):
     """A sign of life with an acknowledgement. `round_trip_s`: how long the greeting took, from the side that knows."""
 
     durable: Number
     round_trip_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
 
 
-class Bye(Packet, frozen=True, gc=False):
+class Bye(StreamPart, frozen=True, gc=False):
     """This party is done and will send nothing more in this run."""
 
     durable: Number

@@ -11,6 +11,7 @@ from offbeat.lab.catalogue import LabOptions, catalogue
 from offbeat.lab.reproduce import afsgd, vfb2
 from offbeat.lab.reproduce.measure import Course, Crossing, Kept, Pair, base_job, compare_pair
 from offbeat.lab.reproduce.vfb2_sets import SETS
+from offbeat.learning.blocks import DIRECTIONS
 from offbeat.metrics.curves import CurveRow
 from offbeat.run.observer import Progress
 
@@ -94,7 +95,7 @@ def test_curves_are_drawn_by_the_rule_that_judges_them():
 
 
 def test_one_panel_for_each_pair_and_one_for_the_passes():
-    curves = {f"{family}-{method}": looks(1.0, 0.1) for family in ("vfb2", "vfb") for method in vfb2.METHODS}
+    curves = {f"{family}-{method}": looks(1.0, 0.1) for family in ("vfb2", "vfb") for method in DIRECTIONS}
     panels = vfb2._panels("D1", curves)
     assert [len(panel.curves) for panel in panels] == [2, 2, 2, 3]
     rows = vfb2._curve_rows(SETS[0], 13, curves | {"vfb2-sgd": looks(*[1.0] * 4, *[0.1] * 9)})

@@ -12,7 +12,7 @@ import msgspec
 from offbeat.party import contract
 
 
-class Housemates:
+class CombinedParty:
     """The first of `members` has the house's name: it hears what comes from outside, and its end is the house's."""
 
     def __init__(self, members: Sequence[contract.Party]) -> None:
