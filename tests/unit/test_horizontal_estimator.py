@@ -147,7 +147,7 @@ def test_columns_are_found_by_name_and_raw_scales_are_warned_of():
         ({"slow": {"east": 2.0}}, {}, "runtime.slow names 'east'"),
         ({"runtime": "processes"}, {}, "runtime.kind must be one of"),
     ],
-    ids=lambda value: str(value)[:40],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_does_not_fit_is_said(options, change, said):
     frame, y = table(90)
