@@ -4,9 +4,11 @@ import contextlib
 import json
 import math
 import random
+import re
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,28 @@ def test_a_job_outside_a_policy_is_refused_before_any_data_is_touched(town: Town
     assert isinstance(runs, control.Runs)
     assert [(status.phase, status.verdict) for status in runs.runs] == [("failed", "refused")]
     assert "'telecom' refuses" in runs.runs[0].reason
+
+
+def test_a_method_of_the_owners_own_trains_where_every_policy_names_it(town: Town, monkeypatch: Any) -> None:
+    """The linear method of docs/how-to/add-an-algorithm.md. The policy is asked again when the party is built."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "add-an-algorithm.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"to `telling\.py`:\n\n```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (town.folder / "telling.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir(town.folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in NAMES:
+        town.settings(name, methods='["telling:METHOD"]')
+    town.open()
+    try:
+        run = town.submit(job(algorithm="telling:METHOD", target=1e-6))
+        assert {town.ended(name, run).verdict for name in NAMES} == {"target"}
+        assert replayed(read_home(town.folder / "shop"), run) == "target"
+    finally:
+        sys.modules.pop("telling", None)
+    town.settings("shop", methods='["any"]')
+    with pytest.raises(Refused, match=r"'shop' does not build its party of .*its policy does not name that code"):
+        replayed(read_home(town.folder / "shop"), run)
+    assert "telling" not in sys.modules
 
 
 def test_a_tiny_intersection_is_refused_everywhere_with_the_reason(town: Town) -> None:

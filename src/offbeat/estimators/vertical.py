@@ -104,31 +104,20 @@ class _Vertical(ByParty, Readable):
         self.algorithm = algorithm
         self.parties = parties
         self.prepare = prepare
-        self.penalty = penalty
-        self.penalty_folds = penalty_folds
-        self.penalty_kind = penalty_kind
-        self.l1_ratio = l1_ratio
+        self.penalty, self.penalty_folds = penalty, penalty_folds
+        self.penalty_kind, self.l1_ratio = penalty_kind, l1_ratio
         self.loss = loss
         self.class_weight = class_weight
         self.intercept = intercept
-        self.passes = passes
-        self.target = target
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
+        self.passes, self.target = passes, target
+        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
         self.warm_start = warm_start
-        self.step = step
-        self.batch = batch
-        self.in_flight = in_flight
-        self.by_curvature = by_curvature
-        self.secure_sum = secure_sum
-        self.two_party_insecure = two_party_insecure
-        self.fraction_bits = fraction_bits
-        self.labels_at = labels_at
-        self.label_dp_epsilon = label_dp_epsilon
-        self.runtime = runtime
-        self.slow = slow
-        self.seed = seed
-        self.verbose = verbose
+        self.step, self.batch = step, batch
+        self.in_flight, self.by_curvature = in_flight, by_curvature
+        self.secure_sum, self.two_party_insecure, self.fraction_bits = secure_sum, two_party_insecure, fraction_bits
+        self.labels_at, self.label_dp_epsilon = labels_at, label_dp_epsilon
+        self.runtime, self.slow = runtime, slow
+        self.seed, self.verbose = seed, verbose
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
