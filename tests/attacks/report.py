@@ -202,6 +202,8 @@ OWN = (
     Attack("an honest label holder as a tool", "not tried", "its sums are noise too", ("test_an_honest_label",)),
     Attack("a party that has not moved yet", "the other's share, in honest runs too", "it answers after its step",
            ("test_whoever_has_not_moved",)),
+    Attack("a proposal that names code", "not tried", "a refusal before anything is imported",
+           ("test_a_proposal_never_has_code",)),
     Attack("one party told the same in a burst", "not tried", "the other's share: see the threat model",
            ("test_a_party_that_is_hurried",), open=True),
     Attack("wrong shares to one worker (AFSGD-VP)", "not tried", "its block stays: see the threat model",
