@@ -175,7 +175,8 @@ class NetMask:
         end = self._base + self._buffer.shape[1]
         kept = self._buffer[:, first - self._base :] if first < end else self._buffer[:, :0]
         start = first + kept.shape[1]
-        self._buffer = np.hstack((kept, self._read(start, max(self._chunk, first + count - start))))
+        fresh = self._read(start, max(self._chunk, first + count - start))
+        self._buffer = np.hstack((kept, fresh)) if kept.shape[1] else fresh
         self._base = first
 
     def _read(self, first: int, count: int) -> np.ndarray:
