@@ -12,6 +12,7 @@ TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 NAMELESS = {"utils", "util", "common", "helpers", "helper", "misc", "tools", "stuff"}
 PICKLING = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 FUNCTION_LINES_MOST = 50
+FILE_LINES_MOST = 600
 
 
 def shown(path, node=None):
@@ -20,6 +21,11 @@ def shown(path, node=None):
 
 def test_every_module_has_a_name_that_says_something():
     assert [shown(path) for path in FILES if {path.stem, path.parent.name} & NAMELESS] == []
+
+
+def test_no_file_is_too_long_to_read():
+    lengths = {shown(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert {path: lines for path, lines in lengths.items() if lines > FILE_LINES_MOST} == {}
 
 
 def test_every_module_but_an_empty_one_says_what_it_is_for():

@@ -153,23 +153,18 @@ class Vfb2Party:
     def __init__(self, party: LinearParty, lanes: int = 1) -> None:
         self.name, self.party, self.lanes = party.name, party, lanes
         self.handle = party.handle
-        self.block, self.works = party.block, party.works
-        self.stepper = party.stepper
-        self.dominates = party.roster.holds_labels
-        self.started = False
+        self.block, self.works, self.stepper = party.block, party.works, party.stepper
+        self.dominates, self.started = party.roster.holds_labels, False
         self.number = 0  # of the next question
         self.under_way = 0  # own questions whose derivatives have not been sent
         self.numbers: dict[PartyName, int] = {}  # the newest derivatives of every other dominator, plus one
         self.applied = 0  # own derivatives that were sent, in this epoch
         self.passes_before = 0.0  # in earlier epochs
-        self.answered: dict[
-            PartyName, dict[int, tuple[int, int, int]]
-        ] = {}  # by asker and number: (start, stop, version)
+        self.answered: dict[PartyName, dict[int, tuple[int, int, int]]] = {}  # by number: (start, stop, version)
         self.queue: deque[Batch] = deque()
-        self.at_once = 0
+        self.at_once = self.dropped = self.late = 0
         self.stepped = False  # whether the block has moved since the run began
         self.early: list[tuple[PartyName, int]] = []  # questions that wait for the first step
-        self.dropped = self.late = 0
         self.peer_steps: dict[PartyName, tuple[int, int]] = {}  # peer -> (its version, our number when it changed)
         self.starved: set[PartyName] = set()
         party.attach(self, {Backward: self._on_backward}, WORKS, (Backward,))
@@ -462,8 +457,7 @@ class VfbParty:
     def __init__(self, party: LinearParty, lanes: int = 1) -> None:
         self.name, self.party = party.name, party
         self.handle = party.handle
-        self.block, self.works = party.block, party.works
-        self.stepper = party.stepper
+        self.block, self.works, self.stepper = party.block, party.works, party.stepper
         self.round = 0  # the round to be taken next
         self.unstepped: set[PartyName] = set()  # whose step of the round before is still awaited
         self.early: set[PartyName] = set()  # who has stepped this round before this party did

@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from offbeat.algorithms.mapa import CLOUD
 from offbeat.data.columns import NumberedColumns
 from offbeat.data.horizontal import HorizontalData
+from offbeat.data.matrix import is_sparse
 from offbeat.data.split import split_rows
 from offbeat.data.table import Table, table_from_arrays
 from offbeat.errors import BadData, BadJob
@@ -163,7 +164,8 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if not isinstance(self.sites, str):
             count = plain(self.sites)
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise BadJob(f"sites must be a number of sites, 1 or more, or the name of a column; got {count!r}.")
+                got = repr(count) if isinstance(count, int | float) else f"a {type(count).__name__}"
+                raise BadJob(f"sites must be a number of sites, 1 or more, or the name of a column; got {got}.")
             return split_rows(labels, count, np.random.default_rng(self.seed))
         names = [str(name) for name in getattr(rows, "columns", ())]
         if self.sites not in names:
@@ -262,6 +264,8 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def decision_function(self, X: Any) -> Floats:
         """One score for each row of `X` under the logistic model, above 0 for the second class; else one a class."""
         check_is_fitted(self, "coef_")
+        if isinstance(X, Mapping) and not is_sparse(X):
+            raise BadData("Rows are scored one matrix or frame at a time, not by site: bring the rows of one site.")
         values = self._numbers("X", self._without_site(one_matrix(X)))
         rows = rows_for(self.job_, values, np.zeros(len(values)))
         model = model_of(self.job_)
