@@ -164,7 +164,7 @@ def linear_options(job: Job) -> LinearOptions:
         step=None if isinstance(job.step, str) else job.step,
         batch=None if isinstance(job.batch, str) else job.batch,
         in_flight=job.in_flight,
-        seconds=job.seconds,
+        seconds=job.seconds_least,
         survey_passes=None if isinstance(job.survey_passes, str) else job.survey_passes,
         leap=job.leap,
         by_curvature=None if isinstance(job.by_curvature, str) else job.by_curvature,
