@@ -7,9 +7,9 @@ from typing import Any
 from offbeat.errors import OffbeatError
 from offbeat.party.contract import Message, Party
 from offbeat.runtime.contract import Look, Outcome
-from offbeat.runtime.grpc.identity import Identity, Member, Roster, new_identity
+from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster, new_identity
 from offbeat.runtime.grpc.options import SessionOptions
-from offbeat.runtime.grpc.server import Server
+from offbeat.runtime.grpc.server import StreamServer
 from offbeat.runtime.grpc.session import Session, own_thread
 from offbeat.runtime.processes import free_ports
 
@@ -23,16 +23,16 @@ class Loopback:
         self.identities: dict[str, Identity] = {name: new_identity(name) for name in names}
         ports = free_ports(len(names))
         self.listen = {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
-        self.roster = Roster(
+        self.roster = PinnedRoster(
             tuple(
                 Member(name, self.identities[name].certificate_pem, "" if name in silent else self.listen[name])
                 for name in names
             )
         )
-        self.servers: dict[str, Server] = {}
+        self.servers: dict[str, StreamServer] = {}
 
-    def server(self, name: str, **options: Any) -> Server:
-        server = Server(self.identities[name], self.roster, self.listen[name], **options)
+    def server(self, name: str, **options: Any) -> StreamServer:
+        server = StreamServer(self.identities[name], self.roster, self.listen[name], **options)
         server.start()
         self.servers[name] = server
         return server
@@ -42,7 +42,7 @@ class Loopback:
         party: Party,
         messages: Sequence[type[Message]],
         *,
-        roster: Roster | None = None,
+        roster: PinnedRoster | None = None,
         options: SessionOptions = QUICK,
         folder: Path | None = None,
         **more: Any,

@@ -91,7 +91,7 @@ def keys_trust(
 ) -> None:
     """Pin a party's certificate in the roster, or replace it there."""
     from offbeat.orgs.party_config import check_address, check_members, is_authority
-    from offbeat.runtime.grpc.identity import Member, Roster, common_name, read_roster, short, write_roster
+    from offbeat.runtime.grpc.identity import Member, PinnedRoster, common_name, read_roster, short, write_roster
 
     if not certificate.is_file():
         raise BadInput(f"expected a certificate at {certificate}, found nothing.")
@@ -104,9 +104,9 @@ def keys_trust(
             if not authority
             else f"{certificate} is not an authority's certificate; leave --authority out."
         )
-    roster = read_roster(roster_file) if roster_file.is_file() else Roster(())
+    roster = read_roster(roster_file) if roster_file.is_file() else PinnedRoster(())
     if authority:
-        roster = Roster(roster.members, (*roster.authorities_pem, pem))
+        roster = PinnedRoster(roster.members, (*roster.authorities_pem, pem))
     else:
         who = name or common_name(pem, certificate)
         known = {member.name: member.address for member in roster.members}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from offbeat.data.holdout import id_text
 from offbeat.errors import BadData, BadInput, BadJob, PeerFailed
-from offbeat.orgs.control import Caller, Predict, Predicted, Request
+from offbeat.orgs.control import PeerCalls, Predict, Predicted, Request
 from offbeat.orgs.party_config import CONTROL_FILE, read_home
 
 PREDICT_WITHIN_S = 120.0
@@ -112,7 +112,7 @@ def ask(home_path: Path, request: Request, address: str = "", timeout_s: float =
         raise PeerFailed(
             f"the daemon of '{home.name}' has not been started; run `offbeat party serve --home {home_path}`."
         )
-    return Caller(home.identity(), home.roster(), {home.name: address}).call(home.name, request, timeout_s)
+    return PeerCalls(home.identity(), home.roster(), {home.name: address}).call(home.name, request, timeout_s)
 
 
 def _of(answer: Predicted) -> tuple[list[float], list[bool]]:

@@ -13,7 +13,7 @@ import msgspec
 from offbeat import errors
 from offbeat.errors import OffbeatError, PeerFailed
 from offbeat.runtime.delivery import Bounds
-from offbeat.runtime.grpc.identity import Identity, Member, Roster
+from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster
 from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, SERVICE, offbeat_version
 
 METHOD = "Control"
@@ -53,7 +53,7 @@ class Count(CallBody, frozen=True):
     run: RunName
 
 
-class Begin(CallBody, frozen=True):
+class BeginRun(CallBody, frozen=True, tag="Begin"):
     """Begin; `ids` is what every party said it brings. Nobody may bring more. `aligned`: the run whose alignment all
     parties have kept, if there is one."""
 
@@ -62,7 +62,7 @@ class Begin(CallBody, frozen=True):
     aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
-class UnderWay(CallBody, frozen=True):
+class HasBegun(CallBody, frozen=True, tag="UnderWay"):
     """Has this run begun? Asked of the initiator by a party that was restarted before it heard."""
 
     run: RunName
@@ -90,7 +90,7 @@ class Report(CallBody, frozen=True):
     facts: Facts = Facts()
 
 
-class Halt(CallBody, frozen=True):
+class HaltRun(CallBody, frozen=True, tag="Halt"):
     run: RunName
     verdict: Word
     reason: Sentence
@@ -283,10 +283,10 @@ Request = (
     Ping
     | Propose
     | Count
-    | Begin
-    | UnderWay
+    | BeginRun
+    | HasBegun
     | Report
-    | Halt
+    | HaltRun
     | OpenPrediction
     | OpenScoring
     | ScoringKeys
@@ -353,10 +353,10 @@ def error_named(kind: str, message: str) -> OffbeatError:
     return error
 
 
-class Caller:
+class PeerCalls:
     """Makes control calls in this party's name."""
 
-    def __init__(self, identity: Identity, roster: Roster, addresses: Mapping[str, str] | None = None) -> None:
+    def __init__(self, identity: Identity, roster: PinnedRoster, addresses: Mapping[str, str] | None = None) -> None:
         self.identity = identity
         self.roster = roster
         self.addresses = addresses or {}
@@ -370,7 +370,7 @@ class Caller:
         member = self._member(peer)
         # The pinned certificate is the only anchor: whoever else an authority has signed, or a member could sign, is
         # not this member.
-        pinned = Roster((), (member.certificate_pem,))
+        pinned = PinnedRoster((), (member.certificate_pem,))
         wire = open_channel(self.identity, pinned, member, Bounds())
         try:
             raw = wire.unary_unary(f"/{SERVICE}/{METHOD}")(encode(request), timeout=timeout_s)
@@ -420,5 +420,5 @@ _SIGNS = {
 """What gRPC says, and what it means for the people at both ends."""
 
 
-def pong(name: str, roster: Roster) -> Pong:
+def pong(name: str, roster: PinnedRoster) -> Pong:
     return Pong(name, offbeat_version(), PROTOCOL_VERSION, roster.hash, time.time())

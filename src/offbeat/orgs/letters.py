@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from offbeat.errors import OffbeatError
 from offbeat.orgs import control
-from offbeat.orgs.control import Caller
+from offbeat.orgs.control import PeerCalls
 from offbeat.runtime.grpc.identity import Member
 
 log = logging.getLogger("offbeat.party")
@@ -18,7 +18,7 @@ POLL_PAUSE_S = 1.0
 class LetterFetching:
     """`answer` is what the daemon says to a member's request; `ended` ends all threads."""
 
-    def __init__(self, caller: Caller, answer: Callable[[Member, bytes], bytes], ended: threading.Event) -> None:
+    def __init__(self, caller: PeerCalls, answer: Callable[[Member, bytes], bytes], ended: threading.Event) -> None:
         self._caller, self._answer, self._ended = caller, answer, ended
 
     def start(self) -> None:

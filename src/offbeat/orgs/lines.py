@@ -8,7 +8,7 @@ from typing import Any
 from offbeat.errors import PeerFailed
 from offbeat.orgs.control import CALL_WITHIN_S, METHOD, Answer, Request, decode_answer, encode, unreachable
 from offbeat.runtime.delivery import Bounds
-from offbeat.runtime.grpc.identity import Identity, Member, Roster
+from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster
 from offbeat.runtime.grpc.wire import SERVICE
 
 
@@ -55,7 +55,7 @@ class Lines:
         with self._lock:
             where = (member.name, member.address)
             if where not in self._open:
-                pinned = Roster((), (member.certificate_pem,))  # the only anchor, as in control.Caller
+                pinned = PinnedRoster((), (member.certificate_pem,))  # the only anchor, as in control.Caller
                 self._open[where] = open_channel(self._identity, pinned, member, Bounds())
                 self.made += 1
             return self._open[where]

@@ -10,8 +10,8 @@ import numpy as np
 from offbeat.data.holdout import id_text
 from offbeat.errors import BadInput
 from offbeat.families.contract import Part
-from offbeat.jobs.organisations import Job, read_job
-from offbeat.jobs.vertical import Job as VerticalJob
+from offbeat.jobs.organisations import OrgJob, read_job
+from offbeat.jobs.vertical import Job
 from offbeat.metrics.record import JOB_FILE
 from offbeat.orgs.party_config import Home, read_home
 from offbeat.orgs.rows import OwnModel, load_table, read_model
@@ -37,12 +37,12 @@ def own_part(home: Home, run: str) -> TrainedModel:
     job, own = _job(home, run), _linear(home, run)
     classes = None if job.model.task == "regression" else own.classes or UNNAMED
     arrays = {"weights": own.weights[:-1], "intercept": own.weights[-1:]}
-    known = VerticalJob(algorithm=job.method.algorithm, label_dp_epsilon=job.method.label_dp_epsilon)
+    known = Job(algorithm=job.method.algorithm, label_dp_epsilon=job.method.label_dp_epsilon)
     part = Part(arrays, own.fitted.columns, own.fitted)
     return TrainedModel(known, (home.name,), {home.name: part}, job.model.task, classes)
 
 
-def _job(home: Home, run: str) -> Job:
+def _job(home: Home, run: str) -> OrgJob:
     return read_job(home.runs / run / JOB_FILE)
 
 

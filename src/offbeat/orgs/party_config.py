@@ -14,14 +14,14 @@ from offbeat.data.preparation import Prepare
 from offbeat.errors import BadInput
 from offbeat.jobs.vertical import instead_of_old_keys
 from offbeat.orgs.policy import Names, Policy
-from offbeat.runtime.grpc.identity import Identity, Roster, check_name, load_identity, read_roster, tls_name
+from offbeat.runtime.grpc.identity import Identity, PinnedRoster, check_name, load_identity, read_roster, tls_name
 from offbeat.settings import Settings, quoted, read_toml, settings_from
 
 CONTROL_FILE = "control"
 """In the private folder: where the daemon that was started last listens."""
 
 
-class Data(Settings, frozen=True):
+class OwnData(Settings, frozen=True):
     """This party's table. No columns listed: all but id and label."""
 
     file: str
@@ -49,7 +49,7 @@ class Store(Settings, frozen=True):
 
 class PartyConfig(Settings, frozen=True):
     name: str
-    data: Data
+    data: OwnData
     keys: Keys
     listen: str = ""  # host:port; empty: this party only calls others
     metrics: str = ""  # host:port for /healthz, /readyz and /metrics; empty: none
@@ -98,7 +98,7 @@ class Home:
         keys = self.config.keys
         return load_identity(self.name, self.folder / keys.key, self.folder / keys.certificate)
 
-    def roster(self) -> Roster:
+    def roster(self) -> PinnedRoster:
         """The roster, in which this party must be, under the certificate it has."""
         roster = check_members(read_roster(self.roster_file), self.roster_file)
         if roster.member(self.name).fingerprint != self.identity().fingerprint:
@@ -121,7 +121,7 @@ def read_home(path: Path) -> Home:
     return Home(config, file.resolve().parent, file.resolve())
 
 
-def check_members(roster: Roster, where: Path) -> Roster:
+def check_members(roster: PinnedRoster, where: Path) -> PinnedRoster:
     """Refuse a roster in which one party could speak in another's name."""
     names: dict[str, str] = {}
     shown: dict[str, str] = {}

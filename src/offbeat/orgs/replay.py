@@ -16,7 +16,7 @@ from offbeat.orgs.party_config import Home, read_home
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnRows, own_rows
 from offbeat.orgs.sessions import OwnSessions
-from offbeat.orgs.tables import KeptTable, Tables
+from offbeat.orgs.tables import KeptTable, OwnTables
 from offbeat.run.replay import Log, replay_logs
 from offbeat.runtime.grpc.identity import Identity
 from offbeat.runtime.recovery import log_path
@@ -84,7 +84,7 @@ def _opened(home: Home, run: str, identity: Identity) -> tuple[OwnSessions, OwnR
         raise BadInput(
             f"'{home.name}' has no log of a training under {sessions.folder}: it did not begin, or keep_days is over."
         )
-    table = Tables(home).current()
+    table = OwnTables(home).current()
     if accepted is not None and accepted["digest"] != table.digest:
         raise BadData(
             f"{home.data_file} or its settings have changed since run {run}, which can be replayed only with the table "

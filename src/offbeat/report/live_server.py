@@ -198,7 +198,7 @@ def listening(port: int, host: str = HOST) -> socket.socket:
     return opened
 
 
-class _Server(uvicorn.Server):
+class _LiveServer(uvicorn.Server):
     """Ends the open streams when it is asked to end: they would never end by themselves."""
 
     def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
@@ -234,7 +234,7 @@ def serve(folder: Path, opened: socket.socket) -> None:
         limit_concurrency=4 * BROWSERS_MOST,
     )
     with suppress(KeyboardInterrupt):  # uvicorn passes the signal on once everything is closed
-        _Server(config, app.state.hub).run(sockets=[opened])
+        _LiveServer(config, app.state.hub).run(sockets=[opened])
     task: asyncio.Task[None] | None = getattr(app.state, "task", None)
     if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
         raise task.exception()  # type: ignore[misc]

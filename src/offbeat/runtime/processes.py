@@ -170,7 +170,7 @@ class _Children:
         return {name: self._end(name) for name in self.names}
 
     def _prepare(self) -> None:
-        from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
+        from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity, write_private, write_roster
 
         for place in ("ends", "final"):
             for old in (self.setting.folder / place).glob("*"):
@@ -185,7 +185,7 @@ class _Children:
                 Member(other, identities[other].certificate_pem, self._address(name, other, ports[other]))
                 for other in self.names
             ]
-            write_roster(self.keys / f"{name}.roster.toml", Roster(tuple(members)))
+            write_roster(self.keys / f"{name}.roster.toml", PinnedRoster(tuple(members)))
         for name in self.names:
             self._child_file(name).write_text(
                 json.dumps(self._child(name, f"{self.setting.host}:{ports[name]}")), encoding="utf-8"
@@ -402,14 +402,14 @@ def take_part(child: Mapping[str, Any], news: _ParentNews) -> Outcome:
     """Build the party of this process and take it through the run."""
     from offbeat.runtime.grpc.identity import load_identity, read_roster
     from offbeat.runtime.grpc.options import SessionOptions
-    from offbeat.runtime.grpc.server import Server
+    from offbeat.runtime.grpc.server import StreamServer
     from offbeat.runtime.grpc.session import Session
 
     name, keys = child["party"], Path(child["keys"])
     identity = load_identity(name, keys / f"{name}.key", keys / f"{name}.crt")
     roster = read_roster(keys / f"{name}.roster.toml")
     party, messages = load_factory(child["factory"])(child["spec"], name)
-    server = Server(identity, roster, child["listen"])
+    server = StreamServer(identity, roster, child["listen"])
     server.start()
     session = Session(
         identity,

@@ -45,7 +45,7 @@ def _run(build: Build, points: Sequence[int], costs: CostModel | None) -> Outcom
     parties = list(build())
     names = [party.name for party in parties]
     watched = _Watch(names, points, build)
-    return Simulator(costs=costs).run([_Watched(party, watched) for party in parties])
+    return Simulator(costs=costs).run([_CheckedParty(party, watched) for party in parties])
 
 
 class _Watch:
@@ -59,7 +59,7 @@ class _Watch:
         return next(party for party in self.build() if party.name == name)
 
 
-class _Watched:
+class _CheckedParty:
     """A party behind glass."""
 
     def __init__(self, party: Party, watch: _Watch) -> None:

@@ -33,8 +33,9 @@ upload is dropped and counted; other messages that no honest peer sends are refu
 from offbeat.algorithms.mapa.builders import asgd, audp, csgd, mapa, noise_source, parties, steady
 from offbeat.algorithms.mapa.cloud import Cloud, Rule
 from offbeat.algorithms.mapa.edge import Edge
-from offbeat.algorithms.mapa.messages import CLOUD, MESSAGES, PROTOCOL, Goodbye, Halt, Hello, Leaving, Model, Upload
+from offbeat.algorithms.mapa.messages import CLOUD, MESSAGES, PROTOCOL, Halt, Hello, Leaving, Model, Upload
 from offbeat.algorithms.mapa.rules import GradientStep
+from offbeat.party.protocol import Goodbye
 
 __all__ = [
     "CLOUD",

@@ -117,7 +117,7 @@ def _over(broker: RunningBroker, model: MakeModel, updates: int, durable: bool) 
     """From the first update to the last, as the cloud sees it; connecting is not counted."""
     cloud, *edges = _parties(model, updates)
     assert isinstance(cloud, Cloud)
-    watched = _Watched(cloud)
+    watched = _TimedCloud(cloud)
     with tempfile.TemporaryDirectory() as folder:
         run = f"bench{time.time_ns()}"
         state = Path(folder) if durable else None
@@ -125,7 +125,7 @@ def _over(broker: RunningBroker, model: MakeModel, updates: int, durable: bool) 
     return (updates - 1) / (watched.last - watched.first)
 
 
-class _Watched:
+class _TimedCloud:
     """The cloud, with the time of its first and its last update noted."""
 
     def __init__(self, cloud: Cloud) -> None:

@@ -18,10 +18,10 @@ from offbeat.runtime.contract import Outcome
 from offbeat.runtime.drive import Written
 from offbeat.runtime.grpc.channel import Channel
 from offbeat.runtime.grpc.dialer import Dialer
-from offbeat.runtime.grpc.identity import Identity, Member, Roster
+from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster
 from offbeat.runtime.grpc.options import SessionOptions
 from offbeat.runtime.grpc.peer_monitor import REASON, PeerMonitor
-from offbeat.runtime.grpc.server import Server
+from offbeat.runtime.grpc.server import StreamServer
 from offbeat.runtime.host import NO_DELAY, HostOptions, Letter, PartyHost, Watch
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -37,12 +37,12 @@ class Session:
     def __init__(
         self,
         identity: Identity,
-        roster: Roster,
+        roster: PinnedRoster,
         party: Party,
         message_types: Sequence[type[Message]],
         *,
         run: str,
-        server: Server | None,
+        server: StreamServer | None,
         peers: Sequence[PartyName] | None = None,
         options: SessionOptions | None = None,
         folder: Path | None = None,
