@@ -32,7 +32,7 @@ from offbeat.orgs.gauges import Gauges
 from offbeat.orgs.health import Health
 from offbeat.orgs.joint_scores import Answering, Asking
 from offbeat.orgs.left_runs import DAMAGED, read_left, set_aside
-from offbeat.orgs.letters import POLL_WITHIN_S, LetterFetching
+from offbeat.orgs.letters import POLL_WITHIN_S, fetch_letters
 from offbeat.orgs.lines import Lines
 from offbeat.orgs.party_config import CONTROL_FILE, Home
 from offbeat.orgs.policy import refuse_job
@@ -145,7 +145,7 @@ class Daemon:
             log.info("/healthz, /readyz and /metrics are at http://%s", self.health.start())
         self._ready = True
         if not self.roster.member(self.home.name).address:
-            LetterFetching(self.caller, self._answer, self._ended).start()
+            fetch_letters(self.caller, self._answer, self._ended)
         return self.address
 
     def drain(self, within_s: float, hurry: threading.Event) -> list[str]:

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from offbeat.errors import PeerFailed
 from offbeat.orgs.control import Request
 from offbeat.orgs.lines import Lines
-from offbeat.orgs.party_config import CONTROL_FILE, Home
+from offbeat.orgs.party_config import Home
 from offbeat.runtime.grpc.identity import Member
 
 
@@ -17,14 +16,8 @@ class OwnDaemon:
         self._home, self._certificate, self._lines = home, identity.certificate_pem, Lines(identity)
 
     def ask(self, request: Request, within_s: float = 60.0) -> Any:
-        control = self._home.private / CONTROL_FILE
-        if not control.is_file():
-            raise PeerFailed(
-                f"the daemon of '{self._home.name}' has not been started; run `offbeat party serve --home "
-                f"{self._home.folder}`."
-            )
-        address = control.read_text(encoding="utf-8").strip()
-        return self._lines.call(Member(self._home.name, self._certificate, address), request, within_s)
+        member = Member(self._home.name, self._certificate, self._home.daemon_address())
+        return self._lines.call(member, request, within_s)
 
     def close(self) -> None:
         self._lines.close()

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import log
-from pathlib import Path
 
 import numpy as np
 
@@ -13,23 +12,13 @@ from offbeat.families.contract import Part
 from offbeat.jobs.organisations import OrgJob, read_job
 from offbeat.jobs.vertical import Job
 from offbeat.metrics.record import JOB_FILE
-from offbeat.orgs.party_config import Home, read_home
+from offbeat.orgs.party_config import Home
 from offbeat.orgs.rows import OwnModel, load_table, read_model
 from offbeat.run.model import TrainedModel
 from offbeat.run.scorecard import Scorecard, scorecard_of
 
 UNNAMED = ("the negative class", "the positive class")
 """Who holds no labels does not know what the classes are called."""
-
-
-def home_of(run: Path) -> Home:
-    """The party whose run folder this is."""
-    folder = run.resolve().parent.parent
-    if not (folder / "party.toml").is_file():
-        raise BadInput(
-            f"{run} is an organisation's run folder; expected its party.toml in {folder}. Give HOME/runs/RUN."
-        )
-    return read_home(folder)
 
 
 def own_part(home: Home, run: str) -> TrainedModel:

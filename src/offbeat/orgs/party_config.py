@@ -11,7 +11,7 @@ import msgspec
 from cryptography import x509
 
 from offbeat.data.preparation import Prepare
-from offbeat.errors import BadInput
+from offbeat.errors import BadInput, PeerFailed
 from offbeat.jobs.vertical import instead_of_old_keys
 from offbeat.orgs.policy import Names, Policy
 from offbeat.runtime.grpc.identity import Identity, PinnedRoster, check_name, load_identity, read_roster, tls_name
@@ -94,6 +94,15 @@ class Home:
     def roster_file(self) -> Path:
         return self.folder / self.config.keys.roster
 
+    def daemon_address(self) -> str:
+        """Where this party's own daemon listens."""
+        control = self.private / CONTROL_FILE
+        if not control.is_file():
+            raise PeerFailed(
+                f"the daemon of '{self.name}' has not been started; run `offbeat party serve --home {self.folder}`."
+            )
+        return control.read_text(encoding="utf-8").strip()
+
     def identity(self) -> Identity:
         keys = self.config.keys
         return load_identity(self.name, self.folder / keys.key, self.folder / keys.certificate)
@@ -119,6 +128,17 @@ def read_home(path: Path) -> Home:
     check_address(config.listen, f"{file}: listen")
     check_address(config.metrics, f"{file}: metrics")
     return Home(config, file.resolve().parent, file.resolve())
+
+
+def home_of(run: Path) -> Home:
+    """The party whose run folder this is: the nearest party.toml above it."""
+    for place in run.resolve().parents:
+        if (place / "party.toml").is_file():
+            return read_home(place)
+    raise BadInput(
+        f"{run} is a run of an organisation; expected its party.toml above it: only its owner has what is needed here. "
+        "Give HOME/runs/RUN."
+    )
 
 
 def check_members(roster: PinnedRoster, where: Path) -> PinnedRoster:

@@ -1,6 +1,6 @@
 """The packets on a stream between two parties.
 
-A stream opens with the caller's `Hello`, answered by `Welcome` or `Refusal`; then both sides write `Data` and `Beat`
+A stream opens with the caller's `Greeting`, answered by `Welcome` or `Refusal`; then both sides write `Data` and `Beat`
 as they please, and `Bye` when their party is done and everything it sent is acknowledged. Whatever does not decode
 to one of these, in its place and within the bounds, closes the stream.
 """
