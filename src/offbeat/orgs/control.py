@@ -6,6 +6,7 @@ certificate. An error at the other side arrives as the same type, in words that 
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Union
 
 import msgspec
@@ -325,13 +326,13 @@ def error_named(kind: str, message: str) -> OffbeatError:
     return error
 
 
+@dataclass(frozen=True)
 class PeerCalls:
-    """Makes control calls in this party's name."""
+    """Makes control calls in this party's name. `addresses`: others than those of the roster."""
 
-    def __init__(self, identity: Identity, roster: PinnedRoster, addresses: Mapping[str, str] | None = None) -> None:
-        self.identity = identity
-        self.roster = roster
-        self.addresses = addresses or {}
+    identity: Identity
+    roster: PinnedRoster
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
     def call(self, peer: str, request: Request, timeout_s: float = CALL_WITHIN_S) -> Answer:
         """One request, one answer; raises what the other side raised, or `PeerFailed` if it cannot be reached."""

@@ -32,11 +32,10 @@ from offbeat.orgs.gauges import Gauges
 from offbeat.orgs.health import Health
 from offbeat.orgs.joint_scores import Answering, Asking
 from offbeat.orgs.left_runs import DAMAGED, read_left, set_aside
-from offbeat.orgs.letters import POLL_WITHIN_S, fetch_letters
 from offbeat.orgs.lines import Lines
 from offbeat.orgs.party_config import CONTROL_FILE, Home
 from offbeat.orgs.policy import refuse_job
-from offbeat.orgs.post import Post
+from offbeat.orgs.post import POLL_WITHIN_S, Post, fetch_letters
 from offbeat.orgs.predicting import Predictions
 from offbeat.orgs.pruning import prune
 from offbeat.orgs.room import refuse_without_room

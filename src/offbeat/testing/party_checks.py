@@ -24,9 +24,10 @@ from offbeat.runtime.simulator import CostModel, Simulator
 
 Build = Callable[[], Sequence[Party]]
 EFFECTS = get_args(Effect)
+DEFAULT_COSTS = CostModel()
 
 
-def check_party(build: Build, *, restarts: int = 6, seed: int = 0, costs: CostModel | None = None) -> Outcome:
+def check_party(build: Build, *, restarts: int = 6, seed: int = 0, costs: CostModel = DEFAULT_COSTS) -> Outcome:
     """Raise AssertionError where the contract is broken; give back the outcome of the undisturbed run.
 
     `build` must give equal parties each time: seed everything, keys included."""
@@ -41,7 +42,7 @@ def check_party(build: Build, *, restarts: int = 6, seed: int = 0, costs: CostMo
     return plain
 
 
-def _run(build: Build, points: Sequence[int], costs: CostModel | None) -> Outcome:
+def _run(build: Build, points: Sequence[int], costs: CostModel) -> Outcome:
     parties = list(build())
     names = [party.name for party in parties]
     watched = _Watch(names, points, build)

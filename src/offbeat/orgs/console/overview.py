@@ -17,7 +17,7 @@ from offbeat.orgs.console.policy_words import costs, sentences
 from offbeat.orgs.control import ListRuns, PeerCalls, Ping, Pong, Predict, Predicted, RunStatus
 from offbeat.orgs.disclosure import disclosures
 from offbeat.orgs.durable import read_lines
-from offbeat.orgs.own_daemon import OwnDaemon
+from offbeat.orgs.lines import OwnDaemon
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import objections
 from offbeat.runtime.grpc.identity import PinnedRoster, validity

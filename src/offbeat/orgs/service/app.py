@@ -17,7 +17,7 @@ from starlette.routing import Route
 from offbeat.errors import BadInput, OffbeatError, Refused
 from offbeat.metrics.prometheus import CONTENT_TYPE, Metric, by, metrics_text, single
 from offbeat.orgs.control import Predicted, ScoreRows, Status
-from offbeat.orgs.own_daemon import OwnDaemon
+from offbeat.orgs.lines import OwnDaemon
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.service.batches import ROWS_IN_PART, Batches, State
 from offbeat.orgs.service.callers import Caller, CallersFile, Quotas, TooMuch
