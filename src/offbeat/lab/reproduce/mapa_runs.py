@@ -20,10 +20,21 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.fedbuff import LocalSteps, fedasync, fedbuff
-from offbeat.algorithms.mapa import MESSAGES, Cloud, asgd, audp, csgd, mapa, steady
-from offbeat.algorithms.mapa.privacy import Paper, Privacy, Sound, Unprotected
-from offbeat.algorithms.mapa.rates import Constants, QuietRate, Rate, ScoreBound, SteadyRate
+from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
+from offbeat.algorithms.mapa import MESSAGES, Cloud, Rule, parties, stepping
+from offbeat.algorithms.mapa.privacy import EdgePrivacy, Paper, Privacy, Sound, Unprotected
+from offbeat.algorithms.mapa.rates import (
+    AsyncRate,
+    CentralRate,
+    Constants,
+    NoisyRate,
+    QuietRate,
+    Rate,
+    ScoreBound,
+    StagedRate,
+    SteadyRate,
+    first_clip,
+)
 from offbeat.data.images import Images
 from offbeat.data.load import load_images
 from offbeat.errors import BadInput
@@ -211,42 +222,37 @@ def build(
     setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData], proxy: EdgeData | None = None
 ) -> list[Party]:
     constants = constants_for(setting, model, rows, proxy)
-    common: dict[str, Any] = {"constants": constants, "updates": setting.updates, "seed": setting.seed}
-    if setting.algorithm == "csgd":
-        return csgd(model, next(iter(rows.values())), strength=STRENGTH, **common)
     if setting.algorithm in ("fedasync", "fedbuff"):
         return _with_local_steps(setting, model, rows, constants.lag_max)
-    common |= {"strength": STRENGTH, "retry_s": 10.0 if setting.delays == "measured" else 1e6}
+    common: dict[str, Any] = {"constants": constants, "updates": setting.updates, "seed": setting.seed}
+    common["strength"] = STRENGTH
+    if setting.algorithm == "csgd":
+        return stepping(model, {"pool": next(iter(rows.values()))}, CentralRate(constants), **common)
+    common["retry_s"] = 10.0 if setting.delays == "measured" else 1e6
     if setting.algorithm == "asgd":
-        return asgd(model, rows, **common)
+        return stepping(model, rows, AsyncRate(constants), **common)
     privacy = privacy_for(setting, model)
+    return stepping(model, rows, _rate(setting, model, rows, constants, privacy), privacy=privacy, **common)
+
+
+def _rate(
+    setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData], constants: Constants, privacy: Privacy
+) -> Rate:
+    """Of MAPA and AUDP; else a step of the setting, or (quiet) the one that jobs choose by rule."""
     if setting.algorithm == "audp":
-        return audp(model, rows, privacy=privacy, clip=setting.clip or widest_clip(setting, model, rows), **common)
+        return NoisyRate(constants, setting.clip or widest_clip(setting, model, rows))
     if setting.algorithm == "mapa":
         first = setting.clip
-        if setting.mode == "sound" and first is None:
-            first = widest_clip(setting, model, rows)
-        return mapa(
-            model,
-            rows,
-            privacy=privacy,
-            clip=first,
-            shrink=setting.shrink,
-            floor=setting.floor,
-            quantile=setting.quantile,
-            failure=setting.failure,
-            **common,
-        )
-    adaptive = privacy.adaptive if isinstance(privacy, Sound) else None
-    return steady(model, rows, rate=_steady_rate(setting, model, adaptive), privacy=privacy, **common)
-
-
-def _steady_rate(setting: MapaSetting, model: HorizontalModel, adaptive: AdaptiveClip | None) -> Rate:
-    """A step of the setting, or (quiet) the one that jobs choose by rule."""
+        if first is None:
+            sound = setting.mode == "sound"
+            first = widest_clip(setting, model, rows) if sound else first_clip(constants.deviation, setting.failure)
+        within = not isinstance(privacy, Paper)
+        return StagedRate(constants, first, setting.shrink, setting.floor, within, setting.quantile)
     if setting.algorithm == "quiet":
         bound = ScoreBound(NORM_MAX, model.dimension, setting.updates)
         return QuietRate(bound, setting.clip or usual_clip(model))
     unclipped = math.inf if setting.mode == "none" else 1.0
+    adaptive = privacy.adaptive if isinstance(privacy, Sound) else None
     return SteadyRate(setting.step, setting.clip or unclipped, adaptive)
 
 
@@ -260,11 +266,14 @@ def _with_local_steps(
     setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData], lag_max: int
 ) -> list[Party]:
     local = LocalSteps(setting.local_steps, setting.step, max(1, setting.batch // setting.local_steps), STRENGTH)
-    common: dict[str, Any] = {"local": local, "lag_max": lag_max, "seed": setting.seed, "retry_s": 1e6}
-    if setting.algorithm == "fedasync":
-        return fedasync(model, rows, updates=setting.updates, **common)
-    steps = max(1, setting.updates // setting.buffer)
-    return fedbuff(model, rows, updates=steps, buffer=setting.buffer, **common)
+    recipes = {name: EdgePrivacy(local) for name in rows}
+    rule: Rule
+    rule, updates = (
+        (Mixing(0.6, 0.5, lag_max), setting.updates)
+        if setting.algorithm == "fedasync"
+        else (BufferedMean(setting.buffer, 1.0), max(1, setting.updates // setting.buffer))
+    )
+    return parties(model, rows, rule, recipes, updates=updates, lag_max=lag_max, seed=setting.seed, retry_s=1e6)
 
 
 def privacy_for(setting: MapaSetting, model: HorizontalModel) -> Privacy:
