@@ -1,5 +1,6 @@
 """A small organisation on loopback: identities, a roster, and sessions as threads of this process."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from offbeat.runtime.contract import Look, Outcome
 from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster, new_identity
 from offbeat.runtime.grpc.options import SessionOptions
 from offbeat.runtime.grpc.server import StreamServer
-from offbeat.runtime.grpc.session import Session, own_thread
+from offbeat.runtime.grpc.session import Session
 from offbeat.runtime.processes import free_ports
 
 QUICK = SessionOptions(beat_s=0.05, silence_s=0.5, loss_s=1.0, wait_s=30.0, greet_s=1.0, grace_s=0.5, linger_s=10.0)
@@ -100,3 +101,17 @@ def run_all(sessions: Sequence[Session], timeout_s: float = 60.0) -> Mapping[str
     running = {session.party.name for session in sessions} - set(ends)
     assert not running, f"still running after {timeout_s} s: {running}"
     return ends
+
+
+def own_thread(session, done):
+    """Run a session beside others; `done` gets its outcome or its error."""
+
+    def body():
+        try:
+            done(session.run())
+        except OffbeatError as problem:
+            done(problem)
+
+    thread = threading.Thread(target=body, name=f"session {session.run_name}", daemon=True)
+    thread.start()
+    return thread

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
-from loopback import QUICK, Loopback, LoopbackRuntime, run_all
+from loopback import QUICK, Loopback, LoopbackRuntime, own_thread, run_all
 from toys import MESSAGES, Counter, Thanks, counters, expected_folds
 
 from offbeat.errors import OffbeatError, PeerFailed
@@ -16,7 +16,6 @@ from offbeat.message.codec import Codec
 from offbeat.party.contract import Effect, Event, Finish, Received, Send, State
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity
-from offbeat.runtime.grpc.session import own_thread
 from offbeat.runtime.recovery import recover
 from offbeat.testing.runtime_checks import MESSAGES as RACE
 from offbeat.testing.runtime_checks import check_runtime

@@ -5,8 +5,7 @@ silent, who comes back and when to give up is decided between two batches of eve
 """
 
 import errno
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -223,17 +222,3 @@ def we_dial(me: Member, peer: Member) -> bool:
     if not peer.address:
         return False
     return not me.address or me.name > peer.name
-
-
-def own_thread(session: Session, done: Callable[[Outcome | OffbeatError], None]) -> threading.Thread:
-    """Run a session beside others; `done` gets its outcome or its error."""
-
-    def body() -> None:
-        try:
-            done(session.run())
-        except OffbeatError as problem:
-            done(problem)
-
-    thread = threading.Thread(target=body, name=f"session {session.run_name}", daemon=True)
-    thread.start()
-    return thread
