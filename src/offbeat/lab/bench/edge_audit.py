@@ -90,12 +90,26 @@ def one_release(
 ) -> list[AttackFinding]:
     """Release once in each world, `runs` times over."""
     one, two, parameters, _ = worlds()
-    scores = []
-    for number, data in enumerate((one, two)):
-        source = SeededNoise(number, f"audit {attack}")
-        released = (mechanism.release(MODEL, parameters, data, CLIP, source.stream(i))[0] for i in range(runs))
-        scores.append(np.array([score(r) for r in released]))
+    scores = _scores(mechanism, MODEL, parameters, (one, two), attack, score, runs)
     return _findings(attack, mechanism, promised, scores)
+
+
+def _scores(
+    mechanism: Mechanism,
+    model: HorizontalModel,
+    parameters: np.ndarray,
+    worlds: Sequence[EdgeData],
+    attack: str,
+    score: Callable[..., float],
+    runs: int,
+) -> list[np.ndarray]:
+    """Of `runs` releases in each world."""
+    found = []
+    for number, data in enumerate(worlds):
+        source = SeededNoise(number, f"audit {attack}")
+        released = (mechanism.release(model, parameters, data, CLIP, source.stream(i))[0] for i in range(runs))
+        found.append(np.array([score(values) for values in released]))
+    return found
 
 
 def _findings(
@@ -122,11 +136,8 @@ def laplace_release(per_release: float, rate: float, runs: int) -> list[AttackFi
     """In one dimension: in many the noise of the others hides the canary's and an attack shows far less."""
     mechanism, model = Laplace(per_release, rate, ROWS), Canaries(1)
     cost: dict[Release, int] = {PureRelease(per_release, rate): 1}
-    scores = []
-    for number, side in enumerate((CLIP, -CLIP)):
-        data, source = canary_rows(side, 1), SeededNoise(number, "audit laplace")
-        released = (mechanism.release(model, model.start(), data, CLIP, source.stream(i))[0] for i in range(runs))
-        scores.append(np.array([float(r[0]) for r in released]))
+    worlds = [canary_rows(side, 1) for side in (CLIP, -CLIP)]
+    scores = _scores(mechanism, model, model.start(), worlds, "laplace", lambda r: float(r[0]), runs)
     name = f"one Laplace release, epsilon {per_release:g}, rate {rate:g}, 1 coordinate"
     return _findings(name, mechanism, lambda delta: epsilon(cost, delta), scores)
 
@@ -195,11 +206,7 @@ def last_bits(mechanism: Gaussian | Doubles, attack: str, runs: int) -> list[Att
         fits = [float(reachable_as_doubles(released, value, deviation, mechanism.batch).mean()) for value in sums]
         return fits[0] - fits[1]
 
-    scores = []
-    for number, data in enumerate(worlds):
-        source = SeededNoise(number, f"audit last bits {attack}")
-        released = (mechanism.release(model, model.start(), data, CLIP, source.stream(i))[0] for i in range(runs))
-        scores.append(np.array([score(values) for values in released]))
+    scores = _scores(mechanism, model, model.start(), worlds, f"last bits {attack}", score, runs)
     cost: dict[Release, int] = {GaussianRelease(mechanism.multiplier, mechanism.rate): 1}
     return _findings(f"last bits of {attack}", mechanism, lambda delta: epsilon(cost, delta), scores)
 

@@ -20,7 +20,7 @@ from offbeat.lab.reproduce.vafl_problems import VaflProblem
 from offbeat.metrics.curves import CurveRow, to_target
 from offbeat.metrics.machine import offbeat_version
 from offbeat.metrics.plain import encode_plain, replace_file
-from offbeat.party.contract import Compute, Effect, Event, Party, State
+from offbeat.party.contract import Compute, Effect, Event, Party
 from offbeat.randomness import stream
 from offbeat.runtime.simulator import CostModel, Jitter, Link, Simulator
 
@@ -88,6 +88,7 @@ class Waiting:
 
     def __init__(self, client: Client, mean: float, unit: float, rng: np.random.Generator) -> None:
         self.name, self.client, self.mean, self.unit, self.rng = client.name, client, mean, unit, rng
+        self.snapshot, self.restore = client.snapshot, client.restore
 
     def handle(self, event: Event) -> list[Effect]:
         return [self._delayed(effect) for effect in self.client.handle(event)]
@@ -97,12 +98,6 @@ class Waiting:
             return effect
         wait = round(self.unit * float(self.rng.poisson(self.mean)))
         return Compute(effect.ticket, effect.samples, effect.nonzeros + wait, effect.job)
-
-    def snapshot(self) -> State:
-        return self.client.snapshot()
-
-    def restore(self, state: State) -> None:
-        self.client.restore(state)
 
 
 PUBLISHED = Delays("Poisson delays, means of 1 to 4 units", waits=(1.0, 4.0))
