@@ -8,15 +8,14 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
-from loopback import QUICK, Loopback, LoopbackRuntime, run_all
+from loopback import QUICK, Loopback, LoopbackRuntime, own_thread, run_all
 from toys import MESSAGES, Counter, Thanks, counters, expected_folds
 
 from offbeat.errors import OffbeatError, PeerFailed
 from offbeat.message.codec import Codec
 from offbeat.party.contract import Effect, Event, Finish, Received, Send, State
 from offbeat.runtime.contract import Outcome
-from offbeat.runtime.grpc.identity import Member, Roster, new_identity
-from offbeat.runtime.grpc.session import own_thread
+from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity
 from offbeat.runtime.recovery import recover
 from offbeat.testing.runtime_checks import MESSAGES as RACE
 from offbeat.testing.runtime_checks import check_runtime
@@ -230,7 +229,7 @@ def test_continue_tells_the_party_that_a_peer_is_lost() -> None:
 
 def test_rosters_that_differ_are_refused_readably() -> None:
     world = Loopback(("ana", "bo"))
-    other = Roster((*world.roster.members, Member("eve", new_identity("eve").certificate_pem)))
+    other = PinnedRoster((*world.roster.members, Member("eve", new_identity("eve").certificate_pem)))
     ana, bo = counters(("ana", "bo"), 5)
     options = dataclasses.replace(QUICK, on_loss="stop")
     ends = run_all(

@@ -18,7 +18,7 @@ pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 from town import NAMES, Town, job, serve, wait_until
 
 from offbeat.errors import BadData, BadInput, Refused
-from offbeat.jobs.organisations import Job, Rows
+from offbeat.jobs.organisations import OrgJob, OrgRows
 from offbeat.orgs import client, control, rows, tables
 from offbeat.orgs.client import connect
 from offbeat.orgs.daemon import Daemon
@@ -27,7 +27,7 @@ from offbeat.orgs.replay import replay_own
 from offbeat.runtime.grpc.identity import new_identity, write_private
 
 
-def short(**method: Any) -> Job:
+def short(**method: Any) -> OrgJob:
     return job(target=1e-3, **method)
 
 
@@ -98,7 +98,7 @@ def resorted(table: Path) -> None:
 def test_a_table_that_changed_while_its_party_was_away_is_refused(tmp_path: Path) -> None:
     """The alignment keeps row numbers: with a table in another order every row would meet a wrong one, unnoticed."""
     town = Town(tmp_path)
-    wanted = msgspec.structs.replace(job(target=1e-300, passes=900.0), rows=Rows(test_fraction=0.0))
+    wanted = msgspec.structs.replace(job(target=1e-300, passes=900.0), rows=OrgRows(test_fraction=0.0))
     children = {name: serve(town, name) for name in NAMES}
     try:
         run = town.submit(wanted)

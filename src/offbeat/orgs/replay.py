@@ -12,11 +12,11 @@ from offbeat.errors import BadData, BadInput
 from offbeat.jobs.organisations import job_from_text
 from offbeat.metrics.record import RECORD_FILE, RunRecord
 from offbeat.orgs import align_psi, predict
-from offbeat.orgs.party_config import Home, read_home
+from offbeat.orgs.party_config import Home, home_of
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnRows, own_rows
 from offbeat.orgs.sessions import OwnSessions
-from offbeat.orgs.tables import KeptTable, Tables
+from offbeat.orgs.tables import KeptTable, OwnTables
 from offbeat.run.replay import Log, replay_logs
 from offbeat.runtime.grpc.identity import Identity
 from offbeat.runtime.recovery import log_path
@@ -28,7 +28,7 @@ def replay_folder(
     """Replay the run in this folder, `runs/RUN` under a party's home: for people (`sentence`) and for programs.
     `verify`: the alignment and the test too, each to its end. `data`, `key`: the table and the private key as they were
     when the run was made, if they have changed."""
-    return replay_own(_home_of(folder), folder.name, verify=verify, data=data, key=key)
+    return replay_own(home_of(folder), folder.name, verify=verify, data=data, key=key)
 
 
 def replay_own(
@@ -84,20 +84,10 @@ def _opened(home: Home, run: str, identity: Identity) -> tuple[OwnSessions, OwnR
         raise BadInput(
             f"'{home.name}' has no log of a training under {sessions.folder}: it did not begin, or keep_days is over."
         )
-    table = Tables(home).current()
+    table = OwnTables(home).current()
     if accepted is not None and accepted["digest"] != table.digest:
         raise BadData(
             f"{home.data_file} or its settings have changed since run {run}, which can be replayed only with the table "
             "that it learned from. Give that file by --data FILE."
         )
     return sessions, own_rows(home, table.table, job, aligned["rows"], aligned["tokens"]), table
-
-
-def _home_of(folder: Path) -> Home:
-    """The party whose run this is: the nearest party.toml above the run folder."""
-    for place in folder.resolve().parents:
-        if (place / "party.toml").is_file():
-            return read_home(place)
-    raise BadInput(
-        f"{folder} is a run of an organisation, but no party.toml lies above it: only its owner can replay it."
-    )

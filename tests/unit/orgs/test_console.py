@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from offbeat.jobs.organisations import Job, Method
+from offbeat.jobs.organisations import OrgJob, OrgMethod
 from offbeat.orgs.console.overview import Overview, Proposal, Scores, Uses
 from offbeat.orgs.console.page import console_page, parts_of
 from offbeat.orgs.console.policy_words import costs, sentences
@@ -13,7 +13,7 @@ PARTIES = ("bank", "shop", "telecom")
 
 
 def job(**method):
-    return Job(name="credit", parties=PARTIES, labels_at=("bank",), method=Method(**method))
+    return OrgJob(name="credit", parties=PARTIES, labels_at=("bank",), method=OrgMethod(**method))
 
 
 def test_an_empty_policy_says_that_nobody_may_do_anything():

@@ -7,7 +7,7 @@ from importlib.resources import files
 from offbeat.orgs.console.overview import Overview, Proposal, Scores
 from offbeat.orgs.control import RunStatus
 from offbeat.report import numbers, wording
-from offbeat.report.charts import Series, legend, line_chart
+from offbeat.report.charts import ChartLine, legend, line_chart
 from offbeat.report.html import Markup, asset, page_of, policy_of, section, style_of, table, tag
 from offbeat.report.page import header
 
@@ -175,7 +175,7 @@ def _going(seen: Overview, run: RunStatus) -> Markup:
         parts.append(tag("p", bar, f" {passes:.1f} of at most {most:g} passes", class_="far"))
     curve = seen.curves.get(run.run, [])
     if len(curve) > 1:
-        chart = line_chart([Series("certified bound", curve)], "passes", "certified bound", log=True)
+        chart = line_chart([ChartLine("certified bound", curve)], "passes", "certified bound", log=True)
         parts.append(tag("figure", chart, class_="small"))
     stop = tag("form", tag("input", type="hidden", name="run", value=run.run), tag("button", "Stop this run"),
                method="post", action="stop", aria_label=f"Stop {run.run}")  # fmt: skip
@@ -258,7 +258,7 @@ def _rows_given(seen: Overview) -> Markup:
         return tag("p", "No row of yours has entered a sum yet.", class_="quiet")
     askers = sorted(seen.uses.total)
     rows = [(asker, numbers.count(seen.uses.total[asker])) for asker in askers]
-    lines = [Series(asker, seen.uses.points[asker], tone) for tone, asker in enumerate(askers)]
+    lines = [ChartLine(asker, seen.uses.points[asker], tone) for tone, asker in enumerate(askers)]
     given = table(("Asked by", "Uses of rows"), rows, "How often rows of yours have entered a sum, by who asked", (1,))
     if max(line.points[-1][0] for line in lines) < CHART_FROM_S:
         return given
