@@ -16,8 +16,8 @@ QUICK_ROWS = 6000
 NOTES = (
     "Unit: the features of one row at one party, replace-one, over the whole run, against any one other party. The "
     "way through the weights is counted. Labels are not covered.",
-    "One setting for all epsilons: 6 rounds, a clip of 0.25, a step of 0.5. It was chosen by these same test rows of UCI "
-    "credit, one seed each, from 32 settings of this form, after 567 of earlier forms (other derivatives, another "
+    "One setting for all epsilons: 6 rounds, a clip of 0.25, a step of 0.5. It was chosen by these same test rows of "
+    "UCI credit, one seed each, from 32 settings of this form, after 567 of earlier forms (other derivatives, another "
     "constant). So these areas are somewhat too good, and a real choice would cost budget. Noise is seeded.",
     'The row "no noise to speak of" is the same method at epsilon 1,000,000: what is lost there is lost by few plain '
     "steps. The row vfb2-saga is the default method, with its certificate and exact products.",
