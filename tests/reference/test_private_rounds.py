@@ -110,6 +110,7 @@ def test_without_noise_to_speak_of_a_linear_rule_is_found():
         ({"loss": "logistic"}, "linear in the product"),
         ({"penalty": "auto"}, "one given strength"),
         ({"on_loss": "continue"}, "a second time"),
+        ({"runtime": {"kind": "threads", "lanes": 2}}, "one lane"),
         ({"product_epsilon": None}, "product_delta says how"),
     ],
 )

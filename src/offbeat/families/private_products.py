@@ -78,12 +78,13 @@ def ledger(plan: ProductPlan, names: Sequence[str], *, seeded: bool) -> dict[str
 def warnings(plan: ProductPlan, parties: Sequence[Any]) -> list[str]:
     """What is promised, what is not, and what the bounds cost."""
     said = plan.statement(True)
-    most = max(party.shares.cut / max(party.shares.given, 1) for party in parties)
+    known = [party.shares.cut / party.shares.given for party in parties if party.shares.given]
+    cut = f"; up to {100 * max(known):.2g} % of a party's shares were cut off" if known else ""
     return [
         f"Products are private: epsilon {said.get('epsilon', 0.0):.3g} at delta {plan.delta:g} for the features of any "
         f"one row at one party, over the whole run of {plan.releases} releases. Means and spreads that columns were "
         "prepared with count as known, and labels are not covered.",
-        f"Noise of deviation {said['deviation']:.3g} was added to products of at most {plan.clip:g} for each party; up "
-        f"to {100 * most:.2g} % of a party's shares were cut off. Nothing is certified: objective and metrics are the "
-        "observer's, who holds all rows; no party sees them.",
+        f"Noise of deviation {said['deviation']:.3g} was added to products of at most {plan.clip:g} for each "
+        f"party{cut}. Nothing is certified: objective and metrics are the observer's, who holds all rows; no party "
+        "sees them.",
     ]

@@ -57,6 +57,8 @@ def _check_values(job: "Job", where: str) -> None:
         )
     if job.penalty_kind not in ("l2", "none") or not isinstance(job.penalty, float | int):
         raise BadJob(f'{where}: product_epsilon goes with a penalty of kind "l2" or "none" and one given strength.')
+    if job.runtime.lanes > 1:
+        raise BadJob(f"{where}: rounds with private products have one lane; got runtime.lanes = {job.runtime.lanes}.")
     if job.step == "grid" or job.on_loss == "continue" or job.data.rows == "pooled-unit":
         raise BadJob(
             f'{where}: step = "grid", on_loss = "continue" and data.rows = "pooled-unit" do not go with '

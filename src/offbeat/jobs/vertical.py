@@ -214,7 +214,7 @@ def without_unused(plain: dict[str, Any]) -> dict[str, Any]:
     if family_named(plain["algorithm"]) != "embedding":
         del plain["embedding"]
     if plain["product_epsilon"] is None:
-        del plain["products"]
+        del plain["products"], plain["product_delta"]
     if not plain["party"]:
         del plain["party"]
     else:

@@ -181,3 +181,16 @@ def test_derivatives_that_are_no_numbers_and_rows_that_are_too_long_are_refused(
         step(party, 0, np.full(10, np.nan))
     with pytest.raises(AssertionError, match="cut to their norm"):
         party_of(np.full((10, 3), 2.0), found)
+
+
+def test_a_party_goes_on_where_it_was():
+    found, table = plan(rows=10, row_norm=1.0), in_a_ball(np.random.default_rng(1), 10, 3)
+    party, other = party_of(table, found), party_of(table, found)
+    step(party, 0, np.linspace(-9.0, 9.0, 10))
+    other.restore(party.snapshot())
+    asked = Received("eve", ShareAsked(0, PRODUCTS, 0, 1, 0, 0))
+    (one,), (two,) = party.handle(asked), other.handle(asked)
+    assert np.array_equal(one.body.words, two.body.words)
+    other.restore(party.snapshot())
+    with pytest.raises(UnexpectedEvent):
+        other.handle(asked)
