@@ -141,14 +141,46 @@ def test_one_row_never_changes_more_than_the_plan_says(seed, rows, steps):
     other = table.copy()
     other[0] = -table[0] if seed % 2 else in_a_ball(rng, 1, 3)[0]
     pair = [party_of(table, found), party_of(other, found)]
-    grid, most, changed = 2.0**found.fraction_bits, found.clip_words, 0
-    for number in range(steps):
-        theta = rng.choice([-9.0, 4.0, 9.0], size=rows) * rng.uniform(size=rows) ** (seed % 3)
+    told = [rng.choice([-9.0, 4.0, 9.0], size=rows) * rng.uniform(size=rows) ** (seed % 3) for _ in range(steps)]
+    assert changed_by(pair, found, told) <= found.squared
+
+
+def changed_by(pair, found, told):
+    """The squared length by which the words of two tables differ over a run, before noise."""
+    grid, most, changed = 2.0**found.fraction_bits, found.clip_words, 0.0
+    for number, theta in enumerate(told):
         for party in pair:
             step(party, number, theta)
         words = [np.clip(np.rint(party._share() * grid), -most, most) for party in pair]
         changed += float(np.sum((words[0] - words[1]) ** 2))
-    assert changed <= found.squared
+    return changed
+
+
+@pytest.mark.parametrize("rows, steps", [(30, 1), (30, 4), (200, 6)])
+def test_the_way_through_the_weights_is_as_long_as_the_plan_says(rows, steps):
+    """All rows point the same way, and one is turned round. It alone is told of: its own share stays, and those of all
+    others move as far as they can, which is nearly all that the plan allows for."""
+    found = plan(rows=rows, steps=steps, row_norm=1.0, clip=steps / rows)
+    table = np.tile([1.0, 0.0, 0.0], (rows, 1))
+    turned = table.copy()
+    turned[0] = -table[0]
+    told = [np.where(np.arange(rows) == 0, -1e6, 0.0)] * steps
+    pair = [party_of(each, found, strength=0.0) for each in (table, turned)]
+    assert 0.5 * found.squared < changed_by(pair, found, told) <= found.squared
+
+
+@pytest.mark.parametrize("clip", [0.05, 0.25])
+def test_a_rows_own_share_goes_from_end_to_end_of_the_clip(clip):
+    """The derivatives of all other rows make the weights long, and the row itself is turned round."""
+    rows, steps = 2000, 4
+    found = plan(rows=rows, steps=steps, row_norm=1.0, clip=clip)
+    table = np.tile([1.0, 0.0, 0.0], (rows, 1))
+    turned = table.copy()
+    turned[0] = -table[0]
+    told = [np.where(np.arange(rows) == 0, 0.0, -1e6)] * steps
+    pair = [party_of(each, found, strength=0.0) for each in (table, turned)]
+    own = steps * (2 * found.clip_words) ** 2
+    assert own <= changed_by(pair, found, told) <= found.squared
 
 
 def test_a_party_answers_what_the_plan_has_and_nothing_else():
