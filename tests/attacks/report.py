@@ -204,6 +204,8 @@ OWN = (
            ("test_whoever_has_not_moved",)),
     Attack("a proposal that names code", "not tried", "a refusal before anything is imported",
            ("test_a_proposal_never_has_code",)),
+    Attack("features from the products she saw", "all of them, error 7e-9, from some known rows",
+           "with product_epsilon: worse than the mean", ("test_exact_products_give", "test_private_products_do_not")),
     Attack("one party told the same in a burst", "not tried", "the other's share: see the threat model",
            ("test_a_party_that_is_hurried",), open=True),
     Attack("wrong shares to one worker (AFSGD-VP)", "not tried", "its block stays: see the threat model",

@@ -76,6 +76,9 @@ class Backward(Message, frozen=True):
     With label_dp_epsilon: one derivative per sampled row to every party. Its sign is the answer that was drawn at
     random for the label, the same one every time, not the label; with that answer it gives the row's product with the
     whole model away.
+
+    With product_epsilon: one derivative per row to every party, of a noisy product. The first ones are the labels
+    themselves, up to their mean; of a row's features they tell no more than the noisy product does.
     """
 
     epoch: int
@@ -205,7 +208,6 @@ class Vfb2Party:
         return (start, stop), party.problem.outputs * (stop - start)
 
     def rows_asked(self, asker: PartyName, number: int) -> tuple[int, int]:
-        """Which rows a dominator's question is about, as (start, stop)."""
         return self._rows(asker, number)[0]
 
     def product(self, done: Sum) -> list[Effect]:
@@ -420,7 +422,6 @@ class Vfb2Party:
         return self.passes_before + (self.applied + sum(self.numbers.values())) / self.party.schedule.blocks_a_pass
 
     def losses(self) -> dict[str, int]:
-        """Derivatives that were never applied, and products that were too old."""
         return {"dropped": self.dropped, "late": self.late}
 
     # -- going on later ------------------------------------------------------------------------------------------
@@ -555,8 +556,6 @@ class VfbParty:
 
     def losses(self) -> dict[str, int]:
         return {"dropped": 0, "late": 0}
-
-    # -- going on later ------------------------------------------------------------------------------------------
 
     _PLAIN = ("round", "asking")
 

@@ -125,6 +125,7 @@ class MaskWatch:
         """How often each asker learned the others' total, which is the other's own share when there are two parties."""
         names, found = self.training.data.names, []
         whose = "the other party's own share" if len(names) == 2 else "the total of the others' shares"
+        whose = whose if self.training.products is None else f"{whose}, with noise,"
         for name in names:
             pairs = sum(count for (asker, *_), count in self.learned.items() if asker == name)
             if not pairs:

@@ -25,7 +25,7 @@ from offbeat.metrics.record import RunRecord
 from offbeat.party.contract import Effect, Event, Party, Received, State
 from offbeat.run.folder import job_of
 from offbeat.run.parties import training_of, without_optimum
-from offbeat.run.record import reveals_of
+from offbeat.run.record import kept_private, reveals_of
 from offbeat.run.replay import refuse_secret_noise, refuse_unknown_code
 from offbeat.run.runtimes import simulator_for
 from offbeat.runtime.contract import Outcome
@@ -123,12 +123,12 @@ OTHERWISE = (
 def _told(folder: Path, record: RunRecord, training: Training, witness: Witness, same: bool) -> dict[str, Any]:
     kinds = {kind.__name__: kind for kind in training.messages}
     came = sorted({kind for counts in witness.received.values() for kind in counts})
-    private = training.private_labels
+    private = kept_private(training)
     return {
         "run": str(folder),
         "algorithm": record.algorithm,
         "received": {name: dict(counts) for name, counts in sorted(witness.received.items())},
-        "reveals": {kind: reveals_of(kinds[kind], private_labels=private) for kind in came if kind in kinds},
+        "reveals": {kind: reveals_of(kinds[kind], **private) for kind in came if kind in kinds},
         **witness.watch.findings(record),
         "privacy": record.privacy,
         "warnings": [*record.warnings, *([] if same else [OTHERWISE])],

@@ -27,6 +27,8 @@ from offbeat.settings import Settings, settings_from
 How = Literal["auto", "bins", "scaled", "none"]
 Treatment = Literal["scaled", "bins", "category", "none", "leave-out"]
 
+UNIT_ROWS = "each party's part of a row scaled to norm 1/sqrt(q)"
+
 
 class Preparation(Settings, frozen=True):
     """How one party's columns are prepared.
@@ -70,7 +72,7 @@ class Preparation(Settings, frozen=True):
             "0/1 columns standardised too" if self.scale_indicators else "",
             {
                 "as-is": "",
-                "party-unit": "each party's part of a row scaled to norm 1/sqrt(q)",
+                "party-unit": UNIT_ROWS,
                 "pooled-unit": "whole rows scaled to norm 1 (row norms pooled)",
             }[self.rows],
         )

@@ -64,6 +64,10 @@ class _Vertical(ByParty, Readable):
     fraction_bits       binary digits after the point of a share; fewer leave room for larger numbers
     labels_at           the parties that hold the labels; None: the first
     label_dp_epsilon    answer every label at random once, with this epsilon
+    product_epsilon     noise inside every sum: what others learn of one row's columns at a party is differentially
+                        private, over the whole run (algorithm "vfb-sgd", target None; docs/explanation)
+    product_delta       at this delta
+    products            for that: a dictionary with `rounds` (6), `colluders` (0), `clip` (0.25), `row_norm`
     runtime             "simulator" (virtual time) or "threads"
     slow                how many times slower a party is, by its name
     seed                decides the order of rows and batches; None is 0
@@ -98,19 +102,19 @@ class _Vertical(ByParty, Readable):
         fraction_bits: int | None = None,
         labels_at: list[str] | None = None,
         label_dp_epsilon: float | None = None,
+        product_epsilon: float | None = None,
+        product_delta: float = 1e-6,
+        products: Mapping[str, Any] | None = None,
         runtime: str = "simulator",
         slow: dict[str, float] | None = None,
         seed: int | None = 0,
         verbose: bool = False,
     ) -> None:
-        self.algorithm = algorithm
-        self.parties = parties
-        self.prepare = prepare
+        self.algorithm, self.parties, self.prepare = algorithm, parties, prepare
         self.penalty, self.penalty_folds = penalty, penalty_folds
         self.penalty_kind, self.l1_ratio = penalty_kind, l1_ratio
         self.loss, self.huber_delta = loss, huber_delta
-        self.class_weight = class_weight
-        self.intercept = intercept
+        self.class_weight, self.intercept = class_weight, intercept
         self.passes, self.target = passes, target
         self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
         self.warm_start = warm_start
@@ -118,6 +122,7 @@ class _Vertical(ByParty, Readable):
         self.in_flight, self.by_curvature = in_flight, by_curvature
         self.secure_sum, self.two_party_insecure, self.fraction_bits = secure_sum, two_party_insecure, fraction_bits
         self.labels_at, self.label_dp_epsilon = labels_at, label_dp_epsilon
+        self.product_epsilon, self.product_delta, self.products = product_epsilon, product_delta, products
         self.runtime, self.slow = runtime, slow
         self.seed, self.verbose = seed, verbose
 

@@ -13,9 +13,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from offbeat.algorithms import private_rounds
 from offbeat.data.assemble import VerticalData
 from offbeat.data.columns import NumberedColumns
 from offbeat.errors import BadData, BadJob
+from offbeat.families import private_products
 from offbeat.families.contract import Counters, Evaluation, Part, RunAccount
 from offbeat.families.setting import Setting, Weights, model_of, party_weights, prepare
 from offbeat.families.statements import about_labels, about_sums, about_world, alarms, data_record, label_ledger
@@ -23,7 +25,7 @@ from offbeat.jobs.methods import linear_named
 from offbeat.jobs.runtime import costs_of
 from offbeat.jobs.vertical import Job
 from offbeat.learning.blocks import Block
-from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, POISSON, SQUARED, Loss, loss_named, softmax
+from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, LS_SVM, POISSON, SQUARED, Loss, loss_named, softmax
 from offbeat.learning.penalties import L2, NONE, Penalty, elastic_net, penalty_named
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
@@ -35,6 +37,7 @@ from offbeat.party.problem import Problem
 from offbeat.privacy.label_response import private_targets
 from offbeat.privacy.masks import FRACTION_BITS
 from offbeat.privacy.noise import SeededNoise
+from offbeat.privacy.products import ProductPlan
 from offbeat.runtime.contract import Outcome
 
 TEST_METRIC_EVERY = 4
@@ -56,6 +59,8 @@ def setting_for(data: VerticalData, job: Job) -> Setting:
     strength = job.strength if penalty.name != "none" else 0.0
     data = replace(data, weights_train=row_weights(job, data))
     setting = prepare(data, loss=loss, penalty=penalty, strength=strength, intercept=job.intercept, seed=job.seed)
+    if job.product_epsilon is not None:
+        return private_products.prepared(setting, job, data)
     if (loss is SQUARED or loss.delta) and penalty in (L2, NONE):
         setting = _in_units(setting)
     return _with_private_labels(setting, job) if job.label_dp_epsilon is not None else setting
@@ -83,6 +88,8 @@ def _loss(job: Job, data: VerticalData) -> Loss:
         if data.task == "regression":
             raise BadJob('The loss softmax is for classes, and this is regression. Use loss = "squared".')
         return softmax(classes)
+    if job.loss == "auto" and job.product_epsilon is not None and data.task == "classification":
+        return LS_SVM
     if job.loss == "auto":
         return SQUARED if data.task == "regression" else LOGISTIC
     loss = loss_named(job.loss.replace("_", "-"), job.huber_delta)
@@ -203,15 +210,21 @@ def build_parties(
     only: str | None = None,
     sums: SumOptions | None = None,
     zero_start: bool = True,
+    products: ProductPlan | None = None,
     **more: Any,
 ) -> list[Any]:
     """All parties, or `only` one, whose block alone is looked at then. `sums`: as its owner wants them, if not as the
-    job does. `zero_start`: whether all weights are zero at first. `more`: the run's name and its secrets."""
+    job does. `zero_start`: whether all weights are zero at first. `products`: how they are private, if they are.
+    `more`: the run's name and its secrets."""
     method = linear_named(job.algorithm)
     if not method.labels_everywhere:
         more |= {"labels_at": tuple(labels_at), "lanes": job.runtime.lanes}
     options, rounds = replace(linear_options(job), zero_start=zero_start), method.synchronous
     options = options if sums is None else replace(options, sums=sums)
+    if products is not None:
+        sums = replace(options.sums, fraction_bits=products.fraction_bits)
+        options = replace(options, passes=float(products.steps), sums=sums, products=products)
+        return list(private_rounds.build(blocks, problem, options, seed=job.seed, only=only, **more))
     return list(method.build(blocks, problem, options, synchronous=rounds, seed=job.seed, only=only, **more))
 
 
@@ -235,9 +248,10 @@ class LinearTraining:
         self.job, self.data, self.method = job, data, linear_named(job.algorithm)
         self.setting = setting_for(data, job)
         self.messages, self.private_labels = self.method.messages, job.label_dp_epsilon is not None
-        self.goal, self.session = job.passes, {"on_loss": job.on_loss}
+        self.session = {"on_loss": job.on_loss}
         setting = self.setting
         blocks = setting.new_blocks(self.method.direction)
+        self.products = private_products.plan_of(job, data)
         self.parties: list[Any] = build_parties(
             job,
             blocks,
@@ -245,8 +259,10 @@ class LinearTraining:
             data.labels_at,
             only=only,
             zero_start=start is None,
+            products=self.products,
             secrets_seed=job.seed,
         )
+        self.goal = job.passes if self.products is None else float(self.products.steps)
         if start is not None:
             self._begin_with(start)
         self.blocks = {party.name: party.block for party in self.parties}
@@ -358,6 +374,7 @@ class LinearTraining:
         if stopped or outcome.out_of_time:
             certified = _certified_copies(self.parties) is not None
             kept = "the best model certified so far" if certified else "none was certified yet: the model as it was"
+            kept = kept if self.products is None else "the model as it was"
             verdict, reason = ("stopped", "stopped on request") if stopped else ("time", outcome.stalled)
             return verdict, f"{reason}; {kept} is kept"
         if outcome.stalled:
@@ -371,7 +388,8 @@ class LinearTraining:
         loss, epsilon = self.setting.loss.name, job.label_dp_epsilon
         labels = about_labels(data.names, holders, loss, epsilon, given=self.method.labels_everywhere)
         sums = about_sums(len(data.names), job.secure_sum)
-        return [*labels, *alarms(outcome), *sums, *about_world(job, data.source)]
+        private = [] if self.products is None else private_products.warnings(self.products, self.parties)
+        return [*private, *labels, *alarms(outcome), *sums, *about_world(job, data.source)]
 
     def _noted(self) -> VerticalData:
         """The data, with a word on the labels' units."""
@@ -381,7 +399,9 @@ class LinearTraining:
         return self.data if unit == 1.0 else replace(self.data, notes=(*self.data.notes, told))
 
     def _privacy(self) -> dict[str, dict[str, Any]]:
-        """What left under an account: the labels, where they were answered at random."""
+        """What left under an account: products, or the labels where they were answered at random."""
+        if self.products is not None:
+            return private_products.ledger(self.products, self.data.names, seeded=True)
         if self.job.label_dp_epsilon is None:
             return {}
         holders = self.data.names if self.method.labels_everywhere else self.data.labels_at
@@ -390,7 +410,8 @@ class LinearTraining:
     def chosen(self) -> dict[str, Any]:
         lifecycle, roster = self.chair.party.lifecycle, self.chair.party.roster
         chosen: dict[str, Any] = {"step": lifecycle.eta, "batch": lifecycle.batch, "chair": roster.chair}
-        chosen["survey_passes"] = lifecycle.spacing
+        if self.products is None:
+            chosen["survey_passes"] = lifecycle.spacing
         chosen["by_curvature"] = {party.name: party.block.metric_kind for party in self.parties}
         if self.optimum is not None:
             chosen["optimum"] = self.optimum

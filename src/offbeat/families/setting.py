@@ -53,6 +53,7 @@ class Setting:
     intercept: bool
     classifies: bool
     weights: Floats = field(default_factory=lambda: NO_WEIGHTS)  # of the training rows, with a mean of 1
+    centred: bool = True  # whether blocks centre their columns
     middle: float = 0.0  # what was taken from the labels,
     unit: float = 1.0  # and what they were divided by then; objectives are in its square, models and metrics in labels
 
@@ -78,7 +79,8 @@ class Setting:
         return weighted(self.loss, self.weights)
 
     def new_blocks(self, method: str = "svrg") -> dict[str, Block]:
-        terms: dict[str, Any] = {"penalty": self.penalty, "strength": self.strength, "intercept": self.intercept}
+        terms: dict[str, Any] = {"penalty": self.penalty, "strength": self.strength}
+        terms["intercept"] = self.intercept and self.centred
         terms["outputs"] = self.loss.outputs
         return {name: make_block(self.train[name], method=method, **terms) for name in self.names}
 

@@ -15,6 +15,7 @@ from offbeat.data.preparation import Prepare
 from offbeat.errors import BadJob
 from offbeat.jobs.embedding import EmbeddingEntry, check_embedding
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named
+from offbeat.jobs.private_products import ProductsEntry, check_private_products
 from offbeat.jobs.runtime import RuntimeEntry, resolved
 from offbeat.names import check_party_names, did_you_mean
 from offbeat.privacy.label_response import EPSILON_MOST
@@ -93,12 +94,15 @@ class Job(Settings, frozen=True):
     on_loss: Literal["wait", "stop", "continue"] = "wait"
     labels_at: list[str] | None = None
     label_dp_epsilon: Annotated[float, Meta(ge=1e-6, le=EPSILON_MOST)] | None = None
+    product_epsilon: Annotated[float, Meta(ge=1e-3, le=1e6)] | None = None
+    product_delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-6
     secure_sum: Literal["pairwise", "two-tree", "tree"] = "pairwise"
     two_party_insecure: bool = False
     fraction_bits: Annotated[int, Meta(ge=16, le=60)] | None = None
     optimum: bool = True
     looks_per_pass: Annotated[float, Meta(ge=1e-6, le=256)] = 8.0
     data: DataEntry = DataEntry()
+    products: ProductsEntry = ProductsEntry()
     embedding: EmbeddingEntry = EmbeddingEntry()
     runtime: RuntimeEntry = RuntimeEntry()
     party: list[PartyEntry] = []
@@ -139,6 +143,7 @@ SET_ONLY = ("set", "dir", "parties", "split", "split_after_one_hot", "preparatio
 LINEAR_ONLY = (
     "target", "loss", "seconds", "lag_max", "survey_passes", "leap", "by_curvature", "on_loss", "secure_sum",
     "two_party_insecure", "fraction_bits", "l1_ratio", "class_weight", "penalty_folds", "huber_delta",
+    "product_epsilon",
 )  # fmt: skip
 """Keys that say nothing to VAFL."""
 RETIRED = {
@@ -212,6 +217,8 @@ def without_unused(plain: dict[str, Any]) -> dict[str, Any]:
     """A job's plain values less those tables and keys that say nothing to it."""
     if family_named(plain["algorithm"]) != "embedding":
         del plain["embedding"]
+    if plain["product_epsilon"] is None:
+        del plain["products"], plain["product_delta"]
     if not plain["party"]:
         del plain["party"]
     else:
@@ -232,6 +239,7 @@ def check(job: Job, where: str = "the job") -> None:
     _check_set_only(job, where)
     _check_family(job, where)
     _check_choosing(job, where)
+    check_private_products(job, where)
 
 
 def _check_choosing(job: Job, where: str) -> None:

@@ -24,7 +24,7 @@ class Policy(Settings, frozen=True):
     leaders: Names = ()  # who else may lead the matching of ids: it learns which of its ids this party has
     peers: Names = ("any",)  # with whom this party works
     methods: Names = ("vfb2-svrg", "vfb2-saga", "vfb2-sgd")  # algorithms, by name; module:object names itself
-    secure_sum: tuple[Literal["pairwise", "two-tree", "tree"], ...] = ("pairwise", "two-tree")
+    secure_sum: tuple[Literal["pairwise", "two-tree", "tree"], ...] = ("pairwise",)  # two-tree binds to nothing told
     parties_least: Annotated[int, msgspec.Meta(ge=2)] = 3
     columns_never: Names = ()  # never used, whatever the data section lists
     rows_least: Annotated[int, msgspec.Meta(ge=1)] = 100  # a smaller intersection is refused

@@ -119,7 +119,10 @@ class Judge:
         return f"{reason}, above the target {self.options.target:g}" if self.options.target is not None else reason
 
     def best_worth_keeping(self) -> int:
-        """The best certified survey; none (the zero start) where even that one is worse than the start."""
+        """The best certified survey; none (the zero start) where even that one is worse than the start. Where products
+        are private nothing is certified, and the newest model that all have is the one."""
+        if self.options.products is not None:
+            return self.party.survey.best
         best = [news for news in self.party.survey.history if news.survey == self.party.survey.best]
         return self.party.survey.best if best and best[-1].objective <= self.start_objective * (1 + 1e-9) else -1
 

@@ -234,6 +234,12 @@ class LinearParty:
         if waits or self.lifecycle.begun or self.measuring:
             return []
         self.measuring = True
+        if self.options.products is not None:  # nothing may be measured: the plan says it all
+            plan, rows = self.options.products, self.problem.rows
+            return [
+                *self.lifecycle.begin(lifecycle.Begin(0, plan.step, rows, 0.0, 0.0, 2.0 * plan.steps)),
+                *self._begun(),
+            ]
         words = smoothness.length_of(self.block)
         ask = self.sums.ask(PROBES, 0, 0, words, words, self.block.version)
         return [*ask, *(self.judge.begin_survey() if self.options.method != "sgd" else [])]

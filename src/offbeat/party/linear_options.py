@@ -13,6 +13,7 @@ from offbeat.learning.sparse import SparseBlock
 from offbeat.learning.steps import BLOCKS_A_PASS, Steepness, default_batch, default_step
 from offbeat.party.masked_sum import SumOptions
 from offbeat.party.problem import Problem
+from offbeat.privacy.products import ProductPlan
 
 FRACTION_BITS_LEAST = 16  # fewer would round products too coarsely to be worth advising
 FEW_STEPS, SGD_SURVEY_PASSES = 0.25, 3.0
@@ -37,6 +38,7 @@ class LinearOptions:
     lag_max: int = 0  # products that are older are not used; 0: any
     on_loss: str = "wait"
     sums: SumOptions = field(default_factory=SumOptions)
+    products: ProductPlan | None = None  # products are private; rounds over all rows, and nothing else is summed
 
     asynchronous: bool = True
 

@@ -75,6 +75,9 @@ class ShareGiven(Message, frozen=True):
     Reveals: uniform noise to the asker until all shares are added; then the total of the others' shares. With two
     parties, that total is the other's share itself. How often the giver's block has changed, how many seconds it needs
     for a row, and whether its next share comes unasked, to the asker.
+
+    With product_epsilon: uniform noise to the asker until all shares are added; then a noisy total of the others'
+    bounded shares, which is differentially private for any one row at one party, over the whole run.
     """
 
     epoch: int

@@ -23,7 +23,7 @@ from offbeat.metrics.record import RunRecord
 from offbeat.run.choose import Chosen, level_of, with_best_penalty
 from offbeat.run.observer import Observer, Watch
 from offbeat.run.parties import training_of
-from offbeat.run.record import record_of, reveals
+from offbeat.run.record import kept_private, record_of, reveals
 from offbeat.run.result import Result
 from offbeat.run.runtimes import runtime_for
 from offbeat.runtime.contract import Runtime
@@ -91,7 +91,7 @@ def run_training(
         runtime=job.runtime.kind,
         seed=job.seed,
         options={**plain_of(job), "chosen": told},
-        reveals=reveals(sent, training.messages, private_labels=training.private_labels),
+        reveals=reveals(sent, training.messages, **kept_private(training)),
         lanes=job.runtime.lanes,
     )
     record = record if chosen is None else _with_choice(record, chosen)

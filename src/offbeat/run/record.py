@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from offbeat.families.contract import Counters, RunAccount
+from offbeat.families.contract import Counters, RunAccount, Training
 from offbeat.metrics.lag import Lags
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import PartyRecord, Reveal, RunRecord, Transit
@@ -78,19 +78,30 @@ def _party_record(told: Counters, tally: Tally, total_s: float, lanes: int) -> P
     )
 
 
-def reveals_of(kind: type[Message], *, private_labels: bool = False) -> str:
-    """The sentence after "Reveals:" in a message's docstring, on one line; where labels were answered at random, the
-    one after "With label_dp_epsilon:", if the message has one."""
+def reveals_of(kind: type[Message], *, private_labels: bool = False, private_products: bool = False) -> str:
+    """The sentence after "Reveals:" in a message's docstring, on one line; where labels were answered at random, or
+    products are private, the one after "With label_dp_epsilon:" or "With product_epsilon:", if the message has one."""
     text = inspect.getdoc(kind) or ""
-    for mark in ("With label_dp_epsilon:", "Reveals:") if private_labels else ("Reveals:",):
+    options = (
+        ("With label_dp_epsilon:", private_labels),
+        ("With product_epsilon:", private_products),
+        ("Reveals:", True),
+    )
+    for mark in (mark for mark, holds in options if holds):
         _, found, rest = text.partition(mark)
         if found:
             return re.sub(r"\s+", " ", rest.split("\n\n")[0]).strip()
     return ""
 
 
+def kept_private(training: Training) -> dict[str, bool]:
+    """What a run protects beyond masks, for `reveals_of`."""
+    products = getattr(training.job, "product_epsilon", None) is not None
+    return {"private_labels": training.private_labels, "private_products": products}
+
+
 def reveals(
-    sent: Iterable[Mapping[str, list[int]]], kinds: Iterable[type[Message]], *, private_labels: bool = False
+    sent: Iterable[Mapping[str, list[int]]], kinds: Iterable[type[Message]], **private: bool
 ) -> tuple[Reveal, ...]:
     """Every kind of message that was really sent, the most telling traffic (by bytes) first."""
     by_name = {kind.__name__: kind for kind in kinds}
@@ -100,8 +111,5 @@ def reveals(
             row = totals.setdefault(name, [0, 0])
             row[0] += count
             row[1] += size
-    rows = [
-        Reveal(name, count, size, reveals_of(by_name[name], private_labels=private_labels))
-        for name, (count, size) in totals.items()
-    ]
+    rows = [Reveal(name, count, size, reveals_of(by_name[name], **private)) for name, (count, size) in totals.items()]
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.message)))

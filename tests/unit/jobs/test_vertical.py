@@ -14,6 +14,7 @@ from offbeat.errors import BadJob
 from offbeat.families.vertical_data import preparation_of
 from offbeat.jobs.embedding import EmbeddingEntry
 from offbeat.jobs.horizontal import ConstantsEntry, EdgeDataEntry, EdgeJob, ModelEntry, PrivacyEntry, RateEntry
+from offbeat.jobs.private_products import ProductsEntry
 from offbeat.jobs.reading import job_from, job_text, plain_of, read_job
 from offbeat.jobs.runtime import Faults, RuntimeEntry, resolved
 from offbeat.jobs.vertical import DataEntry, Job, PartyEntry
@@ -219,6 +220,7 @@ def test_the_faults_of_a_job_are_those_of_the_simulator():
 DOCUMENTED = {
     "the top": Job,
     "[data]": DataEntry,
+    "[products]": ProductsEntry,
     "[embedding]": EmbeddingEntry,
     "[runtime]": RuntimeEntry,
     "[[party]]": PartyEntry,

@@ -37,6 +37,7 @@ def policy(**changes: object) -> Policy:
         (policy(peers=("bank",)), JOB, "not allow work with 'telecom'"),
         (policy(methods=("vfb2-svrg",)), JOB, "not 'vfb2-saga'"),
         (policy(secure_sum=("two-tree",)), JOB, "not 'pairwise'"),
+        (OPEN, msgspec.structs.replace(JOB, method=OrgMethod(secure_sum="two-tree")), "'pairwise', not 'two-tree'"),
         (policy(parties_least=4), JOB, "at least 4 parties, the job has 3"),
         (OPEN, WITHOUT_SOMEBODY, "allows on_loss 'wait', 'stop', not 'continue'"),
         (policy(passes_most=10), JOB, "allows 10 passes, the job wants 60"),
