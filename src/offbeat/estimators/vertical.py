@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from offbeat.orgs.client import JointModel
 
 
+@dataclass(eq=False, repr=False)
 class _Vertical(ByParty, Readable):
     """What the two estimators share. The constructor only stores; `fit` checks.
 
@@ -74,57 +76,39 @@ class _Vertical(ByParty, Readable):
     verbose             tell of the progress on standard error
     """
 
-    def __init__(
-        self,
-        algorithm: str = DEFAULT_ALGORITHM,
-        *,
-        parties: Mapping[str, Sequence[str | int]] | int | None = None,
-        prepare: Any = "auto",
-        penalty: float | Sequence[float] | str = 1e-4,
-        penalty_folds: int = 1,
-        penalty_kind: str = "l2",
-        l1_ratio: float = 0.0,
-        loss: str = "auto",
-        huber_delta: float | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-        intercept: bool = True,
-        passes: float = 60,
-        target: float | None = 1e-6,
-        early_stopping: float | None = None,
-        validation_fraction: float = 0.2,
-        warm_start: bool = False,
-        step: float | str = "auto",
-        batch: int | str = "auto",
-        in_flight: int = 1,
-        by_curvature: bool | str = "auto",
-        secure_sum: str = "pairwise",
-        two_party_insecure: bool = False,
-        fraction_bits: int | None = None,
-        labels_at: list[str] | None = None,
-        label_dp_epsilon: float | None = None,
-        product_epsilon: float | None = None,
-        product_delta: float = 1e-6,
-        products: Mapping[str, Any] | None = None,
-        runtime: str = "simulator",
-        slow: dict[str, float] | None = None,
-        seed: int | None = 0,
-        verbose: bool = False,
-    ) -> None:
-        self.algorithm, self.parties, self.prepare = algorithm, parties, prepare
-        self.penalty, self.penalty_folds = penalty, penalty_folds
-        self.penalty_kind, self.l1_ratio = penalty_kind, l1_ratio
-        self.loss, self.huber_delta = loss, huber_delta
-        self.class_weight, self.intercept = class_weight, intercept
-        self.passes, self.target = passes, target
-        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
-        self.warm_start = warm_start
-        self.step, self.batch = step, batch
-        self.in_flight, self.by_curvature = in_flight, by_curvature
-        self.secure_sum, self.two_party_insecure, self.fraction_bits = secure_sum, two_party_insecure, fraction_bits
-        self.labels_at, self.label_dp_epsilon = labels_at, label_dp_epsilon
-        self.product_epsilon, self.product_delta, self.products = product_epsilon, product_delta, products
-        self.runtime, self.slow = runtime, slow
-        self.seed, self.verbose = seed, verbose
+    algorithm: str = DEFAULT_ALGORITHM
+    _: KW_ONLY
+    parties: Mapping[str, Sequence[str | int]] | int | None = None
+    prepare: Any = "auto"
+    penalty: float | Sequence[float] | str = 1e-4
+    penalty_folds: int = 1
+    penalty_kind: str = "l2"
+    l1_ratio: float = 0.0
+    loss: str = "auto"
+    huber_delta: float | None = None
+    class_weight: Mapping[Any, float] | str | None = None
+    intercept: bool = True
+    passes: float = 60
+    target: float | None = 1e-6
+    early_stopping: float | None = None
+    validation_fraction: float = 0.2
+    warm_start: bool = False
+    step: float | str = "auto"
+    batch: int | str = "auto"
+    in_flight: int = 1
+    by_curvature: bool | str = "auto"
+    secure_sum: str = "pairwise"
+    two_party_insecure: bool = False
+    fraction_bits: int | None = None
+    labels_at: list[str] | None = None
+    label_dp_epsilon: float | None = None
+    product_epsilon: float | None = None
+    product_delta: float = 1e-6
+    products: Mapping[str, Any] | None = None
+    runtime: str = "simulator"
+    slow: dict[str, float] | None = None
+    seed: int | None = 0
+    verbose: bool = False
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -243,28 +227,19 @@ class VerticalRegressor(RegressorMixin, _Vertical):  # type: ignore[misc]
         return np.asarray(self.model_.answers(scores))
 
 
-def _choosing(kind: type[_Vertical]) -> Any:
-    """The constructor of an estimator whose penalty is chosen by folds of the rows unless it is given."""
-    usual: dict[str, Any] = {"penalty": "auto", "penalty_folds": 5}
-
-    def __init__(self: _Vertical, *algorithm: str, **others: Any) -> None:
-        kind.__init__(self, *algorithm, **{**usual, **others})
-
-    known = signature(kind.__init__)
-    own = [one.replace(default=usual.get(one.name, one.default)) for one in known.parameters.values()]
-    __init__.__signature__ = known.replace(parameters=own)  # type: ignore[attr-defined]
-    return __init__
-
-
+@dataclass(eq=False, repr=False, kw_only=True)
 class VerticalClassifierCV(VerticalClassifier):
     """A VerticalClassifier that chooses its penalty by five folds of the rows. After `fit`: penalty_, the one chosen,
     and penalties_tried_, with the held-out loss of each."""
 
-    __init__ = _choosing(VerticalClassifier)
+    penalty: float | Sequence[float] | str = "auto"
+    penalty_folds: int = 5
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class VerticalRegressorCV(VerticalRegressor):
     """A VerticalRegressor that chooses its penalty by five folds of the rows. After `fit`: penalty_, the one chosen,
     and penalties_tried_, with the held-out loss of each."""
 
-    __init__ = _choosing(VerticalRegressor)
+    penalty: float | Sequence[float] | str = "auto"
+    penalty_folds: int = 5
