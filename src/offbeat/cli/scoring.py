@@ -37,12 +37,15 @@ def score_files(run: Path, data: Sequence[str], out: Path | None, as_json: bool,
         say(f"wrote {len(rows):,} rows to {out}.")
 
 
-def _pairs(data: Sequence[str]) -> Iterator[tuple[str, Path]]:
+def _pairs(data: Sequence[str]) -> Iterator[tuple[str, str]]:
     for one in data:
         party, equals, file = one.partition("=")
         if not equals or not party or not file:
-            raise BadInput(f"--data expects PARTY=FILE, as in --data bank=new/bank.csv; got {one!r}.")
-        yield party, Path(file)
+            raise BadInput(
+                "--data expects PARTY=FILE, as in --data bank=new/bank.csv, or a table's address in place of the file; "
+                f"got {one.partition('://')[0]!r}."
+            )
+        yield party, file
 
 
 def _rows(model: Any, ids: Any, scores: Any) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ than taken for text: such cells are mistakes more often than not.
 """
 
 import re
+from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,6 +59,8 @@ def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool) -> Cells
         sample = series.dropna().iloc[:LOOKED_AT].tolist()
     if any(isinstance(value, bool) for value in sample):
         return coded(series, where)
+    if sample and all(isinstance(value, date) for value in sample):
+        return _days(_dates(series, where))
     if not sample or any(_is_number(value) for value in sample):
         numbers = pd.to_numeric(series, errors="coerce")
         wrong = (numbers.isna() & series.notna()).to_numpy()
@@ -70,6 +73,21 @@ def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool) -> Cells
             return _days(dates)
     _refuse_commas(sample, where)
     return coded(series, where)
+
+
+def _dates(series: "pd.Series[Any]", where: str) -> "pd.Series[Any]":
+    """Python's own dates."""
+    import pandas as pd
+
+    found = pd.to_datetime(series, errors="coerce", utc=True)
+    wrong = (found.isna() & series.notna()).to_numpy()
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise BadData(
+            f"{where}, row {row + 1}: expected a date, came {str(series.iloc[row])!r} ({int(wrong.sum())} such cells). "
+            "Correct these cells or leave them empty."
+        )
+    return found
 
 
 def _is_number(value: Any) -> bool:

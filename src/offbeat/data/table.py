@@ -5,13 +5,14 @@
     .npz                      `X` (rows by columns), or a matrix as scipy.sparse.save_npz writes it; beside it, perhaps,
                               the arrays `ids`, `y` and `columns` (or whatever `id` and `label` name)
     ...-idx3-ubyte            images, one row each, values 0-255; `label` names the file of labels beside it
+    postgresql://...          a database's table or view (sql.py); `id` is needed
 
-Each may be compressed (.gz, .bz2, .xz). A wrong file is refused with one paragraph that names file, column and row.
-Rows are counted from 1, without the header.
+Each file may be compressed (.gz, .bz2, .xz). A wrong one is refused with one paragraph that names file, column and
+row. Rows are counted from 1, without the header.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +24,7 @@ from offbeat.data.formats import Arrays, read_arrays, read_frame
 from offbeat.data.frames import cells_of
 from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Floats, Matrix, as_matrix
+from offbeat.data.sql import is_address, names_in, read_sql, shown
 from offbeat.errors import BadData
 from offbeat.names import did_you_mean
 
@@ -59,8 +61,9 @@ def read_table(
     missing: Literal["refuse", "keep"] = "refuse",
     duplicates: Literal["refuse", "keep-first"] = "refuse",
 ) -> Table:
-    """Read one party's file and check it.
+    """Read one party's file, or its table in a database, and check it.
 
+    path        the file, or the table's address
     id          column of sample ids; without it rows are numbered from 0 (then all parties' rows must be in one order)
     label       column of labels; without it the party has none
     columns     feature columns to keep; without it all but id and label
@@ -68,14 +71,29 @@ def read_table(
     missing     `keep` leaves empty cells as nan, for the preparation to deal with
     duplicates  `keep-first` leaves repeated ids in, and the join keeps the first row of each
     """
+    if is_address(path):
+        where = shown(str(path))
+        _check_wanted(columns, where)
+        wanted = None if columns is None else list(dict.fromkeys(c for c in (id, label, *columns) if c is not None))
+        frame = read_sql(str(path), id, wanted)
+        return _checked(_from_frame(frame, where, id, label, columns, tuple(text)), missing, duplicates)
     file = Path(path)
-    _check_wanted(columns, file)
+    _check_wanted(columns, str(file))
     raw = read_frame(file)
     if raw is not None:
-        table = _from_frame(raw.frame, file, id, label, columns, tuple(text), raw.decimal_comma)
+        table = _from_frame(raw.frame, str(file), id, label, columns, tuple(text), raw.decimal_comma)
+        table = replace(table, name=file.name)
     else:
         table = _from_arrays(read_arrays(file, id, label), file, columns)
     return _checked(table, missing, duplicates)
+
+
+def columns_of(source: str | Path) -> list[str] | None:
+    """The names of all columns of a file or a database's table; None for files of arrays."""
+    if is_address(source):
+        return names_in(str(source))
+    raw = read_frame(Path(source))
+    return None if raw is None else [str(column) for column in raw.frame.columns]
 
 
 def table_from_arrays(
@@ -94,7 +112,7 @@ def table_from_arrays(
     dates: tuple[str, ...] = ()
     frame = _as_frame(features, name)
     if frame is not None:
-        typed = _from_frame(frame, Path(name), None, None, None, tuple(column for column in text if column in frame))
+        typed = _from_frame(frame, name, None, None, None, tuple(column for column in text if column in frame))
         matrix, levels, dates = typed.features, typed.levels, typed.dates
         if columns is None and hasattr(features, "columns"):
             columns = typed.columns
@@ -149,7 +167,7 @@ def _first_line(error: Exception) -> str:
     return str(error).partition(". ")[0].rstrip(".")
 
 
-def _check_wanted(columns: Sequence[str] | None, file: Path) -> None:
+def _check_wanted(columns: Sequence[str] | None, file: str) -> None:
     if columns is None:
         return
     if not columns:
@@ -167,7 +185,7 @@ def _check_wanted(columns: Sequence[str] | None, file: Path) -> None:
 
 def _from_frame(
     frame: "pd.DataFrame",
-    file: Path,
+    file: str,
     id: str | None,
     label: str | None,
     columns: Sequence[str] | None,
@@ -192,11 +210,11 @@ def _from_frame(
         else tidy_ids(frame[id].to_numpy(object), f"{file}, column {id!r}")
     )
     labels = None if label is None else _labels(frame[label], label, file, decimal_comma)
-    return Table(ids, tuple(kept), features, labels, file.name, levels, tuple(dates))
+    return Table(ids, tuple(kept), features, labels, file, levels, tuple(dates))
 
 
 def _chosen_columns(
-    frame: "pd.DataFrame", file: Path, id: str | None, label: str | None, columns: Sequence[str] | None
+    frame: "pd.DataFrame", file: str, id: str | None, label: str | None, columns: Sequence[str] | None
 ) -> list[str]:
     known = [str(column) for column in frame.columns]
     for what, wanted in [("id", id), ("label", label), *(("feature", column) for column in columns or ())]:
@@ -214,7 +232,7 @@ def _chosen_columns(
     return kept
 
 
-def _labels(series: "pd.Series[Any]", label: str, file: Path, decimal_comma: bool) -> NDArray[Any]:
+def _labels(series: "pd.Series[Any]", label: str, file: str, decimal_comma: bool) -> NDArray[Any]:
     empty = series.isna().to_numpy()
     if empty.any():
         raise BadData(

@@ -77,7 +77,7 @@ def preparation_of(entry: PartyEntry, job: Job) -> Preparation:
 def _table(entry: PartyEntry, preparation: Preparation, job: Job) -> Table:
     beside = [name for name in (entry.weight, entry.exposure) if name is not None]
     table = read_table(
-        entry.file,
+        entry.source,
         id=entry.id,
         label=entry.label,
         columns=None if entry.columns is None else list(dict.fromkeys([*entry.columns, *beside])),

@@ -6,12 +6,13 @@ means stands in docs/reference/job-file.md.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from offbeat.data.preparation import Prepare
+from offbeat.data.sql import beside, check_source
 from offbeat.errors import BadJob
 from offbeat.jobs.embedding import EmbeddingEntry, check_embedding
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named
@@ -32,16 +33,25 @@ SERVER = "server"
 
 
 class PartyEntry(Settings, frozen=True):
-    """One organisation's file."""
+    """One organisation's file, or its table in a database."""
 
     name: str
-    file: str
+    file: str | None = None
+    table: str | None = None
     id: str | None = None
     label: str | None = None
     columns: list[str] | None = None
     weight: str | None = None
     exposure: str | None = None
     prepare: Prepare | None = None
+
+    @property
+    def source(self) -> str:
+        """The file's path, or the table's address."""
+        return str(self.file if self.table is None else self.table)
+
+
+Source = TypeVar("Source", bound=PartyEntry)
 
 
 class DataEntry(Settings, frozen=True):
@@ -205,12 +215,18 @@ def without_retired(tree: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _with_absolute_files(job: Job, folder: Path) -> Job:
-    entries = [msgspec.structs.replace(entry, file=str(folder / entry.file)) for entry in job.party]
+    entries = [with_absolute_source(entry, folder) for entry in job.party]
     data = job.data
     if data.dir is not None:
         data = msgspec.structs.replace(data, dir=str(folder / data.dir))
     start = None if job.start is None else str(folder / job.start)
     return msgspec.structs.replace(job, party=entries, data=data, start=start)
+
+
+def with_absolute_source(entry: Source, folder: Path) -> Source:
+    """The same entry of a job, its file or table found from `folder` on."""
+    key = "file" if entry.table is None else "table"
+    return msgspec.structs.replace(entry, **{key: beside(entry.file, entry.table, folder)})
 
 
 def without_unused(plain: dict[str, Any]) -> dict[str, Any]:
@@ -276,6 +292,8 @@ def _spelled(penalty: object) -> str:
 def _check_parties(job: Job, where: str) -> None:
     names = [entry.name for entry in job.party]
     check_party_names(names, where)
+    for entry in job.party:
+        check_source(entry.file, entry.table, f"{where}, party {entry.name!r}")
     if isinstance(job.data.parties, list):
         check_party_names(job.data.parties, f"{where}, data.parties")
     if len(set(names)) < len(names):

@@ -195,11 +195,11 @@ class TrainedModel:
             raise BadData(f"All parties need the same number of rows; came {sizes}.")
         return tables
 
-    def files(self, files: Mapping[str, Path]) -> tuple[Array, dict[str, Table]]:
+    def files(self, files: Mapping[str, str | Path]) -> tuple[Array, dict[str, Table]]:
         """Each party's file (`files`), joined by the id columns of the job: the ids, and the rows in their order."""
         self._check_names(files)
         ids = {entry.name: entry.id for entry in self.job.party}
-        tables = {name: self._read(name, Path(files[name]), ids.get(name)) for name in self.names}
+        tables = {name: self._read(name, files[name], ids.get(name)) for name in self.names}
         joined = align(tables)
         for note in joined.notes:
             warnings.warn(note, UserWarning, stacklevel=2)
@@ -238,7 +238,7 @@ class TrainedModel:
         )
         return _in_its_order(table, fitted, name)
 
-    def _read(self, name: str, file: Path, id: str | None) -> Table:
+    def _read(self, name: str, file: str | Path, id: str | None) -> Table:
         fitted = self.fitted(name)
         named = None if isinstance(fitted.raw_columns, NumberedColumns) else list(fitted.raw_columns)
         return read_table(file, id, None, named, text=list(fitted.spelling), missing="keep")

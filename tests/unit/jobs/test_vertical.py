@@ -142,7 +142,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_name(tmp_path, line, n
         ("[data]\nsplit = 'mod'\n[[party]]\nname = 'a'\nfile = 'x'", "data.split is for a named set"),
         ("[data]\npreparation = 'z'\n[[party]]\nname = 'a'\nfile = 'x'", "data.preparation is for a named set"),
         ("[data]\nset = 'credit-like'\n[[party]]\nname = 'a'\nfile = 'x'", "choose one"),
-        ("[[party]]\nname = 'a'", "the key 'file' is missing under [party.a]"),
+        ("[[party]]\nname = 'a'", "party 'a': expected `file`"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key(tmp_path, line, words):
