@@ -26,7 +26,7 @@ from offbeat.jobs.reading import read_job
 TARGET, PENALTY, NEAR = 1e-5, 1e-4, 0.002
 FILES = {"give_me_some_credit": "cs-training.csv.xz", "uci_credit_card": "UCI_Credit_Card.csv.xz"}
 LABELS = {"give_me_some_credit": "SeriousDlqin2yrs", "uci_credit_card": "default.payment.next.month"}
-REACHED = {("give_me_some_credit", "bins"): 0.855, ("uci_credit_card", "bins"): 0.77}
+REACHED = {("give_me_some_credit", "bins"): 0.85, ("uci_credit_card", "bins"): 0.77}
 
 
 @dataclass(frozen=True)

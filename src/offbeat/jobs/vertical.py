@@ -6,7 +6,7 @@ means stands in docs/reference/job-file.md.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -49,9 +49,6 @@ class PartyEntry(Settings, frozen=True):
     def source(self) -> str:
         """The file's path, or the table's address."""
         return str(self.file if self.table is None else self.table)
-
-
-Source = TypeVar("Source", bound=PartyEntry)
 
 
 class DataEntry(Settings, frozen=True):
@@ -215,7 +212,7 @@ def without_retired(tree: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _with_absolute_files(job: Job, folder: Path) -> Job:
-    entries = [with_absolute_source(entry, folder) for entry in job.party]
+    entries = [_with_absolute_source(entry, folder) for entry in job.party]
     data = job.data
     if data.dir is not None:
         data = msgspec.structs.replace(data, dir=str(folder / data.dir))
@@ -223,8 +220,7 @@ def _with_absolute_files(job: Job, folder: Path) -> Job:
     return msgspec.structs.replace(job, party=entries, data=data, start=start)
 
 
-def with_absolute_source(entry: Source, folder: Path) -> Source:
-    """The same entry of a job, its file or table found from `folder` on."""
+def _with_absolute_source(entry: PartyEntry, folder: Path) -> PartyEntry:
     key = "file" if entry.table is None else "table"
     return msgspec.structs.replace(entry, **{key: beside(entry.file, entry.table, folder)})
 

@@ -301,7 +301,7 @@ def load(run: str | Path) -> TrainedModel:
             "together, with `offbeat predict RUN --ids FILE`."
         )
     if not isinstance(job, Job):
-        raise BadInput(f"{folder} holds a horizontal model, which is one network; offbeat.load reads vertical ones.")
+        raise BadInput(f"{folder} holds one model of rows at sites: read it by offbeat.load_sites.")
     names = [*record.data.columns, *([SERVER] if job.embeds else [])]
     return _model(job, record, read_parts(folder, names))
 

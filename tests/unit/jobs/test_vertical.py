@@ -13,7 +13,15 @@ from offbeat.data.preparation import Preparation
 from offbeat.errors import BadJob
 from offbeat.families.vertical_data import preparation_of
 from offbeat.jobs.embedding import EmbeddingEntry
-from offbeat.jobs.horizontal import ConstantsEntry, EdgeDataEntry, EdgeJob, ModelEntry, PrivacyEntry, RateEntry
+from offbeat.jobs.horizontal import (
+    ConstantsEntry,
+    EdgeDataEntry,
+    EdgeJob,
+    ModelEntry,
+    PrivacyEntry,
+    RateEntry,
+    SiteEntry,
+)
 from offbeat.jobs.private_products import ProductsEntry
 from offbeat.jobs.reading import job_from, job_text, plain_of, read_job
 from offbeat.jobs.runtime import Faults, RuntimeEntry, resolved
@@ -232,6 +240,7 @@ EDGES_DOCUMENTED = {
     "[constants]": ConstantsEntry,
     "[privacy]": PrivacyEntry,
     "[data]": EdgeDataEntry,
+    "[[site]]": SiteEntry,
 }
 PAGES = [("job-file.md", DOCUMENTED, name) for name in DOCUMENTED]
 PAGES += [("edge-job-file.md", EDGES_DOCUMENTED, name) for name in EDGES_DOCUMENTED]
@@ -250,7 +259,7 @@ def test_the_reference_page_has_every_key_and_no_other(page, kinds, section):
 
 
 def _is_table(field):
-    return field.name == "party" or isinstance(field.default, msgspec.Struct)
+    return field.name in ("party", "site") or isinstance(field.default, msgspec.Struct)
 
 
 def _defaults(kind):
