@@ -50,6 +50,7 @@ class VerticalData:
     digest             SHA-256 of the joined ids in their order, where tables were joined
     weights_train      how much each training row counts; empty: all alike
     exposed            whether there is an exposure: y was divided by it, and weights were multiplied by it
+    warnings           what is probably a mistake
     """
 
     names: tuple[str, ...]
@@ -71,6 +72,7 @@ class VerticalData:
     digest: str = ""
     weights_train: Floats = field(default_factory=lambda: NO_WEIGHTS, repr=False)
     exposed: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -105,6 +107,7 @@ class Raw:
     dates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     weights: Floats | None = None
     exposure: Floats | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def build(
@@ -190,6 +193,7 @@ def _finish(
         digest=raw.digest,
         weights_train=weights,
         exposed=raw.exposure is not None,
+        warnings=raw.warnings,
     )
 
 

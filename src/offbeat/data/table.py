@@ -11,6 +11,7 @@ Each file may be compressed (.gz, .bz2, .xz). A wrong one is refused with one pa
 row. Rows are counted from 1, without the header.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +32,9 @@ from offbeat.names import did_you_mean
 if TYPE_CHECKING:
     import pandas as pd
 
+NAMELESS = "Unnamed: 0"
+"""What pandas calls a first column without a name."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -46,6 +50,7 @@ class Table:
     dates: tuple[str, ...] = ()
     weights: Floats | None = field(default=None, repr=False)  # see `weights.py`
     exposure: Floats | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()  # what was found out about the file
 
     def __len__(self) -> int:
         return int(self.ids.size)
@@ -67,7 +72,7 @@ def read_table(
     id          column of sample ids; without it rows are numbered from 0 (then all parties' rows must be in one order)
     label       column of labels; without it the party has none
     columns     feature columns to keep; without it all but id and label
-    text        columns that hold categories although they look like numbers; what is text is found out
+    text        columns that are taken as text, whatever they look like; what others hold is found out
     missing     `keep` leaves empty cells as nan, for the preparation to deal with
     duplicates  `keep-first` leaves repeated ids in, and the join keeps the first row of each
     """
@@ -82,7 +87,7 @@ def read_table(
     raw = read_frame(file)
     if raw is not None:
         table = _from_frame(raw.frame, str(file), id, label, columns, tuple(text), raw.decimal_comma)
-        table = replace(table, name=file.name)
+        table = replace(table, name=file.name, notes=(*raw.notes, *table.notes))
     else:
         table = _from_arrays(read_arrays(file, id, label), file, columns)
     return _checked(table, missing, duplicates)
@@ -192,6 +197,7 @@ def _from_frame(
     text: tuple[str, ...],
     decimal_comma: bool = False,
 ) -> Table:
+    frame, notes = _without_row_numbers(frame, {id, label, *(columns or ())})
     kept = _chosen_columns(frame, file, id, label, columns)
     features = np.empty((len(frame), len(kept)))
     levels: dict[str, Sequence[str]] = {}
@@ -210,7 +216,17 @@ def _from_frame(
         else tidy_ids(frame[id].to_numpy(object), f"{file}, column {id!r}")
     )
     labels = None if label is None else _labels(frame[label], label, file, decimal_comma)
-    return Table(ids, tuple(kept), features, labels, file, levels, tuple(dates))
+    return Table(ids, tuple(kept), features, labels, file, levels, tuple(dates), notes=notes)
+
+
+def _without_row_numbers(frame: "pd.DataFrame", wanted: set[str | None]) -> tuple["pd.DataFrame", tuple[str, ...]]:
+    """Less a first column without a name that counts the rows, as data frames are often saved."""
+    if not len(frame.columns) or frame.columns[0] != NAMELESS or NAMELESS in wanted:
+        return frame, ()
+    cells = frame[NAMELESS].astype(str).to_numpy(object)
+    if not any(np.array_equal(cells, np.arange(start, start + len(frame)).astype(str)) for start in (0, 1)):
+        return frame, ()
+    return frame.drop(columns=NAMELESS), ("The first column has no name and counts the rows; it was left out.",)
 
 
 def _chosen_columns(
@@ -219,7 +235,7 @@ def _chosen_columns(
     known = [str(column) for column in frame.columns]
     for what, wanted in [("id", id), ("label", label), *(("feature", column) for column in columns or ())]:
         if wanted is not None and wanted not in known:
-            raise BadData(f"{file} has no {what} column {wanted!r}. {did_you_mean(wanted, known)}")
+            raise BadData(f"{file} has no {what} column {wanted!r}. {did_you_mean(wanted, known)}{_no_header(known)}")
     if id is not None and id == label:
         raise BadData(
             f"{file}: column {id!r} is named as `id` and as `label`. Rows are matched by one, the other is learned."
@@ -230,6 +246,12 @@ def _chosen_columns(
             f"{file} has no feature column: besides id and label it holds nothing. Columns: {', '.join(known)}."
         )
     return kept
+
+
+def _no_header(names: list[str]) -> str:
+    """A word where the first line looks like values."""
+    numbers = sum(re.fullmatch(r"[+-]?[\d.,]+(e[+-]?\d+)?", name) is not None for name in names)
+    return " The first line must name the columns, and it seems to hold values." if 2 * numbers > len(names) else ""
 
 
 def _labels(series: "pd.Series[Any]", label: str, file: str, decimal_comma: bool) -> NDArray[Any]:
@@ -288,6 +310,8 @@ def tidy_ids(ids: NDArray[Any], where: str) -> NDArray[Any]:
     texts = ["" if value is None or value != value else id_text(value) for value in ids.tolist()]
     if "" in texts:
         raise BadData(f"{where}: row {texts.index('') + 1} has no id ({texts.count('')} of {len(texts)} rows do not).")
+    if all(text.endswith(".0") for text in texts):  # whole numbers that some program kept as fractions
+        texts = [text.removesuffix(".0") for text in texts]
     if all(_is_plain_integer(text) for text in texts):
         return np.array([int(text) for text in texts], dtype=np.int64)
     return np.array(texts, dtype=object)

@@ -81,7 +81,7 @@ def _table(entry: PartyEntry, preparation: Preparation, job: Job) -> Table:
         id=entry.id,
         label=entry.label,
         columns=None if entry.columns is None else list(dict.fromkeys([*entry.columns, *beside])),
-        text=[column for column, treatment in preparation.columns.items() if treatment == "category"],
+        text=preparation.as_text,
         missing="refuse" if preparation.strict and not preparation.columns else "keep",
         duplicates=job.data.duplicates,
     )

@@ -56,7 +56,7 @@ def load_table(home: Home) -> Table:
         data.id,
         data.label,
         list(dict.fromkeys([*data.columns, *beside])) if data.columns else None,
-        text=[column for column, treatment in preparation.columns.items() if treatment == "category"],
+        text=preparation.as_text,
         missing="refuse" if preparation.strict and not preparation.columns else "keep",
         duplicates="keep-first",
     )
@@ -107,7 +107,7 @@ def own_rows(home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64], tok
         y_test=None if labels is None else labels[test],
         classes=classes,
         fitted=fitted,
-        notes=tuple(f"{home.name}: {note}" for note in fitted.notes),
+        notes=tuple(f"{home.name}: {note}" for note in (*table.notes, *fitted.notes)),
         weights=_of_training(weights, test, labels, job),
     )
 
