@@ -32,6 +32,8 @@ from offbeat.names import did_you_mean
 if TYPE_CHECKING:
     import pandas as pd
 
+STAND_IN = "nothing but labels"
+"""The column of a party that has none."""
 NAMELESS = "Unnamed: 0"
 """What pandas calls a first column without a name."""
 
@@ -198,6 +200,7 @@ def _from_frame(
     decimal_comma: bool = False,
 ) -> Table:
     frame, notes = _without_row_numbers(frame, {id, label, *(columns or ())})
+    frame = _with_stand_in(frame, id, label, columns)
     kept = _chosen_columns(frame, file, id, label, columns)
     features = np.empty((len(frame), len(kept)))
     levels: dict[str, Sequence[str]] = {}
@@ -217,6 +220,15 @@ def _from_frame(
     )
     labels = None if label is None else _labels(frame[label], label, file, decimal_comma)
     return Table(ids, tuple(kept), features, labels, file, levels, tuple(dates), notes=notes)
+
+
+def _with_stand_in(
+    frame: "pd.DataFrame", id: str | None, label: str | None, columns: Sequence[str] | None
+) -> "pd.DataFrame":
+    """A party that holds labels alone takes part with a column that says nothing; new rows of it have none either."""
+    alone = label is not None and {*frame.columns} <= {id, label}
+    later = columns is not None and list(columns) == [STAND_IN] and STAND_IN not in frame.columns
+    return frame.assign(**{STAND_IN: 0.0}) if (alone and columns is None) or later else frame
 
 
 def _without_row_numbers(frame: "pd.DataFrame", wanted: set[str | None]) -> tuple["pd.DataFrame", tuple[str, ...]]:
