@@ -72,7 +72,7 @@ class Preparation(Settings, frozen=True):
         categories = sum(treatment == "category" for treatment in self.columns.values())
         return (
             by_word[self.how],
-            f"{categories} columns as categories" if categories else "",
+            f"{categories} column{'s' if categories > 1 else ''} as categories" if categories else "",
             {"as-is": "", "log1p": "log(1 + count)", "tf-idf": "tf-idf from training rows"}[self.counts],
             "0/1 columns standardised too" if self.scale_indicators else "",
             {
