@@ -113,6 +113,8 @@ class Raw:
 def build(
     raw: Raw, labels_at: LabelsAt, preparation: Preparations, task: Task, centre_labels: bool = False
 ) -> VerticalData:
+    if raw.test.all():
+        raise BadData("All rows are test rows; none is left for training.")
     by_party = preparations_by_party(preparation, raw.columns)
     train: dict[str, Matrix] = {}
     test: dict[str, Matrix] = {}
@@ -212,8 +214,6 @@ def _by_exposure(y: Floats, raw: Raw, classes: tuple[Any, ...] | None) -> tuple[
 
 
 def _check_training_rows(raw: Raw, classes: tuple[Any, ...] | None) -> None:
-    if raw.test.all():
-        raise BadData("All rows are test rows; none is left for training.")
     if classes is None:
         return
     known, counts = np.unique(raw.labels.astype(str), return_counts=True)

@@ -285,7 +285,14 @@ def _test_rows(ids: NDArray[Any], fraction: float, seed: int, test_ids: Sequence
     if test_ids is None:
         return held_out(ids, seed=seed, fraction=fraction)
     wanted = {id_text(value) for value in test_ids}
-    return np.array([id_text(value) in wanted for value in ids.tolist()], dtype=np.bool_)
+    found = np.array([id_text(value) in wanted for value in ids.tolist()], dtype=np.bool_)
+    if not found.any():
+        raise BadData(
+            f"None of the {len(wanted)} ids that were listed for testing is among the {ids.size} joined rows: the list "
+            f"has {', '.join(map(repr, sorted(wanted)[:3])) or 'none'}, the rows have "
+            f"{', '.join(repr(id_text(value)) for value in ids[:3].tolist())}. Write both alike."
+        )
+    return found
 
 
 def _mask(mask: Any, rows: int) -> Flags:

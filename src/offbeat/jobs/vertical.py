@@ -67,6 +67,7 @@ class DataEntry(Settings, frozen=True):
     duplicates: Literal["refuse", "keep-first"] = "refuse"
     limit_rows: Count | None = None
     test_fraction: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    test_ids: str | None = None
 
 
 class Job(Settings, frozen=True):
@@ -214,8 +215,9 @@ def without_retired(tree: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 def _with_absolute_files(job: Job, folder: Path) -> Job:
     entries = [_with_absolute_source(entry, folder) for entry in job.party]
     data = job.data
-    if data.dir is not None:
-        data = msgspec.structs.replace(data, dir=str(folder / data.dir))
+    for key in ("dir", "test_ids"):
+        if getattr(data, key) is not None:
+            data = msgspec.structs.replace(data, **{key: str(folder / getattr(data, key))})
     start = None if job.start is None else str(folder / job.start)
     return msgspec.structs.replace(job, party=entries, data=data, start=start)
 
@@ -314,6 +316,11 @@ def _check_known(key: str, named: Sequence[str], known: Sequence[str], where: st
 def _check_set_only(job: Job, where: str) -> None:
     """Keys of a named set say nothing about files. `dir` may come from --data, which is given for any job."""
     usual = DataEntry()
+    if job.data.test_ids is not None and (not job.party or job.data.test_fraction is not None):
+        other = (
+            "a named set has ids of its own" if not job.party else "data.test_fraction draws them; give one of the two"
+        )
+        raise BadJob(f"{where}: data.test_ids lists the test rows of parties with files, and {other}.")
     for key in SET_ONLY:
         if job.party and key != "dir" and getattr(job.data, key) != getattr(usual, key):
             raise BadJob(
