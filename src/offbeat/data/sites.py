@@ -21,6 +21,7 @@ from offbeat.errors import BadData, BadJob
 
 SCALES_APART = 20.0
 """Without ranges a column so many times as large as most leaves nothing of these."""
+ADVICE = "Say in data.columns what each column can hold."
 Holds = Mapping[str, Sequence[float | str]]
 
 
@@ -122,7 +123,7 @@ def horizontal_from_tables(
         test_labels.append(mine[test])
         start += len(table)
     everything = np.concatenate([np.asarray(x) for x, _ in edges.values()])
-    notes = [] if columns is not None else _about_scales(everything, fitted.columns)
+    notes = [] if columns is not None else about_scales(everything, fitted.columns, ADVICE)
     return HorizontalData(
         edges=edges,
         x_test=np.concatenate(test_rows),
@@ -149,13 +150,14 @@ def _check_alike(site: str, table: Table, first: Table) -> None:
         raise BadData(f"Site {site!r}: labels are of two kinds: {' and '.join(kinds)}. Spell them alike everywhere.")
 
 
-def _about_scales(values: Floats, columns: Sequence[str]) -> list[str]:
-    """Rows that are scaled to one length keep hardly anything of columns that are small beside others."""
+def about_scales(values: Floats, columns: Sequence[str], advice: str) -> list[str]:
+    """Rows that are scaled to one length keep hardly anything of columns that are small beside others. `advice`: what
+    to do about it."""
     sizes = np.sqrt(np.mean(np.square(values), axis=0))
     large, usual = int(np.argmax(sizes)), float(np.median(sizes[sizes > 0.0])) if sizes.any() else 1.0
     if sizes[large] <= SCALES_APART * usual:
         return []
     return [
         f"Column {columns[large]!r} is about {sizes[large] / usual:.0f} times as large as most, and every row is "
-        "scaled to one length: little is left of the others. Say in data.columns what each column can hold."
+        f"scaled to one length: little is left of the others. {advice}"
     ]

@@ -38,10 +38,10 @@ from msgspec import Meta
 
 from offbeat.algorithms.mapa import CLOUD
 from offbeat.data.sites import check_holds
-from offbeat.data.sql import beside, check_source
 from offbeat.errors import BadJob
 from offbeat.jobs.methods import DEFAULT_HORIZONTAL, family_named, names_of
 from offbeat.jobs.runtime import Jitters, RuntimeEntry, resolved
+from offbeat.jobs.source import SourceEntry, from_folder
 from offbeat.names import check_party_names
 from offbeat.privacy.accountant import Adjacency
 from offbeat.settings import Count, Fraction, Natural, NotNegative, Positive, Settings, settings_from
@@ -121,20 +121,6 @@ class EdgeDataEntry(Settings, frozen=True):
     test_fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.2
 
 
-class SiteEntry(Settings, frozen=True):
-    """One site's file, or its table in a database."""
-
-    name: str
-    file: str | None = None
-    table: str | None = None
-    id: str | None = None
-
-    @property
-    def source(self) -> str:
-        """The file's path, or the table's address."""
-        return str(self.file if self.table is None else self.table)
-
-
 SITE_ONLY = ("label", "columns", "test_fraction")
 SET_ONLY = ("set", "edges", "split", "shards_per_edge", "concentration", "limit_rows")
 
@@ -163,7 +149,7 @@ class EdgeJob(Settings, frozen=True):
     privacy: PrivacyEntry = PrivacyEntry()
     data: EdgeDataEntry = EdgeDataEntry()
     runtime: EdgeRuntimeEntry = EdgeRuntimeEntry()
-    site: list[SiteEntry] = []
+    site: list[SourceEntry] = []
 
     @property
     def edge_count(self) -> int:
@@ -188,18 +174,13 @@ def edge_job_from(tree: Mapping[str, Any], where: str = "the job", folder: Path 
     if folder is not None and job.data.dir is not None:
         job = msgspec.structs.replace(job, data=msgspec.structs.replace(job.data, dir=str(folder / job.data.dir)))
     if folder is not None:
-        job = msgspec.structs.replace(job, site=[_absolute(entry, folder) for entry in job.site])
+        job = msgspec.structs.replace(job, site=from_folder(job.site, folder))
     if job.site and job.data.columns is not None:
         job = _by_columns(job)
     if job.privacy.uploads is None:
         share = math.ceil(job.updates / job.edge_count)
         job = msgspec.structs.replace(job, privacy=msgspec.structs.replace(job.privacy, uploads=share))
     return resolved(job)
-
-
-def _absolute(entry: SiteEntry, folder: Path) -> SiteEntry:
-    key = "file" if entry.table is None else "table"
-    return msgspec.structs.replace(entry, **{key: beside(entry.file, entry.table, folder)})
 
 
 def _by_columns(job: EdgeJob) -> EdgeJob:
@@ -244,7 +225,7 @@ def _check_sites(job: EdgeJob, where: str) -> None:
     if len({CLOUD, *names}) <= len(names):
         raise BadJob(f"{where}: sites must have names that differ, none of them {CLOUD!r}; got {', '.join(names)}.")
     for entry in job.site:
-        check_source(entry.file, entry.table, f"{where}, site {entry.name!r}")
+        entry.check(f"{where}, site {entry.name!r}")
     for key in SET_ONLY:
         if getattr(job.data, key) != getattr(usual, key):
             raise BadJob(f"{where}: data.{key} is for a named set; here the sites bring files of their own.")

@@ -12,12 +12,12 @@ import msgspec
 from msgspec import Meta
 
 from offbeat.data.preparation import Prepare
-from offbeat.data.sql import beside, check_source
 from offbeat.errors import BadJob
 from offbeat.jobs.embedding import EmbeddingEntry, check_embedding
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named
 from offbeat.jobs.private_products import ProductsEntry, check_private_products
 from offbeat.jobs.runtime import RuntimeEntry, resolved
+from offbeat.jobs.source import SourceEntry, from_folder
 from offbeat.names import check_party_names, did_you_mean
 from offbeat.privacy.label_response import EPSILON_MOST
 from offbeat.settings import Count, Natural, NotNegative, Positive, Settings, settings_from
@@ -32,23 +32,14 @@ SERVER = "server"
 """VAFL's party with the labels and the head; the others are its clients."""
 
 
-class PartyEntry(Settings, frozen=True):
+class PartyEntry(SourceEntry, frozen=True):
     """One organisation's file, or its table in a database."""
 
-    name: str
-    file: str | None = None
-    table: str | None = None
-    id: str | None = None
     label: str | None = None
     columns: list[str] | None = None
     weight: str | None = None
     exposure: str | None = None
     prepare: Prepare | None = None
-
-    @property
-    def source(self) -> str:
-        """The file's path, or the table's address."""
-        return str(self.file if self.table is None else self.table)
 
 
 class DataEntry(Settings, frozen=True):
@@ -213,18 +204,13 @@ def without_retired(tree: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _with_absolute_files(job: Job, folder: Path) -> Job:
-    entries = [_with_absolute_source(entry, folder) for entry in job.party]
+    entries = from_folder(job.party, folder)
     data = job.data
     for key in ("dir", "test_ids"):
         if getattr(data, key) is not None:
             data = msgspec.structs.replace(data, **{key: str(folder / getattr(data, key))})
     start = None if job.start is None else str(folder / job.start)
     return msgspec.structs.replace(job, party=entries, data=data, start=start)
-
-
-def _with_absolute_source(entry: PartyEntry, folder: Path) -> PartyEntry:
-    key = "file" if entry.table is None else "table"
-    return msgspec.structs.replace(entry, **{key: beside(entry.file, entry.table, folder)})
 
 
 def without_unused(plain: dict[str, Any]) -> dict[str, Any]:
@@ -291,7 +277,7 @@ def _check_parties(job: Job, where: str) -> None:
     names = [entry.name for entry in job.party]
     check_party_names(names, where)
     for entry in job.party:
-        check_source(entry.file, entry.table, f"{where}, party {entry.name!r}")
+        entry.check(f"{where}, party {entry.name!r}")
     if isinstance(job.data.parties, list):
         check_party_names(job.data.parties, f"{where}, data.parties")
     if len(set(names)) < len(names):

@@ -13,18 +13,11 @@ from offbeat.data.preparation import Preparation
 from offbeat.errors import BadJob
 from offbeat.families.vertical_data import preparation_of
 from offbeat.jobs.embedding import EmbeddingEntry
-from offbeat.jobs.horizontal import (
-    ConstantsEntry,
-    EdgeDataEntry,
-    EdgeJob,
-    ModelEntry,
-    PrivacyEntry,
-    RateEntry,
-    SiteEntry,
-)
+from offbeat.jobs.horizontal import ConstantsEntry, EdgeDataEntry, EdgeJob, ModelEntry, PrivacyEntry, RateEntry
 from offbeat.jobs.private_products import ProductsEntry
 from offbeat.jobs.reading import job_from, job_text, plain_of, read_job
 from offbeat.jobs.runtime import Faults, RuntimeEntry, resolved
+from offbeat.jobs.source import SourceEntry
 from offbeat.jobs.vertical import DataEntry, Job, PartyEntry
 from offbeat.runtime.simulator import PROFILES
 from offbeat.settings import apply_setting
@@ -240,7 +233,7 @@ EDGES_DOCUMENTED = {
     "[constants]": ConstantsEntry,
     "[privacy]": PrivacyEntry,
     "[data]": EdgeDataEntry,
-    "[[site]]": SiteEntry,
+    "[[site]]": SourceEntry,
 }
 PAGES = [("job-file.md", DOCUMENTED, name) for name in DOCUMENTED]
 PAGES += [("edge-job-file.md", EDGES_DOCUMENTED, name) for name in EDGES_DOCUMENTED]
