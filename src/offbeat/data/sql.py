@@ -188,7 +188,7 @@ def _url(parts: _Address, address: str) -> "sa.URL":
 
 
 def _told(problem: Exception, secret: str | None) -> str:
-    first = " ".join(str(getattr(problem, "orig", None) or problem).split()).rstrip(".")
+    first = " ".join(str(getattr(problem, "orig", None) or problem).split()).rstrip(".?")
     return first.replace(secret, "***") if secret else first
 
 

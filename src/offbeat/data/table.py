@@ -391,5 +391,6 @@ def _check_unique(table: Table) -> None:
         rows = np.flatnonzero(table.ids == unique[at]) + 1
         raise BadData(
             f"{table.name}: id {str(unique[at])!r} stands in {counts[at]} rows (rows {', '.join(map(str, rows[:5]))}); "
-            f'{int(repeated.sum())} ids are repeated. Keep one row per id, or set duplicates = "keep-first".'
+            f"{'one id is' if repeated.sum() == 1 else f'{int(repeated.sum())} ids are'} repeated. Keep one row per "
+            'id, or set duplicates = "keep-first".'
         )
