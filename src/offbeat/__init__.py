@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from offbeat.run.model import TrainedModel as TrainedModel
     from offbeat.run.model import load as load
     from offbeat.run.result import Result as Result
+    from offbeat.run.site_model import SiteModel as SiteModel
+    from offbeat.run.site_model import load_sites as load_sites
     from offbeat.run.worth import worth as worth
     from offbeat.runtime.simulator import Simulator as Simulator
     from offbeat.runtime.threads import Threads as Threads
@@ -59,6 +61,7 @@ PLACES = {
     "metrics.record": ("RunRecord",),
     "run.experiment": ("run_experiment",),
     "run.model": ("TrainedModel", "load"),
+    "run.site_model": ("SiteModel", "load_sites"),
     "run.result": ("Result",),
     "run.worth": ("worth",),
     "runtime.simulator": ("Simulator",),

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 HEAD = ("method", "target", "async", "sync", "speed-up", "none slow", "AUC", "within")
 WITHIN = (
-    "AUC: of the asynchronous model, on the test rows. within: the distance to the best possible objective that is "
-    "left at most, computed by the parties without pooling anything."
+    "AUC: of the asynchronous model, on the test rows. within: its objective is at most so far above the best possible "
+    "one; the parties computed this bound without pooling anything."
 )
 NONE_SLOW = "none slow: the same ratio when nobody is slow; near 1, since the asynchronous run then waits as rounds do."
 ONE_SEED = "One seed: differences below some 15 % (with plain stochastic gradients, 40 %) mean nothing."

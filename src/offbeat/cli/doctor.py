@@ -21,6 +21,7 @@ EXTRAS = {
     "mqtt": ("paho", "edge sites over a broker"),
     "onnx": ("onnx", "a party's part of a model for other runtimes (offbeat export --onnx)"),
     "ray": ("ray", "the runtime 'ray': parties as actors of a cluster"),
+    "sql": ("sqlalchemy", 'tables of databases (table = "postgresql://...")'),
     "web": ("starlette", "watching a run in the browser (offbeat watch)"),
 }
 NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "msgspec", "cryptography", "dp-accounting")

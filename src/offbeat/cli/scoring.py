@@ -12,6 +12,25 @@ from offbeat.errors import BadInput
 
 
 def score_files(run: Path, data: Sequence[str], out: Path | None, as_json: bool, parts: bool = False) -> None:
+    from offbeat.jobs.horizontal import EdgeJob
+    from offbeat.run.folder import job_of
+
+    over_rows = isinstance(job_of(run), EdgeJob)
+    rows, classes, task = _of_sites(run, data, parts) if over_rows else _of_parties(run, data, parts)
+    say(f"{len(rows):,} rows scored.")
+    if as_json:
+        print_json({"rows": rows, "classes": list(classes), "task": task})
+        return
+    write_csv(rows, out)
+    if out is not None:
+        say(f"wrote {len(rows):,} rows to {out}.")
+
+
+Scored = tuple[list[dict[str, Any]], Sequence[Any], str]
+"""The rows of the answer, the classes, and the task."""
+
+
+def _of_parties(run: Path, data: Sequence[str], parts: bool) -> Scored:
     from offbeat.run.model import load
 
     model = load(run)
@@ -25,31 +44,44 @@ def score_files(run: Path, data: Sequence[str], out: Path | None, as_json: bool,
         unseen = fitted.unseen(fitted.recoded(table)) if isinstance(table.features, np.ndarray) else {}
         for column, count in unseen.items():
             say(f"{party}: {count:,} cells of column {column!r} hold a category that the training rows never had.")
-    rows = list(_rows(model, ids, model.scores(tables)))
+    scores = model.scores(tables)
+    logistic = model.classes is not None and (scores.ndim == 2 or model.job.loss in ("auto", "logistic"))
+    rows = list(_rows(model, ids, scores, logistic))
     if parts:
         _add_parts(rows, model.explain(tables), model.classes)
-    say(f"{len(rows):,} rows scored.")
-    if as_json:
-        print_json({"rows": rows, "classes": list(model.classes or ()), "task": model.task})
-        return
-    write_csv(rows, out)
-    if out is not None:
-        say(f"wrote {len(rows):,} rows to {out}.")
+    return rows, model.classes or (), model.task
 
 
-def _pairs(data: Sequence[str]) -> Iterator[tuple[str, Path]]:
+def _of_sites(run: Path, data: Sequence[str], parts: bool) -> Scored:
+    """Every site's rows by the one model, with the site's name beside them."""
+    from offbeat.run.site_model import load_sites
+
+    if parts:
+        raise BadInput("--parts tells what each party's columns add; sites hold rows, and one model scores them all.")
+    model, found = load_sites(run), []
+    ids = {entry.name: entry.id for entry in model.job.site}
+    for site, file in _pairs(data):
+        table = model.read(file, ids.get(site))
+        scores = model.decision_function(table)
+        found += [{"site": site, **row} for row in _rows(model, table.ids, scores, model.has_probabilities)]
+    return found, model.classes, "classification"
+
+
+def _pairs(data: Sequence[str]) -> Iterator[tuple[str, str]]:
     for one in data:
         party, equals, file = one.partition("=")
         if not equals or not party or not file:
-            raise BadInput(f"--data expects PARTY=FILE, as in --data bank=new/bank.csv; got {one!r}.")
-        yield party, Path(file)
+            raise BadInput(
+                "--data expects PARTY=FILE, as in --data bank=new/bank.csv, or a table's address in place of the file; "
+                f"got {one.partition('://')[0]!r}."
+            )
+        yield party, file
 
 
-def _rows(model: Any, ids: Any, scores: Any) -> Iterator[dict[str, Any]]:
+def _rows(model: Any, ids: Any, scores: Any, likely: bool) -> Iterator[dict[str, Any]]:
     """One row of the answer for each id: the prediction, and the probability of every class where there is one."""
     answers = model.answers(scores).tolist()
-    logistic = model.classes is not None and (scores.ndim == 2 or model.job.loss in ("auto", "logistic"))
-    chances = model.probabilities(scores).tolist() if logistic else [()] * len(answers)
+    chances = model.probabilities(scores).tolist() if likely else [()] * len(answers)
     for i, answer, chance in zip(ids.tolist(), answers, chances, strict=True):
         named = {f"probability of {name}": value for name, value in zip(model.classes or (), chance, strict=False)}
         yield {"id": i, "prediction": answer, **named}

@@ -18,6 +18,9 @@ from offbeat.data.matrix import Integers
 from offbeat.data.table import Table
 from offbeat.errors import BadData
 
+MATCHED_LEAST = 0.5
+"""Where a smaller part of a party's ids is found elsewhere, the columns may not be the same thing."""
+
 
 @dataclass(frozen=True)
 class Alignment:
@@ -27,6 +30,7 @@ class Alignment:
     rows: Mapping[str, Integers]
     digest: str
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def align(tables: Mapping[str, Table]) -> Alignment:
@@ -38,7 +42,16 @@ def align(tables: Mapping[str, Table]) -> Alignment:
         raise BadData(_nothing_shared(tables))
     rows = {party: index[np.searchsorted(unique, shared)] for party, (unique, index) in first.items()}
     notes = [note for party, (unique, _) in first.items() for note in _notes(party, keys[party].size, unique, shared)]
-    return Alignment(shared, rows, digest_of_ids(shared), tuple(notes))
+    few = [
+        f"{len(unique) - len(shared):,} of {len(unique):,} of {party}"
+        for party, (unique, _) in first.items()
+        if MATCHED_LEAST * len(unique) > len(shared)
+    ]
+    told = (
+        f"Most ids have no partner: {', '.join(few)}. {len(shared):,} rows were left to learn from. Check that all id "
+        "columns name the same thing and are written the same way."
+    )
+    return Alignment(shared, rows, digest_of_ids(shared), tuple(notes), (told,) if few else ())
 
 
 def digest_of_ids(ids: NDArray[Any]) -> str:

@@ -50,6 +50,7 @@ class VerticalData:
     digest             SHA-256 of the joined ids in their order, where tables were joined
     weights_train      how much each training row counts; empty: all alike
     exposed            whether there is an exposure: y was divided by it, and weights were multiplied by it
+    warnings           what is probably a mistake
     """
 
     names: tuple[str, ...]
@@ -71,6 +72,7 @@ class VerticalData:
     digest: str = ""
     weights_train: Floats = field(default_factory=lambda: NO_WEIGHTS, repr=False)
     exposed: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -105,11 +107,14 @@ class Raw:
     dates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     weights: Floats | None = None
     exposure: Floats | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def build(
     raw: Raw, labels_at: LabelsAt, preparation: Preparations, task: Task, centre_labels: bool = False
 ) -> VerticalData:
+    if raw.test.all():
+        raise BadData("All rows are test rows; none is left for training.")
     by_party = preparations_by_party(preparation, raw.columns)
     train: dict[str, Matrix] = {}
     test: dict[str, Matrix] = {}
@@ -190,6 +195,7 @@ def _finish(
         digest=raw.digest,
         weights_train=weights,
         exposed=raw.exposure is not None,
+        warnings=raw.warnings,
     )
 
 
@@ -208,8 +214,6 @@ def _by_exposure(y: Floats, raw: Raw, classes: tuple[Any, ...] | None) -> tuple[
 
 
 def _check_training_rows(raw: Raw, classes: tuple[Any, ...] | None) -> None:
-    if raw.test.all():
-        raise BadData("All rows are test rows; none is left for training.")
     if classes is None:
         return
     known, counts = np.unique(raw.labels.astype(str), return_counts=True)

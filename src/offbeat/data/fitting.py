@@ -39,6 +39,9 @@ ID_TEXT_SHARE = 0.5
 """Text with more different values than this share of the rows is an id, or free text."""
 ID_RANGE = 2
 """Whole numbers that are all different and lie within so many times the number of rows count something."""
+CODES = tuple(sign * (10.0**digits - 1) for digits in range(1, 7) for sign in (1, -1))
+CODE_ROWS_LEAST = 5
+"""9, 99, 999, ... far from all other values, in so many rows: perhaps a code for a missing one."""
 SWAMPED_ROWS_LEAST = 20
 SWAMPED_SHARE = 0.99
 """A cell with more of its column's variance than this leaves nothing of the other rows."""
@@ -223,6 +226,7 @@ class _Layout:
 
     def _centre_and_cuts(self, source: Source) -> tuple[float, float, float]:
         known = source.known
+        self.notes += about_codes(source.name, known)
         middle, low, high = cuts(known)
         beyond = int(np.count_nonzero((known < low) | (known > high)))
         if not beyond:
@@ -296,6 +300,22 @@ class _Layout:
         column, at = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
         fill, low, high = (np.ascontiguousarray(table[:, k]) for k in (2, 3, 4))
         return Numbers(column, at, fill, low, high, marks[:, 0].copy(), marks[:, 1].copy())
+
+
+def about_codes(column: str, known: Floats) -> list[str]:
+    """A word on a value that is probably no measurement."""
+    found = []
+    for code in {float(known.min()), float(known.max())} & set(CODES):
+        others = known[known != code]
+        rows = known.size - others.size
+        if others.size and rows >= CODE_ROWS_LEAST:
+            low, high = float(others.min()), float(others.max())
+            if max(low - code, code - high) > high - low:
+                found.append(
+                    f"Column {column!r} holds {code:g} in {rows:,} rows, far from all other values ({low:.4g} to "
+                    f"{high:.4g}). If it stands for a missing value, leave those cells empty."
+                )
+    return found
 
 
 def cuts(known: Floats) -> tuple[float, float, float]:

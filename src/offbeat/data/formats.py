@@ -29,6 +29,9 @@ LIBSVM = (".svm", ".libsvm", ".txt")
 ARRAYS = (*LIBSVM, ".npz", "-ubyte")
 KNOWN = (*FRAMES, *ARRAYS)
 SEPARATORS = ",;\t|"
+WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+WESTERN = "cp1252"
+"""What Windows writes in the west: tried where a file is not UTF-8."""
 SNIFFED = 65_536
 """Characters of a file by which its separator is found."""
 
@@ -86,10 +89,12 @@ def read_all(file: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Frame:
-    """`decimal_comma`: whether 1,5 can be a number, as in files whose columns are not separated by commas."""
+    """`decimal_comma`: whether 1,5 can be a number, as in files whose columns are not separated by commas; `notes`:
+    what was found out about the file."""
 
     frame: "pd.DataFrame"
     decimal_comma: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def read_frame(file: Path) -> Frame | None:
@@ -101,9 +106,18 @@ def read_frame(file: Path) -> Frame | None:
     content = read_all(file)
     if kind == ".parquet":
         return Frame(_parquet(io.BytesIO(content), file))
+    if content[:4] in WORKBOOKS:
+        raise BadData(
+            f"{file} is not a text file: it begins like a workbook of a spreadsheet program. Save the sheet as CSV (or "
+            "Parquet) there."
+        )
     encoding = "utf-16" if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
     separator = _separator(content[:SNIFFED].decode(encoding, errors="replace"), "\t" if kind == ".tsv" else ",", file)
-    return Frame(_csv(io.BytesIO(content), file, separator, encoding), decimal_comma=separator != ",")
+    try:
+        return Frame(_csv(io.BytesIO(content), file, separator, encoding), separator != ",")
+    except UnicodeDecodeError:
+        frame = _csv(io.BytesIO(content), file, separator, WESTERN)
+        return Frame(frame, separator != ",", (f"{file.name} is not UTF-8 and was read as Windows-1252.",))
 
 
 def _csv(content: io.BytesIO, file: Path, separator: str, encoding: str) -> "pd.DataFrame":
@@ -112,10 +126,13 @@ def _csv(content: io.BytesIO, file: Path, separator: str, encoding: str) -> "pd.
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header would be cut
-            return pd.read_csv(
+            frame = pd.read_csv(
                 content, sep=separator, dtype=str, skipinitialspace=True, index_col=False, encoding=encoding
             )
+            return frame.set_axis(frame.columns.str.strip(), axis=1)
     except UnicodeDecodeError as error:
+        if encoding != WESTERN:
+            raise
         raise BadData(f"{file} is not written in UTF-8. Save it anew in that encoding.") from error
     except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
         told = " ".join(str(error).split()).removeprefix("Error tokenizing data. C error: ").rstrip(".")

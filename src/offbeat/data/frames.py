@@ -5,6 +5,7 @@ than taken for text: such cells are mistakes more often than not.
 """
 
 import re
+from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,17 @@ if TYPE_CHECKING:
 LOOKED_AT = 200
 """Cells of a text column that are looked at before all of them are: most columns are of one kind throughout."""
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?")
-COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+")
+DATE_FORMS = {
+    "%d.%m.%Y": re.compile(r"\d{1,2}\.\d{1,2}\.\d{4}"),
+    "%d.%m.%Y %H:%M": re.compile(r"\d{1,2}\.\d{1,2}\.\d{4} \d{1,2}:\d{2}"),
+    "%Y/%m/%d": re.compile(r"\d{4}/\d{1,2}/\d{1,2}"),
+    "%d %b %Y": re.compile(r"\d{1,2} [A-Za-z]{3} \d{4}"),
+    "%d-%b-%Y": re.compile(r"\d{1,2}-[A-Za-z]{3}-\d{4}"),
+}
+DAY_OR_MONTH = re.compile(r"\d{1,2}([/-])\d{1,2}\1\d{4}( \d{1,2}:\d{2}(:\d{2})?)?")
+SHAPE = r"\s*(?P<sign>[€$£])?\s*(?P<whole>[+-]?(\d{{1,3}}(\{0}\d{{3}})+|\d+))(?P<rest>\{1}\d+)?\s*(?P<after>[%€$£])?\s*"
+POINT_SHAPE, COMMA_SHAPE = (re.compile(SHAPE.format(*marks)) for marks in (",.", ".,"))
+COMMA_NUMBER = re.compile(r"[€$£]?\s*[+-]?\d+(,\d+)+\s*[%€$£]?")
 DAY_NS = 86_400_000_000_000
 
 
@@ -33,6 +44,7 @@ class Cells(NamedTuple):
 
 def cells_of(series: "pd.Series[Any]", where: str, *, as_text: bool = False, decimal_comma: bool = False) -> Cells:
     """`where` names file and column; `decimal_comma`: whether 1,5 can be a number."""
+    import pandas as pd
     from pandas.api import types
 
     kind = series.dtype
@@ -42,8 +54,12 @@ def cells_of(series: "pd.Series[Any]", where: str, *, as_text: bool = False, dec
         raise BadData(f"Complex data not supported: {where} holds {kind}. Bring real numbers.")
     if types.is_numeric_dtype(kind):
         return Cells(series.to_numpy(np.float64, na_value=np.nan))
+    if isinstance(kind, pd.PeriodDtype):
+        return _days(series.dt.to_timestamp())
     if types.is_datetime64_any_dtype(kind):
         return _days(series)
+    if types.is_timedelta64_dtype(kind):
+        return Cells(series.dt.total_seconds().to_numpy(np.float64) / 86_400)
     if types.is_string_dtype(kind) or types.is_object_dtype(kind):
         return _of_text(series, where, decimal_comma)
     raise BadData(f"{where} holds {kind}, not numbers, text or dates. Make numbers of it, or leave it out.")
@@ -53,11 +69,14 @@ def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool) -> Cells
     import pandas as pd
 
     sample = series.dropna().iloc[:LOOKED_AT].tolist()
-    if decimal_comma and any(_is_comma_number(value) for value in sample):
-        series = series.str.replace(COMMA_NUMBER, lambda found: found[0].replace(",", "."), regex=True)
-        sample = series.dropna().iloc[:LOOKED_AT].tolist()
+    plain = _undressed(series, sample, decimal_comma)
+    if plain is not None:
+        series, sample = plain, plain.dropna().iloc[:LOOKED_AT].tolist()
+    _refuse_commas(sample, where)
     if any(isinstance(value, bool) for value in sample):
         return coded(series, where)
+    if sample and all(isinstance(value, date) for value in sample):
+        return _days(_dates(series, where))
     if not sample or any(_is_number(value) for value in sample):
         numbers = pd.to_numeric(series, errors="coerce")
         wrong = (numbers.isna() & series.notna()).to_numpy()
@@ -68,8 +87,58 @@ def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool) -> Cells
         dates = pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
         if not (dates.isna() & series.notna()).any():
             return _days(dates)
-    _refuse_commas(sample, where)
+    found = _other_dates(series, sample, where)
+    if found is not None:
+        return _days(found)
     return coded(series, where)
+
+
+def _undressed(series: "pd.Series[Any]", sample: list[Any], decimal_comma: bool) -> "pd.Series[Any] | None":
+    """The column with its numbers less signs of percent and money and marks between thousands, and with decimal points;
+    None where it holds something else, or plain numbers already. What may be either stays as it is."""
+    shape, group, point = (COMMA_SHAPE, ".", ",") if decimal_comma else (POINT_SHAPE, ",", ".")
+    known = [found for value in sample if isinstance(value, str) and (found := shape.fullmatch(value))]
+    groups = max((found["whole"].count(group) for found in known), default=0)
+    pointed, signed = (any(found[name] for found in known) for name in ("rest", "sign"))
+    signed = signed or any(found["after"] for found in known)
+    ambiguous = groups == 1 and not pointed  # 1,234 is one thousand, or one and a bit
+    if 2 * len(known) <= len(sample) or ambiguous or not (signed or groups or (decimal_comma and pointed)):
+        return None
+    bare = series.str.replace(r"[€$£%\s]", "", regex=True).str.replace(group, "", regex=False)
+    return series.where(~series.str.fullmatch(shape, na=False), bare.str.replace(point, ".", regex=False))
+
+
+def _other_dates(series: "pd.Series[Any]", sample: list[Any], where: str) -> "pd.Series[Any] | None":
+    """Dates in one of the forms whose days and months cannot be mixed up; None where the column holds none."""
+    import pandas as pd
+
+    texts = all(isinstance(value, str) for value in sample) and bool(sample)
+    if texts and all(DAY_OR_MONTH.fullmatch(value.strip()) for value in sample):
+        raise BadData(
+            f"{where} holds dates such as {sample[0]!r}, of which nobody can tell the day from the month. Write them "
+            f'as 2024-12-31; or treat the column otherwise: prepare = {{ columns = {{ "{series.name}" = "leave-out" }} '
+            '}, or "category".'
+        )
+    for form, pattern in DATE_FORMS.items():
+        if texts and all(pattern.fullmatch(value.strip()) for value in sample):
+            dates = pd.to_datetime(series.str.strip(), errors="coerce", format=form, utc=True)
+            return None if (dates.isna() & series.notna()).any() else dates
+    return None
+
+
+def _dates(series: "pd.Series[Any]", where: str) -> "pd.Series[Any]":
+    """Python's own dates."""
+    import pandas as pd
+
+    found = pd.to_datetime(series, errors="coerce", utc=True)
+    wrong = (found.isna() & series.notna()).to_numpy()
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise BadData(
+            f"{where}, row {row + 1}: expected a date, came {str(series.iloc[row])!r} ({int(wrong.sum())} such cells). "
+            "Correct these cells or leave them empty."
+        )
+    return found
 
 
 def _is_number(value: Any) -> bool:
@@ -90,17 +159,20 @@ def _refuse_few(series: "pd.Series[Any]", wrong: Any, where: str) -> None:
     if 2 * np.count_nonzero(wrong) > known:
         return
     row = int(np.argmax(wrong))
+    others = [repr(str(value)) for value in series[wrong].unique()[:5] if value != series.iloc[row]]
+    more = f"; others are {', '.join(others)}" if others else ""
     raise BadData(
         f"{where}, row {row + 1}: expected a number, came {str(series.iloc[row])!r} ({int(wrong.sum())} such cells, "
-        f"and {known - int(wrong.sum())} numbers). Correct these cells or leave them empty; if the column holds "
-        'categories, say so: prepare = { columns = { NAME = "category" } }.'
+        f"and {known - int(wrong.sum())} numbers{more}). Correct these cells or leave them empty; if the column holds "
+        f'categories, say so: prepare = {{ columns = {{ "{series.name}" = "category" }} }}; or "leave-out".'
     )
 
 
 def _refuse_commas(sample: list[Any], where: str) -> None:
-    if sample and all(_is_comma_number(value) for value in sample):
+    commas = [value for value in sample if _is_comma_number(value)]
+    if commas and all(_is_comma_number(value) or _is_number(value) for value in sample):
         raise BadData(
-            f"{where} holds numbers with commas, such as {str(sample[0])!r}, in a file whose columns are separated by "
+            f"{where} holds numbers with commas, such as {commas[0]!r}, in a file whose columns are separated by "
             "commas: the comma may be a decimal point or may group thousands. Save the file with points and without "
             "groups, or with semicolons between the columns."
         )

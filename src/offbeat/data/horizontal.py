@@ -9,6 +9,7 @@ import numpy as np
 from offbeat.data.labels import Task, encode_labels
 from offbeat.data.load import DataDir, load_dataset
 from offbeat.data.matrix import Floats, Matrix, as_matrix, take_rows
+from offbeat.data.prepare import Fitted
 from offbeat.data.split import Parties, split_rows
 from offbeat.errors import BadData
 
@@ -24,6 +25,8 @@ class HorizontalData:
     classes: tuple[Any, ...] | None
     source: str
     notes: tuple[str, ...] = ()
+    fitted: Fitted | None = field(default=None, repr=False)
+    """How rows are prepared, where sites bring files: by what was said in advance."""
 
     @property
     def names(self) -> tuple[str, ...]:

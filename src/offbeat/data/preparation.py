@@ -53,6 +53,11 @@ class Preparation(Settings, frozen=True):
         """Whether text and missing values are refused, and every column is kept."""
         return self.how in ("scaled", "none")
 
+    @property
+    def as_text(self) -> list[str]:
+        """Columns that are read as text, whatever they look like: nobody asks what one that is left out holds."""
+        return [column for column, treatment in self.columns.items() if treatment in ("category", "leave-out")]
+
     def sentence(self) -> str:
         """How the columns were prepared, in words, for a record's source line."""
         return ", ".join(part for part in self._parts() if part)
@@ -67,7 +72,7 @@ class Preparation(Settings, frozen=True):
         categories = sum(treatment == "category" for treatment in self.columns.values())
         return (
             by_word[self.how],
-            f"{categories} columns as categories" if categories else "",
+            f"{categories} column{'s' if categories > 1 else ''} as categories" if categories else "",
             {"as-is": "", "log1p": "log(1 + count)", "tf-idf": "tf-idf from training rows"}[self.counts],
             "0/1 columns standardised too" if self.scale_indicators else "",
             {

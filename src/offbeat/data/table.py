@@ -5,13 +5,15 @@
     .npz                      `X` (rows by columns), or a matrix as scipy.sparse.save_npz writes it; beside it, perhaps,
                               the arrays `ids`, `y` and `columns` (or whatever `id` and `label` name)
     ...-idx3-ubyte            images, one row each, values 0-255; `label` names the file of labels beside it
+    postgresql://...          a database's table or view (sql.py); `id` is needed
 
-Each may be compressed (.gz, .bz2, .xz). A wrong file is refused with one paragraph that names file, column and row.
-Rows are counted from 1, without the header.
+Each file may be compressed (.gz, .bz2, .xz). A wrong one is refused with one paragraph that names file, column and
+row. Rows are counted from 1, without the header.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,11 +25,17 @@ from offbeat.data.formats import Arrays, read_arrays, read_frame
 from offbeat.data.frames import cells_of
 from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Floats, Matrix, as_matrix
+from offbeat.data.sql import is_address, names_in, read_sql, shown
 from offbeat.errors import BadData
 from offbeat.names import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
+
+STAND_IN = "nothing but labels"
+"""The column of a party that has none."""
+NAMELESS = "Unnamed: 0"
+"""What pandas calls a first column without a name."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,7 @@ class Table:
     dates: tuple[str, ...] = ()
     weights: Floats | None = field(default=None, repr=False)  # see `weights.py`
     exposure: Floats | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()  # what was found out about the file
 
     def __len__(self) -> int:
         return int(self.ids.size)
@@ -59,23 +68,39 @@ def read_table(
     missing: Literal["refuse", "keep"] = "refuse",
     duplicates: Literal["refuse", "keep-first"] = "refuse",
 ) -> Table:
-    """Read one party's file and check it.
+    """Read one party's file, or its table in a database, and check it.
 
+    path        the file, or the table's address
     id          column of sample ids; without it rows are numbered from 0 (then all parties' rows must be in one order)
     label       column of labels; without it the party has none
     columns     feature columns to keep; without it all but id and label
-    text        columns that hold categories although they look like numbers; what is text is found out
+    text        columns that are taken as text, whatever they look like; what others hold is found out
     missing     `keep` leaves empty cells as nan, for the preparation to deal with
     duplicates  `keep-first` leaves repeated ids in, and the join keeps the first row of each
     """
+    if is_address(path):
+        where = shown(str(path))
+        _check_wanted(columns, where)
+        wanted = None if columns is None else list(dict.fromkeys(c for c in (id, label, *columns) if c is not None))
+        frame = read_sql(str(path), id, wanted)
+        return _checked(_from_frame(frame, where, id, label, columns, tuple(text)), missing, duplicates)
     file = Path(path)
-    _check_wanted(columns, file)
+    _check_wanted(columns, str(file))
     raw = read_frame(file)
     if raw is not None:
-        table = _from_frame(raw.frame, file, id, label, columns, tuple(text), raw.decimal_comma)
+        table = _from_frame(raw.frame, str(file), id, label, columns, tuple(text), raw.decimal_comma)
+        table = replace(table, name=file.name, notes=(*raw.notes, *table.notes))
     else:
         table = _from_arrays(read_arrays(file, id, label), file, columns)
     return _checked(table, missing, duplicates)
+
+
+def columns_of(source: str | Path) -> list[str] | None:
+    """The names of all columns of a file or a database's table; None for files of arrays."""
+    if is_address(source):
+        return names_in(str(source))
+    raw = read_frame(Path(source))
+    return None if raw is None else [str(column) for column in raw.frame.columns]
 
 
 def table_from_arrays(
@@ -94,7 +119,7 @@ def table_from_arrays(
     dates: tuple[str, ...] = ()
     frame = _as_frame(features, name)
     if frame is not None:
-        typed = _from_frame(frame, Path(name), None, None, None, tuple(column for column in text if column in frame))
+        typed = _from_frame(frame, name, None, None, None, tuple(column for column in text if column in frame))
         matrix, levels, dates = typed.features, typed.levels, typed.dates
         if columns is None and hasattr(features, "columns"):
             columns = typed.columns
@@ -149,7 +174,7 @@ def _first_line(error: Exception) -> str:
     return str(error).partition(". ")[0].rstrip(".")
 
 
-def _check_wanted(columns: Sequence[str] | None, file: Path) -> None:
+def _check_wanted(columns: Sequence[str] | None, file: str) -> None:
     if columns is None:
         return
     if not columns:
@@ -167,13 +192,15 @@ def _check_wanted(columns: Sequence[str] | None, file: Path) -> None:
 
 def _from_frame(
     frame: "pd.DataFrame",
-    file: Path,
+    file: str,
     id: str | None,
     label: str | None,
     columns: Sequence[str] | None,
     text: tuple[str, ...],
     decimal_comma: bool = False,
 ) -> Table:
+    frame, notes = _without_row_numbers(frame, {id, label, *(columns or ())})
+    frame = _with_stand_in(frame, id, label, columns)
     kept = _chosen_columns(frame, file, id, label, columns)
     features = np.empty((len(frame), len(kept)))
     levels: dict[str, Sequence[str]] = {}
@@ -192,16 +219,35 @@ def _from_frame(
         else tidy_ids(frame[id].to_numpy(object), f"{file}, column {id!r}")
     )
     labels = None if label is None else _labels(frame[label], label, file, decimal_comma)
-    return Table(ids, tuple(kept), features, labels, file.name, levels, tuple(dates))
+    return Table(ids, tuple(kept), features, labels, file, levels, tuple(dates), notes=notes)
+
+
+def _with_stand_in(
+    frame: "pd.DataFrame", id: str | None, label: str | None, columns: Sequence[str] | None
+) -> "pd.DataFrame":
+    """A party that holds labels alone takes part with a column that says nothing; new rows of it have none either."""
+    alone = label is not None and {*frame.columns} <= {id, label}
+    later = columns is not None and list(columns) == [STAND_IN] and STAND_IN not in frame.columns
+    return frame.assign(**{STAND_IN: 0.0}) if (alone and columns is None) or later else frame
+
+
+def _without_row_numbers(frame: "pd.DataFrame", wanted: set[str | None]) -> tuple["pd.DataFrame", tuple[str, ...]]:
+    """Less a first column without a name that counts the rows, as data frames are often saved."""
+    if not len(frame.columns) or frame.columns[0] != NAMELESS or NAMELESS in wanted:
+        return frame, ()
+    cells = frame[NAMELESS].astype(str).to_numpy(object)
+    if not any(np.array_equal(cells, np.arange(start, start + len(frame)).astype(str)) for start in (0, 1)):
+        return frame, ()
+    return frame.drop(columns=NAMELESS), ("The first column has no name and counts the rows; it was left out.",)
 
 
 def _chosen_columns(
-    frame: "pd.DataFrame", file: Path, id: str | None, label: str | None, columns: Sequence[str] | None
+    frame: "pd.DataFrame", file: str, id: str | None, label: str | None, columns: Sequence[str] | None
 ) -> list[str]:
     known = [str(column) for column in frame.columns]
     for what, wanted in [("id", id), ("label", label), *(("feature", column) for column in columns or ())]:
         if wanted is not None and wanted not in known:
-            raise BadData(f"{file} has no {what} column {wanted!r}. {did_you_mean(wanted, known)}")
+            raise BadData(f"{file} has no {what} column {wanted!r}. {did_you_mean(wanted, known)}{_no_header(known)}")
     if id is not None and id == label:
         raise BadData(
             f"{file}: column {id!r} is named as `id` and as `label`. Rows are matched by one, the other is learned."
@@ -214,7 +260,13 @@ def _chosen_columns(
     return kept
 
 
-def _labels(series: "pd.Series[Any]", label: str, file: Path, decimal_comma: bool) -> NDArray[Any]:
+def _no_header(names: list[str]) -> str:
+    """A word where the first line looks like values."""
+    numbers = sum(re.fullmatch(r"[+-]?[\d.,]+(e[+-]?\d+)?", name) is not None for name in names)
+    return " The first line must name the columns, and it seems to hold values." if 2 * numbers > len(names) else ""
+
+
+def _labels(series: "pd.Series[Any]", label: str, file: str, decimal_comma: bool) -> NDArray[Any]:
     empty = series.isna().to_numpy()
     if empty.any():
         raise BadData(
@@ -270,6 +322,8 @@ def tidy_ids(ids: NDArray[Any], where: str) -> NDArray[Any]:
     texts = ["" if value is None or value != value else id_text(value) for value in ids.tolist()]
     if "" in texts:
         raise BadData(f"{where}: row {texts.index('') + 1} has no id ({texts.count('')} of {len(texts)} rows do not).")
+    if all(text.endswith(".0") for text in texts):  # whole numbers that some program kept as fractions
+        texts = [text.removesuffix(".0") for text in texts]
     if all(_is_plain_integer(text) for text in texts):
         return np.array([int(text) for text in texts], dtype=np.int64)
     return np.array(texts, dtype=object)
@@ -337,5 +391,6 @@ def _check_unique(table: Table) -> None:
         rows = np.flatnonzero(table.ids == unique[at]) + 1
         raise BadData(
             f"{table.name}: id {str(unique[at])!r} stands in {counts[at]} rows (rows {', '.join(map(str, rows[:5]))}); "
-            f'{int(repeated.sum())} ids are repeated. Keep one row per id, or set duplicates = "keep-first".'
+            f"{'one id is' if repeated.sum() == 1 else f'{int(repeated.sum())} ids are'} repeated. Keep one row per "
+            'id, or set duplicates = "keep-first".'
         )

@@ -67,7 +67,12 @@ def vertical_from_tables(
     labels, holders = _joined_labels(tables, joined.rows)
     test = _test_rows(joined.ids, test_fraction, seed, test_ids)
     given = [party for party in labels_at or () if labels_at != "all" and party not in holders]
-    notes = (*joined.notes, *(f"{party} brought no labels and is given those of {holders[0]}." for party in given))
+    read = [f"{party}: {note}" for party, table in tables.items() for note in table.notes]
+    notes = (
+        *read,
+        *joined.notes,
+        *(f"{party} brought no labels and is given those of {holders[0]}." for party in given),
+    )
     raw = Raw(
         blocks={party: take_rows(table.features, joined.rows[party]) for party, table in tables.items()},
         columns={party: table.columns for party, table in tables.items()},
@@ -82,6 +87,7 @@ def vertical_from_tables(
         digest=joined.digest,
         weights=_joined_numbers("weights", tables, joined.rows),
         exposure=_joined_numbers("exposure", tables, joined.rows),
+        warnings=joined.warnings,
     )
     return build(raw, labels_at if labels_at is not None else holders, preparation, task)
 
@@ -252,7 +258,7 @@ def _tables_of_blocks(blocks: Mapping[str, Any], preparation: Preparations) -> d
 def party_table(party: str, block: Any, preparation: Preparation) -> Table:
     """One party's array, sparse matrix or data frame, read as its preparation wants it."""
     missing: Literal["keep", "refuse"] = "refuse" if preparation.strict and not preparation.columns else "keep"
-    text = [column for column, treatment in preparation.columns.items() if treatment == "category"]
+    text = preparation.as_text
     return table_from_arrays(block, name=f"party {party!r}", text=text, missing=missing)
 
 
@@ -279,7 +285,14 @@ def _test_rows(ids: NDArray[Any], fraction: float, seed: int, test_ids: Sequence
     if test_ids is None:
         return held_out(ids, seed=seed, fraction=fraction)
     wanted = {id_text(value) for value in test_ids}
-    return np.array([id_text(value) in wanted for value in ids.tolist()], dtype=np.bool_)
+    found = np.array([id_text(value) in wanted for value in ids.tolist()], dtype=np.bool_)
+    if not found.any():
+        raise BadData(
+            f"None of the {len(wanted)} ids that were listed for testing is among the {ids.size} joined rows: the list "
+            f"has {', '.join(map(repr, sorted(wanted)[:3])) or 'none'}, the rows have "
+            f"{', '.join(repr(id_text(value)) for value in ids[:3].tolist())}. Write both alike."
+        )
+    return found
 
 
 def _mask(mask: Any, rows: int) -> Flags:

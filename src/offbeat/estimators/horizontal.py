@@ -25,6 +25,7 @@ from offbeat.algorithms.mapa import CLOUD
 from offbeat.data.columns import NumberedColumns
 from offbeat.data.horizontal import HorizontalData
 from offbeat.data.matrix import is_sparse
+from offbeat.data.sites import about_scales
 from offbeat.data.split import split_rows
 from offbeat.data.table import Table, table_from_arrays
 from offbeat.errors import BadData, BadJob
@@ -53,7 +54,7 @@ from offbeat.run.folder import job_of, read_parts, write_job, write_result
 from offbeat.run.result import Result
 
 KINDS = ("auto", "logistic", "softmax", "hinge", "squared-hinge")
-SCALES_APART = 20.0
+ADVICE = "Give `ranges`: the least and the most that each column can hold."
 Array = NDArray[Any]
 Ranges = Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
 
@@ -108,7 +109,8 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         classes, _ = classes_of(every, "another model")
         tables = {site: self._numbers(site, block) for site, block in rows.items()}
         if self.ranges is None:
-            _warn_of_scales(np.concatenate(list(tables.values())), self._columns)
+            for told in about_scales(np.concatenate(list(tables.values())), self._columns, ADVICE):
+                warnings.warn(told, UserWarning, stacklevel=2)
         edges = {site: (tables[site], np.searchsorted(classes, labels[site]).astype(np.float64)) for site in tables}
         job = self._job(list(edges), tables, classes)
         nobody = np.empty((0, len(self._columns))), np.empty(0)
@@ -311,17 +313,3 @@ def _is_range(pair: Any) -> bool:
     two = isinstance(pair, tuple | list | np.ndarray) and len(pair) == 2
     numbers = two and all(isinstance(one, int | float | np.number) and np.isfinite(one) for one in pair)
     return bool(numbers and pair[0] < pair[1])
-
-
-def _warn_of_scales(values: Array, columns: Sequence[str]) -> None:
-    """Rows that are scaled to one length keep hardly anything of columns that are small beside others."""
-    sizes = np.sqrt(np.mean(np.square(values), axis=0))
-    large, usual = int(np.argmax(sizes)), float(np.median(sizes[sizes > 0.0])) if sizes.any() else 1.0
-    if sizes[large] > SCALES_APART * usual:
-        warnings.warn(
-            f"Column {columns[large]!r} is about {sizes[large] / usual:.0f} times as large as most, and every row is "
-            "scaled to one length: little is left of the others. Give `ranges`: the least and the most that each "
-            "column can hold.",
-            UserWarning,
-            stacklevel=3,
-        )

@@ -161,7 +161,7 @@ class EmbeddingTraining:
                 "The curves and metrics here were computed without noise, from all columns in one place. They are no "
                 "part of what the server learned, and are not private."
             )
-        return [sentence for sentence in (*found, *about_data(self.data.source)) if sentence]
+        return [sentence for sentence in (*found, *self.data.warnings, *about_data(self.data.source)) if sentence]
 
     def _about_embeddings(self) -> str:
         spent = [client.privacy() for client in self.clients if client.ledger is not None]

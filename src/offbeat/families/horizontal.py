@@ -10,10 +10,12 @@ from offbeat.algorithms.mapa import CLOUD, MESSAGES, Cloud, Edge, GradientStep, 
 from offbeat.algorithms.mapa.privacy import EdgePrivacy, Paper, Privacy, Sound, Unprotected, privacy_of_edges
 from offbeat.algorithms.mapa.rates import StagedRate
 from offbeat.data.horizontal import HorizontalData, horizontal_from_dataset
+from offbeat.data.sites import horizontal_from_tables
+from offbeat.data.table import read_table
 from offbeat.errors import BadJob
 from offbeat.families.contract import Counters, Evaluation, Part, RunAccount
 from offbeat.families.statements import about_data, verdict_of
-from offbeat.jobs.horizontal import EdgeJob
+from offbeat.jobs.horizontal import EdgeJob, sized
 from offbeat.jobs.methods import horizontal_named
 from offbeat.jobs.rules import NETWORK, PAPER, adaptive_clip, model_of, plain_step
 from offbeat.learning.horizontal import EdgeData, check_table, edge_data
@@ -36,10 +38,14 @@ LOOK_S = 0.05
 def load_edges(job: EdgeJob) -> HorizontalData:
     """The rows that a job's [data] names, shared out over its edges, of the size that its model wants."""
     entry = job.data
+    if job.site:
+        data = _from_sites(job)
+        _check_fit(_fitting(job, data), data)
+        return data
     if entry.set is None:
         raise BadJob(
-            'The job names no data. Add [data] with set = "mnist" or another named set (`offbeat data` lists them); '
-            "sites with files of their own are served by `offbeat cloud serve` and `offbeat edge serve`."
+            "The job names no data. Add one [[site]] table with name and file for each site, and data.label; or [data] "
+            'with set = "mnist" or another named set (`offbeat data` lists them).'
         )
     data = horizontal_from_dataset(
         entry.set,
@@ -53,6 +59,21 @@ def load_edges(job: EdgeJob) -> HorizontalData:
     )
     _check_fit(job, data)
     return data
+
+
+def _from_sites(job: EdgeJob) -> HorizontalData:
+    entry = job.data
+    named = None if entry.columns is None else list(entry.columns)
+    text = [name for name, holds in (entry.columns or {}).items() if isinstance(holds[0], str)]
+    tables = {
+        site.name: read_table(site.source, site.id, entry.label, named, text=text, missing="keep") for site in job.site
+    }
+    return horizontal_from_tables(tables, entry.columns, entry.test_fraction, job.seed or 0)
+
+
+def _fitting(job: EdgeJob, data: HorizontalData) -> EdgeJob:
+    """Where sites bring files, the model's size follows from them."""
+    return sized(job, int(data.x_test.shape[1]), len(data.classes or ())) if job.site else job
 
 
 def _check_fit(job: EdgeJob, data: HorizontalData) -> None:
@@ -131,6 +152,7 @@ class HorizontalTraining:
     session: Mapping[str, Any] = {}
 
     def __init__(self, job: EdgeJob, data: HorizontalData, *, only: str | None = None) -> None:
+        job = _fitting(job, data)
         _check_fit(job, data)
         self.job, self.data, self.goal = job, data, float(job.updates)
         sites = {"pool": _pooled(data)} if horizontal_named(job.algorithm).pooled else data.edges
@@ -193,7 +215,12 @@ class HorizontalTraining:
             counters=self.counters(outcome),
             warnings=[*self._concerns(rows), *self._warnings(privacy)],
             data=DataRecord(
-                self.data.source, sum(counts.values()), int(self.data.y_test.size), dict(counts), self.data.notes
+                self.data.source,
+                sum(counts.values()),
+                int(self.data.y_test.size),
+                dict(counts),
+                self.data.notes,
+                classes=self.data.classes or () if self.job.site else (),
             ),
             curve=rows,
             metrics={}
@@ -236,7 +263,8 @@ class HorizontalTraining:
 
     def models(self, outcome: Outcome) -> dict[str, Part]:
         """The cloud's parameters, the last and the averaged."""
-        return {CLOUD: Part({"parameters": self.cloud.parameters, "averaged": self.cloud.averaged})}
+        arrays, fitted = {"parameters": self.cloud.parameters, "averaged": self.cloud.averaged}, self.data.fitted
+        return {CLOUD: Part(arrays, None if fitted is None else fitted.columns, fitted)}
 
 
 def rising(objectives: Sequence[float]) -> list[str]:

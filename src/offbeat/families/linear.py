@@ -389,7 +389,7 @@ class LinearTraining:
         labels = about_labels(data.names, holders, loss, epsilon, given=self.method.labels_everywhere)
         sums = about_sums(len(data.names), job.secure_sum)
         private = [] if self.products is None else private_products.warnings(self.products, self.parties)
-        return [*private, *labels, *alarms(outcome), *sums, *about_world(job, data.source)]
+        return [*private, *labels, *alarms(outcome), *data.warnings, *sums, *about_world(job, data.source)]
 
     def _noted(self) -> VerticalData:
         """The data, with a word on the labels' units."""

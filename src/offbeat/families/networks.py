@@ -236,17 +236,19 @@ def options_of(job: Job, data: VerticalData, head: Head) -> Vafl:
 
 
 def _optimiser(job: Job, data: VerticalData, head: Head) -> Any:
-    rule: type[Optimiser] = Adam if job.embedding.optimiser == "adam" else Sgd
+    chosen, plain = job.embedding.optimiser, isinstance(head, AdditiveHead) and job.embedding.kinds == {"linear"}
+    adam = chosen == "adam" or (chosen == "auto" and job.step == "auto" and not plain)
+    rule: type[Optimiser] = Adam if adam else Sgd
     if not isinstance(job.step, str):
         return rule(float(job.step))
     if job.step == "grid":
         raise BadJob(f'{job.algorithm} knows no step = "grid"; give a number, or "auto".')
     if rule is Adam:
         return Adam(ADAM_STEP)
-    if not isinstance(head, AdditiveHead) or job.embedding.kinds != {"linear"}:
+    if not plain:
         raise BadJob(
             "An automatic step is known for linear embeddings under an additive head, and for Adam. For these networks "
-            'give `step` a number, or set embedding.optimiser = "adam".'
+            'give `step` a number, or leave embedding.optimiser = "sgd" out.'
         )
     return Sgd(automatic_step(data, head, public=job.embedding.epsilon is not None))
 

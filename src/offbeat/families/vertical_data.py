@@ -1,10 +1,12 @@
 """The data of a job: each party's own file, joined on ids, or a named set cut into columns."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
 from offbeat.data.assemble import VerticalData
+from offbeat.data.formats import read_frame
 from offbeat.data.labels import Task
 from offbeat.data.preparation import Preparation, preparation_from
 from offbeat.data.table import Table, read_table
@@ -52,7 +54,16 @@ def _from_files(job: Job) -> VerticalData:
         test_fraction=0.2 if job.data.test_fraction is None else job.data.test_fraction,
         seed=job.seed,
         task=_task(job),
+        test_ids=None if job.data.test_ids is None else _listed_ids(Path(job.data.test_ids)),
     )
+
+
+def _listed_ids(file: Path) -> list[Any]:
+    """The first column of a file with a header."""
+    raw = read_frame(file)
+    if raw is None:
+        raise BadData(f"{file}: expected a .csv, .tsv or .parquet file, whose first column lists the ids of test rows.")
+    return raw.frame.iloc[:, 0].dropna().tolist()
 
 
 def _check_labels_at(job: Job, tables: dict[str, Table]) -> None:
@@ -77,11 +88,11 @@ def preparation_of(entry: PartyEntry, job: Job) -> Preparation:
 def _table(entry: PartyEntry, preparation: Preparation, job: Job) -> Table:
     beside = [name for name in (entry.weight, entry.exposure) if name is not None]
     table = read_table(
-        entry.file,
+        entry.source,
         id=entry.id,
         label=entry.label,
         columns=None if entry.columns is None else list(dict.fromkeys([*entry.columns, *beside])),
-        text=[column for column, treatment in preparation.columns.items() if treatment == "category"],
+        text=preparation.as_text,
         missing="refuse" if preparation.strict and not preparation.columns else "keep",
         duplicates=job.data.duplicates,
     )

@@ -18,8 +18,9 @@
     epsilon = 3.0
     delta = 1e-5
 
-`offbeat run` trains the whole of it on one machine over a named data set, and reads two tables more: [data] and
-[runtime]. `offbeat cloud serve` and `offbeat edge serve` have rows and a network of their own and pass these over.
+`offbeat run` trains the whole of it on one machine over a named data set, or over one [[site]] table with a file for
+each site, and reads two tables more: [data] and [runtime]. `offbeat cloud serve` and `offbeat edge serve` have rows and
+a network of their own and pass these over.
 
 Clip, step and uploads are chosen by rule where a file leaves them out (`rules.py`): from the model's form, the number
 of edges and updates, and the noise that each edge says it adds; never from rows.
@@ -36,9 +37,11 @@ import msgspec
 from msgspec import Meta
 
 from offbeat.algorithms.mapa import CLOUD
+from offbeat.data.sites import check_holds
 from offbeat.errors import BadJob
 from offbeat.jobs.methods import DEFAULT_HORIZONTAL, family_named, names_of
 from offbeat.jobs.runtime import Jitters, RuntimeEntry, resolved
+from offbeat.jobs.source import SourceEntry, from_folder
 from offbeat.names import check_party_names
 from offbeat.privacy.accountant import Adjacency
 from offbeat.settings import Count, Fraction, Natural, NotNegative, Positive, Settings, settings_from
@@ -103,7 +106,8 @@ class PrivacyEntry(Settings, frozen=True):
 
 
 class EdgeDataEntry(Settings, frozen=True):
-    """`offbeat run`: a named set with test rows of its own, its training rows shared out over the edges."""
+    """`offbeat run`: a named set with test rows of its own, its training rows shared out over the edges. Where there
+    are [[site]]s with files: the label, what columns can hold, and which part of each site's rows is for testing."""
 
     set: str | None = None
     dir: str | None = None
@@ -112,6 +116,13 @@ class EdgeDataEntry(Settings, frozen=True):
     shards_per_edge: Count = 2
     concentration: Positive = 0.5
     limit_rows: Count | None = None
+    label: str | None = None
+    columns: dict[str, list[float | str]] | None = None
+    test_fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.2
+
+
+SITE_ONLY = ("label", "columns", "test_fraction")
+SET_ONLY = ("set", "edges", "split", "shards_per_edge", "concentration", "limit_rows")
 
 
 class EdgeRuntimeEntry(RuntimeEntry, frozen=True):
@@ -138,10 +149,11 @@ class EdgeJob(Settings, frozen=True):
     privacy: PrivacyEntry = PrivacyEntry()
     data: EdgeDataEntry = EdgeDataEntry()
     runtime: EdgeRuntimeEntry = EdgeRuntimeEntry()
+    site: list[SourceEntry] = []
 
     @property
     def edge_count(self) -> int:
-        edges = self.data.edges
+        edges = len(self.site) or self.data.edges
         return edges if isinstance(edges, int) else len(edges)
 
     @property
@@ -161,10 +173,34 @@ def edge_job_from(tree: Mapping[str, Any], where: str = "the job", folder: Path 
     _check(job, where)
     if folder is not None and job.data.dir is not None:
         job = msgspec.structs.replace(job, data=msgspec.structs.replace(job.data, dir=str(folder / job.data.dir)))
+    if folder is not None:
+        job = msgspec.structs.replace(job, site=from_folder(job.site, folder))
+    if job.site and job.data.columns is not None:
+        job = _by_columns(job)
     if job.privacy.uploads is None:
         share = math.ceil(job.updates / job.edge_count)
         job = msgspec.structs.replace(job, privacy=msgspec.structs.replace(job.privacy, uploads=share))
     return resolved(job)
+
+
+def _by_columns(job: EdgeJob) -> EdgeJob:
+    """Rows within what columns can hold are taken as they are, and bounded by how many columns there are."""
+    bound = job.constants.norm_max or math.sqrt(len(job.data.columns or ()) + 1)
+    constants = msgspec.structs.replace(job.constants, norm_max=bound)
+    return msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, rows="plain"), constants=constants)
+
+
+def sized(job: EdgeJob, features: int, classes: int) -> EdgeJob:
+    """The same job for a model of this size, where it follows from the sites' files."""
+    return msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, features=features, classes=classes))
+
+
+def without_sites(plain: dict[str, Any]) -> dict[str, Any]:
+    """A job's plain values less what says something of sites with files, where there are none."""
+    if plain["site"]:
+        return plain
+    data = {key: value for key, value in plain["data"].items() if key not in SITE_ONLY}
+    return {**{key: value for key, value in plain.items() if key != "site"}, "data": data}
 
 
 def _check(job: EdgeJob, where: str) -> None:
@@ -173,6 +209,32 @@ def _check(job: EdgeJob, where: str) -> None:
         known = ", ".join(names_of("horizontal"))
         raise BadJob(f"{where}: {job.algorithm!r} is no horizontal method. Those are {known}.")
     _check_edges(job, where)
+    _check_sites(job, where)
+
+
+def _check_sites(job: EdgeJob, where: str) -> None:
+    """What sites with files need, and what says nothing to them."""
+    usual = EdgeDataEntry()
+    if not job.site:
+        for key in SITE_ONLY:
+            if getattr(job.data, key) != getattr(usual, key):
+                raise BadJob(f"{where}: data.{key} is for sites with files of their own, and there is no [[site]].")
+        return
+    names = [entry.name for entry in job.site]
+    check_party_names(names, where)
+    if len({CLOUD, *names}) <= len(names):
+        raise BadJob(f"{where}: sites must have names that differ, none of them {CLOUD!r}; got {', '.join(names)}.")
+    for entry in job.site:
+        entry.check(f"{where}, site {entry.name!r}")
+    for key in SET_ONLY:
+        if getattr(job.data, key) != getattr(usual, key):
+            raise BadJob(f"{where}: data.{key} is for a named set; here the sites bring files of their own.")
+    if job.data.label is None:
+        raise BadJob(f"{where}: data.label is missing: the column of all sites' files that is to be learned.")
+    if job.model.kind == "digits-network":
+        raise BadJob(f'{where}: model.kind = "digits-network" is for pictures. Sites with files learn linear models.')
+    if job.data.columns is not None:
+        check_holds(job.data.columns, f"{where}, data.columns")
 
 
 def _check_edges(job: EdgeJob, where: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from offbeat.errors import BadJob
-from offbeat.jobs.horizontal import EdgeJob, edge_job_from
+from offbeat.jobs.horizontal import EdgeJob, edge_job_from, without_sites
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, DEFAULT_HORIZONTAL, family_named
 from offbeat.jobs.vertical import Job, vertical_job_from, without_unused
 from offbeat.settings import apply_setting, read_toml, toml_text
@@ -41,10 +41,10 @@ def read_tree(path: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def job_from(tree: Mapping[str, Any], *, where: str = "the job", folder: Path | None = None) -> AnyJob:
-    """A job from plain values: checked, and resolved. One that counts edges and names no method, or one from
-    elsewhere, is horizontal."""
+    """A job from plain values: checked, and resolved. One that counts edges or lists sites, and names no
+    method or one from elsewhere, is horizontal."""
     data = tree.get("data")
-    by_rows = isinstance(data, Mapping) and "edges" in data
+    by_rows = "site" in tree or (isinstance(data, Mapping) and "edges" in data)
     algorithm = tree.get("algorithm", DEFAULT_HORIZONTAL if by_rows else DEFAULT_ALGORITHM)
     if isinstance(algorithm, str) and family_named(algorithm, by_rows=by_rows) == "horizontal":
         return edge_job_from(tree, where, folder)
@@ -59,7 +59,7 @@ def family_name(job: AnyJob) -> str:
 def plain_of(job: AnyJob) -> dict[str, Any]:
     """Every key that says something to the job's method."""
     plain: dict[str, Any] = msgspec.to_builtins(job)
-    return plain if isinstance(job, EdgeJob) else without_unused(plain)
+    return without_sites(plain) if isinstance(job, EdgeJob) else without_unused(plain)
 
 
 def job_text(job: AnyJob) -> str:

@@ -17,6 +17,7 @@ from offbeat.jobs.embedding import EmbeddingEntry, check_embedding
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named
 from offbeat.jobs.private_products import ProductsEntry, check_private_products
 from offbeat.jobs.runtime import RuntimeEntry, resolved
+from offbeat.jobs.source import SourceEntry, from_folder
 from offbeat.names import check_party_names, did_you_mean
 from offbeat.privacy.label_response import EPSILON_MOST
 from offbeat.settings import Count, Natural, NotNegative, Positive, Settings, settings_from
@@ -31,12 +32,9 @@ SERVER = "server"
 """VAFL's party with the labels and the head; the others are its clients."""
 
 
-class PartyEntry(Settings, frozen=True):
-    """One organisation's file."""
+class PartyEntry(SourceEntry, frozen=True):
+    """One organisation's file, or its table in a database."""
 
-    name: str
-    file: str
-    id: str | None = None
     label: str | None = None
     columns: list[str] | None = None
     weight: str | None = None
@@ -60,6 +58,7 @@ class DataEntry(Settings, frozen=True):
     duplicates: Literal["refuse", "keep-first"] = "refuse"
     limit_rows: Count | None = None
     test_fraction: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    test_ids: str | None = None
 
 
 class Job(Settings, frozen=True):
@@ -205,10 +204,11 @@ def without_retired(tree: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _with_absolute_files(job: Job, folder: Path) -> Job:
-    entries = [msgspec.structs.replace(entry, file=str(folder / entry.file)) for entry in job.party]
+    entries = from_folder(job.party, folder)
     data = job.data
-    if data.dir is not None:
-        data = msgspec.structs.replace(data, dir=str(folder / data.dir))
+    for key in ("dir", "test_ids"):
+        if getattr(data, key) is not None:
+            data = msgspec.structs.replace(data, **{key: str(folder / getattr(data, key))})
     start = None if job.start is None else str(folder / job.start)
     return msgspec.structs.replace(job, party=entries, data=data, start=start)
 
@@ -276,6 +276,8 @@ def _spelled(penalty: object) -> str:
 def _check_parties(job: Job, where: str) -> None:
     names = [entry.name for entry in job.party]
     check_party_names(names, where)
+    for entry in job.party:
+        entry.check(f"{where}, party {entry.name!r}")
     if isinstance(job.data.parties, list):
         check_party_names(job.data.parties, f"{where}, data.parties")
     if len(set(names)) < len(names):
@@ -300,6 +302,11 @@ def _check_known(key: str, named: Sequence[str], known: Sequence[str], where: st
 def _check_set_only(job: Job, where: str) -> None:
     """Keys of a named set say nothing about files. `dir` may come from --data, which is given for any job."""
     usual = DataEntry()
+    if job.data.test_ids is not None and (not job.party or job.data.test_fraction is not None):
+        other = (
+            "a named set has ids of its own" if not job.party else "data.test_fraction draws them; give one of the two"
+        )
+        raise BadJob(f"{where}: data.test_ids lists the test rows of parties with files, and {other}.")
     for key in SET_ONLY:
         if job.party and key != "dir" and getattr(job.data, key) != getattr(usual, key):
             raise BadJob(

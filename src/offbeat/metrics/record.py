@@ -158,6 +158,15 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         return exit_code_of(self.verdict)
 
     @property
+    def bound(self) -> float | None:
+        """How far the objective is, at most, from the best: the certificate, or all of it, for losses and penalties are
+        not negative. Only the loss of labels that were answered at random can be."""
+        gap = self.certificate.duality_gap
+        if gap is None or self.objective is None or self.options.get("label_dp_epsilon") is not None:
+            return gap
+        return min(gap, self.objective)
+
+    @property
     def private(self) -> bool:
         """Whether some party's releases, or the labels, were under an epsilon."""
         accounted = any(statement.get("epsilon") is not None for statement in self.privacy.values())

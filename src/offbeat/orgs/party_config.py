@@ -11,6 +11,7 @@ import msgspec
 from cryptography import x509
 
 from offbeat.data.preparation import Prepare
+from offbeat.data.sql import beside, check_source
 from offbeat.errors import BadInput, PeerFailed
 from offbeat.jobs.vertical import instead_of_old_keys
 from offbeat.orgs.policy import Names, Policy
@@ -21,11 +22,12 @@ CONTROL_FILE = "control"
 """In the private folder: where the daemon that was started last listens."""
 
 
-class OwnData(Settings, frozen=True):
-    """This party's table. No columns listed: all but id and label."""
+class OwnData(Settings, frozen=True, kw_only=True):
+    """This party's file, or its table in a database. No columns listed: all but id and label."""
 
-    file: str
+    file: str | None = None
     id: str
+    table: str | None = None
     label: str | None = None
     weight: str | None = None  # the column that says how much a row counts, at the party with the labels
     exposure: str | None = None  # and what a count or an amount is of
@@ -77,8 +79,10 @@ class Home:
         return self.config.name
 
     @property
-    def data_file(self) -> Path:
-        return self.folder / self.config.data.file
+    def source(self) -> str:
+        """The path of this party's file, or the address of its table."""
+        data = self.config.data
+        return beside(data.file, data.table, self.folder)
 
     @property
     def runs(self) -> Path:
@@ -127,6 +131,7 @@ def read_home(path: Path) -> Home:
     _refuse_old_keys(tree, file)
     config = settings_from(tree, PartyConfig, file)
     check_name(config.name)
+    check_source(config.data.file, config.data.table, f"{file}, data")
     check_address(config.listen, f"{file}: listen")
     check_address(config.metrics, f"{file}: metrics")
     return Home(config, file.resolve().parent, file.resolve())
@@ -199,7 +204,8 @@ listen = {listen}   # where others reach this party; "" if it only calls out
 # metrics = "127.0.0.1:9464"   # /healthz, /readyz and /metrics (Prometheus), for this machine
 
 [data]
-file = {file}   # .csv, .tsv, .parquet, .npz or LIBSVM
+file = {file}   # .csv, .tsv, .parquet, .npz or LIBSVM; or a table of a database:
+# table = "postgresql+psycopg://reader:${{DB_PASSWORD}}@db.example/bank?table=customers"   # no password
 id = {id_column}                 # the column by which rows are matched with the others'
 {label_line}
 # weight = "weight"         # with the labels: how much each row counts; all parties learn it

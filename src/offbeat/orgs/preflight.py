@@ -81,7 +81,7 @@ def _data(home: Home) -> Iterator[Finding]:
     table = load_table(home)
     column = id_column(table.ids, b"preflight")
     labels = "with labels" if table.labels is not None else "without labels"
-    yield Finding("data", "ok", f"{home.data_file.name}: {len(table)} rows, {len(table.columns)} columns, {labels}")
+    yield Finding("data", "ok", f"{table.name}: {len(table)} rows, {len(table.columns)} columns, {labels}")
     for note in column.notes(home.name):
         yield Finding("data", "warning", note)
     least = home.config.policy.rows_least

@@ -54,7 +54,7 @@ def replay_own(
 def _with_data(home: Home, data: Path | None) -> Home:
     if data is None:
         return home
-    settings = msgspec.structs.replace(home.config.data, file=str(data.resolve()))
+    settings = msgspec.structs.replace(home.config.data, file=str(data.resolve()), table=None)
     return Home(msgspec.structs.replace(home.config, data=settings), home.folder, home.file)
 
 
@@ -87,7 +87,7 @@ def _opened(home: Home, run: str, identity: Identity) -> tuple[OwnSessions, OwnR
     table = OwnTables(home).current()
     if accepted is not None and accepted["digest"] != table.digest:
         raise BadData(
-            f"{home.data_file} or its settings have changed since run {run}, which can be replayed only with the table "
-            "that it learned from. Give that file by --data FILE."
+            f"{table.table.name} or its settings have changed since run {run}, which can be replayed only with the "
+            "table that it learned from. Give that file by --data FILE."
         )
     return sessions, own_rows(home, table.table, job, aligned["rows"], aligned["tokens"]), table

@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.fitting import fit_preparation
-from offbeat.data.formats import read_frame
 from offbeat.data.holdout import held_out
 from offbeat.data.labels import Task, encode_labels
 from offbeat.data.matrix import Floats, Matrix, take_rows
 from offbeat.data.preparation import preparation_from
 from offbeat.data.prepare import Fitted, fitted_from, state_of
-from offbeat.data.table import Table, read_table
+from offbeat.data.table import Table, columns_of, read_table
 from offbeat.data.weights import NO_WEIGHTS, with_weights
 from offbeat.errors import BadData, BadInput, BadJob
 from offbeat.families.contract import Part
@@ -53,11 +52,11 @@ def load_table(home: Home) -> Table:
     preparation = preparation_from(data.prepare, f"{home.name}, data.prepare")
     beside = [column for column in (data.weight, data.exposure) if column is not None]
     table = read_table(
-        home.data_file,
+        home.source,
         data.id,
         data.label,
         list(dict.fromkeys([*data.columns, *beside])) if data.columns else None,
-        text=[column for column, treatment in preparation.columns.items() if treatment == "category"],
+        text=preparation.as_text,
         missing="refuse" if preparation.strict and not preparation.columns else "keep",
         duplicates="keep-first",
     )
@@ -69,12 +68,11 @@ def _check_never(home: Home, table: Table, never: Sequence[str]) -> None:
     """A misspelt name would keep nothing out."""
     if not never:
         return
-    frame = read_frame(home.data_file) if home.config.data.columns else None
-    there = [str(column) for column in (table.columns if frame is None else frame.frame.columns)]
+    there = (columns_of(home.source) if home.config.data.columns else None) or list(table.columns)
     for column in never:
         if column not in (*there, home.config.data.id, home.config.data.label):
             raise BadInput(
-                f"the policy's columns_never lists '{column}', which {home.data_file} does not have: it keeps nothing "
+                f"the policy's columns_never lists '{column}', which {table.name} does not have: it keeps nothing "
                 f"out. {did_you_mean(column, there)}"
             )
 
@@ -109,7 +107,7 @@ def own_rows(home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64], tok
         y_test=None if labels is None else labels[test],
         classes=classes,
         fitted=fitted,
-        notes=tuple(f"{home.name}: {note}" for note in fitted.notes),
+        notes=tuple(f"{home.name}: {note}" for note in (*table.notes, *fitted.notes)),
         weights=_of_training(weights, test, labels, job),
     )
 
@@ -163,10 +161,10 @@ def _labels(
             "under [data], or leave this party out of labels_at."
         )
     task: Task = job.model.task if job.model.classes is None else "multiclass"
-    y, classes = encode_labels(table.labels[rows], task, f"the label of {home.data_file.name}")
+    y, classes = encode_labels(table.labels[rows], task, f"the label of {table.name}")
     if job.model.classes is not None and len(classes or ()) != job.model.classes:
         raise BadData(
-            f"the job says classes = {job.model.classes}, and the label of {home.data_file.name} has "
+            f"the job says classes = {job.model.classes}, and the label of {table.name} has "
             f"{len(classes or ())} in the rows that all parties have. Submit the job with that number."
         )
     return y, classes

@@ -1,4 +1,5 @@
-"""This party's table as its daemon keeps it: read once for each version of the file, with its rows found by token.
+"""This party's table as its daemon keeps it: read once for each version of the file, or now and then from a database,
+with its rows found by token.
 
 A prediction of one row then costs one row, not the table. The digest says which version was read: a run keeps the
 digest of the table it was accepted for, and refuses to go on with another.
@@ -6,14 +7,17 @@ digest of the table it was accepted for, and refuses to go on with another.
 
 import hashlib
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.data.sql import is_address
 from offbeat.data.table import Table
 from offbeat.errors import BadData, Refused
 from offbeat.orgs.party_config import Home
@@ -22,6 +26,8 @@ from offbeat.orgs.tokens import IdColumn, id_column
 
 INDEXES_KEPT = 4
 READS_MOST = 5
+ASKED_AGAIN_S = 600
+"""A database does not say when a table changes: it is read again at the latest after so long."""
 _CHUNK = 2**20
 
 
@@ -64,8 +70,9 @@ class OwnTables:
                 version = self._seen()
                 if self._kept is not None and version == self._version:
                     return self._kept
-                self._kept, self._version = KeptTable(load_table(self._home), self._digest()), version
-        raise BadData(f"{self._home.data_file} changes all the time; write it to another file and rename that.")
+                table = load_table(self._home)
+                self._kept, self._version = KeptTable(table, self._digest(table)), version
+        raise BadData(f"{self._home.source} changes all the time; write it to another file and rename that.")
 
     def as_accepted(self, digest: str, run: str) -> KeptTable:
         """The table, if it is still the one with which a run was accepted."""
@@ -78,8 +85,11 @@ class OwnTables:
         return kept
 
     def _seen(self) -> Any:
-        """What changes when the file does. A missing file is for the reader to complain about."""
-        file, settings = self._home.data_file, self._settings()
+        """What changes when the file does, or when a database is to be asked again. A missing file is for the reader to
+        complain about."""
+        file, settings = Path(self._home.source), self._settings()
+        if is_address(self._home.source):
+            return self._home.source, settings, int(time.monotonic() // ASKED_AGAIN_S)
         if not file.is_file():
             return file, settings
         stat = file.stat()
@@ -88,11 +98,20 @@ class OwnTables:
     def _settings(self) -> bytes:
         """What decides which cells are read; where the file lies does not."""
         config = self._home.config
-        return msgspec.json.encode((msgspec.structs.replace(config.data, file=""), config.policy.columns_never))
+        data = {**msgspec.structs.asdict(config.data), "file": ""}
+        if config.data.table is None:  # files' digests are kept with runs of earlier versions
+            del data["table"]
+        return msgspec.json.encode((data, config.policy.columns_never))
 
-    def _digest(self) -> str:
+    def _digest(self, table: Table) -> str:
         digest = hashlib.sha256(self._settings())
-        with self._home.data_file.open("rb") as file:
+        if is_address(self._home.source):
+            cells: Any = table.features  # dense, as all frames become
+            for part in (table.ids.astype(str), cells, () if table.labels is None else table.labels.astype(str)):
+                digest.update(np.ascontiguousarray(part).tobytes())
+            digest.update(msgspec.json.encode(table.levels))
+            return digest.hexdigest()
+        with Path(self._home.source).open("rb") as file:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
         return digest.hexdigest()

@@ -4,7 +4,7 @@ What cannot be compared fairly is said before the numbers: different data, diffe
 side, looks taken at different rates.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -31,6 +31,8 @@ from offbeat.report.page import header, split_rows
 
 Records = Mapping[str, RunRecord]
 
+PROBLEM = ("loss", "penalty", "penalty_kind", "l1_ratio", "class_weight", "intercept", "label_dp_epsilon", "strength")
+"""Keys of a job on which its objective depends."""
 _RATE_TOLERANCE = 1.5
 _RUNS_ABREAST = 5
 _PREFERRED: tuple[Quantity, ...] = ("suboptimality", "objective", "gap", "test_metric")
@@ -77,6 +79,7 @@ class Comparison:
         found = []
         if len({(run.data.source, run.data.rows) for run in runs}) > 1:
             found.append("These runs did not use the same data: their objectives cannot be compared.")
+        found += _other_problems(runs)
         if len({run.clock for run in runs}) > 1:
             found.append("Some times are virtual and some are of a wall clock: they cannot be compared.")
         if len({run.private for run in runs}) > 1:
@@ -88,6 +91,22 @@ class Comparison:
                 "times to a target favour the one looked at more."
             )
         return found
+
+
+def _other_problems(runs: Sequence[RunRecord]) -> list[str]:
+    """A sentence where the runs minimise different things."""
+    told = [
+        f"{key} {' or '.join(sorted(values))}"
+        for key in PROBLEM
+        if len(values := {str(run.options[key]) for run in runs if key in run.options}) > 1
+    ]
+    models = {wording.model_kind(run) for run in runs}
+    told += [f"model {' or '.join(sorted(models))}"] if len(models) > 1 else []
+    return (
+        [f"These runs minimise different things ({'; '.join(told)}): compare test metrics, not objectives."]
+        if told
+        else []
+    )
 
 
 # -- text ---------------------------------------------------------------------------------------------------------
@@ -137,7 +156,7 @@ def _row(runs: Comparison, name: str, metrics: list[str]) -> list[str]:
         record.algorithm,
         record.verdict,
         numbers.short(record.objective, 6),
-        numbers.short(record.certificate.duality_gap, 2),
+        numbers.short(record.bound, 2),
         *(numbers.short(record.metrics.get(metric)) for metric in metrics),
         numbers.short(record.passes, 3),
         numbers.seconds(record.seconds),

@@ -55,6 +55,11 @@ def seed(record: RunRecord) -> str:
 def certificate(record: RunRecord) -> str:
     """What the run proves about its own result. A bound is called one."""
     gap, norm = record.certificate.duality_gap, record.certificate.gradient_norm
+    if gap is not None and record.bound != gap:
+        return (
+            f"The objective is {numbers.short(record.objective, 3)}, and no objective is below 0: more than that "
+            f"cannot be gained. The certificate, {numbers.short(gap, 2)}, says no more yet."
+        )
     if gap is not None:
         known = f" Against a known optimum it is within {numbers.short(record.suboptimality, 2)}."
         return (
@@ -68,6 +73,13 @@ def certificate(record: RunRecord) -> str:
             f"objective (a nonconvex penalty, or none)."
         )
     return "No certificate was computed: nothing is proved about the distance to the best objective."
+
+
+def model_kind(record: RunRecord) -> str:
+    """A linear model, or what the job calls its networks."""
+    entry = record.options.get("embedding") or record.options.get("model") or {}
+    kind = entry.get("kind", "linear")
+    return kind if isinstance(kind, str) else "networks by party"
 
 
 def metric_name(name: str) -> str:
@@ -87,8 +99,8 @@ def clock_note(record: RunRecord) -> str:
 def key_figures(record: RunRecord) -> list[tuple[str, str]]:
     """(name, value) pairs: the result in one line."""
     figures = [("Objective", numbers.short(record.objective, 6))]
-    if record.certificate.duality_gap is not None:
-        figures.append(("At most above the best", numbers.short(record.certificate.duality_gap, 2)))
+    if record.bound is not None:
+        figures.append(("At most above the best", numbers.short(record.bound, 2)))
     elif record.certificate.gradient_norm is not None:
         figures.append(("Gradient norm", numbers.short(record.certificate.gradient_norm, 2)))
     figures += [(metric_name(name), numbers.short(value)) for name, value in record.metrics.items()]

@@ -195,11 +195,11 @@ class TrainedModel:
             raise BadData(f"All parties need the same number of rows; came {sizes}.")
         return tables
 
-    def files(self, files: Mapping[str, Path]) -> tuple[Array, dict[str, Table]]:
+    def files(self, files: Mapping[str, str | Path]) -> tuple[Array, dict[str, Table]]:
         """Each party's file (`files`), joined by the id columns of the job: the ids, and the rows in their order."""
         self._check_names(files)
         ids = {entry.name: entry.id for entry in self.job.party}
-        tables = {name: self._read(name, Path(files[name]), ids.get(name)) for name in self.names}
+        tables = {name: self._read(name, files[name], ids.get(name)) for name in self.names}
         joined = align(tables)
         for note in joined.notes:
             warnings.warn(note, UserWarning, stacklevel=2)
@@ -238,7 +238,7 @@ class TrainedModel:
         )
         return _in_its_order(table, fitted, name)
 
-    def _read(self, name: str, file: Path, id: str | None) -> Table:
+    def _read(self, name: str, file: str | Path, id: str | None) -> Table:
         fitted = self.fitted(name)
         named = None if isinstance(fitted.raw_columns, NumberedColumns) else list(fitted.raw_columns)
         return read_table(file, id, None, named, text=list(fitted.spelling), missing="keep")
@@ -274,7 +274,7 @@ def _in_its_order(table: Table, fitted: Fitted, name: str) -> Table:
     """Named columns are found by their names. Where names are known on one side alone, positions count."""
     expected, came = len(fitted.raw_columns), len(table.columns)
     numbered = isinstance(table.columns, NumberedColumns), isinstance(fitted.raw_columns, NumberedColumns)
-    if (any(numbered) and came != expected) or came < expected:
+    if any(numbered) and came != expected:
         raise BadData(f"Party {name!r} had {expected} columns when fitted; came {came}.")
     if numbered[0] == numbered[1]:
         return table
@@ -301,7 +301,7 @@ def load(run: str | Path) -> TrainedModel:
             "together, with `offbeat predict RUN --ids FILE`."
         )
     if not isinstance(job, Job):
-        raise BadInput(f"{folder} holds a horizontal model, which is one network; offbeat.load reads vertical ones.")
+        raise BadInput(f"{folder} holds one model of rows at sites: read it by offbeat.load_sites.")
     names = [*record.data.columns, *([SERVER] if job.embeds else [])]
     return _model(job, record, read_parts(folder, names))
 

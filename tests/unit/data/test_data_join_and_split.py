@@ -174,3 +174,13 @@ def test_bad_row_splits(edges: int, how: str) -> None:
 def test_table_from_a_flat_array_is_refused() -> None:
     with pytest.raises(BadData, match="rows by columns"):
         table_from_arrays(np.arange(3.0))
+
+
+def test_a_poor_match_is_a_warning() -> None:
+    def table(ids: range, name: str) -> Table:
+        return table_from_arrays(np.ones((len(ids), 1)), list(ids), name=name)
+
+    few = align({"bank": table(range(10), "bank"), "shop": table(range(7, 12), "shop")})
+    (told,) = few.warnings
+    assert told.startswith("Most ids have no partner: 7 of 10 of bank. 3 rows were left")
+    assert align({"bank": table(range(10), "bank"), "shop": table(range(2, 12), "shop")}).warnings == ()

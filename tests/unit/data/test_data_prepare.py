@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from sklearn.feature_extraction.text import TfidfTransformer
 
 from offbeat.data.encode import bin_edges
-from offbeat.data.fitting import cuts, fit_preparation
+from offbeat.data.fitting import about_codes, cuts, fit_preparation
 from offbeat.data.preparation import AS_IS, Preparation, preparation_from
 from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.table import Table
@@ -322,7 +322,7 @@ def test_a_later_table_is_read_by_column_name_and_level_text() -> None:
 def test_sentences() -> None:
     assert AS_IS.sentence() == "columns as they are"
     assert Preparation(how="scaled", columns={"a": "category"}, rows="party-unit").sentence() == (
-        "numbers standardised, 1 columns as categories, each party's part of a row scaled to norm 1/sqrt(q)"
+        "numbers standardised, 1 column as categories, each party's part of a row scaled to norm 1/sqrt(q)"
     )
 
 
@@ -332,3 +332,15 @@ def test_sparse_columns_say_in_words_what_cannot_be_done_to_them() -> None:
     assert "Preparation(" not in str(refused.value)
     as_they_are = fit_preparation(sp.csr_matrix(np.eye(3)), ("a", "b", "c"), Preparation())
     assert as_they_are.preparation.sentence() == "columns as they are"
+
+
+def test_a_probable_code_for_a_missing_value_is_told_of() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=200)
+    values[:7] = -999
+    (note,) = about_codes("pressure", values)
+    assert "holds -999 in 7 rows" in note
+    assert about_codes("pressure", np.where(values == -999, -998, values)) == []
+    assert about_codes("grade", np.array([1.0, 5, 9, 9, 9, 9, 9, 9])) == []  # no gap: 9 is a grade
+    values[4:7] = 0
+    assert about_codes("pressure", values) == []  # in four rows

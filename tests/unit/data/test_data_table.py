@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
+from offbeat.data.preparation import Preparation
 from offbeat.data.table import Table, read_table, table_from_arrays
 from offbeat.errors import BadData
 
@@ -238,8 +239,11 @@ def test_what_a_column_of_a_frame_holds_is_found_out() -> None:
     assert list(table_from_arrays(two_levels).columns) == ["a x", "a y"]
     with pytest.raises(BadData, match=r"Complex data not supported.*'x'"):
         table_from_arrays(pd.DataFrame({"x": [1j]}))
-    with pytest.raises(BadData, match=r"column 'x' holds timedelta64"):
-        table_from_arrays(pd.DataFrame({"x": pd.to_timedelta([1, 2])}))
+    lasting = pd.DataFrame(
+        {"x": pd.to_timedelta([36, None], unit="h"), "month": pd.PeriodIndex(["1970-02", None], freq="M")}
+    )
+    np.testing.assert_array_equal(table_from_arrays(lasting).features, [[1.5, 31], [nan, nan]])
+    assert table_from_arrays(lasting).dates == ("month",)
 
 
 FILES = {
@@ -265,3 +269,76 @@ def test_the_form_of_a_file_is_found_out(tmp_path: Path, case: str) -> None:
 def test_a_separator_inside_quotes_is_none(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('id,x,place\n1,2,"a; b; c; d"\n2,3,"e; f; g; h"\n')
     assert read_table(tmp_path / "a.csv", id="id").levels == {"place": ("a; b; c; d", "e; f; g; h")}
+
+
+# -- files as strangers save them ------------------------------------------------------------------------------------
+
+
+def read_text(folder: Path, lines: str, encoding: str = "utf-8", **wanted: object) -> Table:
+    file = folder / "table.csv"
+    file.write_bytes(lines.encode(encoding))
+    return read_table(file, missing="keep", **wanted)
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (("45.1%", "3 %", "-0.5%"), (45.1, 3, -0.5)),
+        (("€12.50", "€3", "€0.99"), (12.5, 3, 0.99)),
+        (('"$1,234.50"', "$980.00", '"$2,000,000.25"'), (1234.5, 980, 2000000.25)),
+        (('"1,234,567"', "980", '"2,000"'), (1234567, 980, 2000)),
+        (("31.12.1970", "02.01.1970", "1.1.1970"), (364, 1, 0)),
+        (("1970/12/31", "1970/01/02", ""), (364, 1, np.nan)),
+        (("31 Dec 1970", "02 Jan 1970", "01 Jan 1970"), (364, 1, 0)),
+        (("01.01.1970 12:00", "02.01.1970 06:00", "01.01.1970 00:00"), (0.5, 1.25, 0)),
+    ],
+)
+def test_dressed_numbers_and_dates_are_read(tmp_path: Path, cells: tuple[str, ...], values: tuple[float, ...]) -> None:
+    table = read_text(tmp_path, "id,x\n" + "".join(f"{k},{cell}\n" for k, cell in enumerate(cells)), id="id")
+    np.testing.assert_allclose(np.asarray(table.features)[:, 0], values)
+    assert not table.levels
+
+
+def test_decimal_commas_may_have_groups_and_signs(tmp_path: Path) -> None:
+    table = read_text(tmp_path, "id;x;y\n1;1.234,50;12,5%\n2;7,25;3%\n3;12;4,25 %\n", id="id")
+    np.testing.assert_array_equal(table.features, [[1234.5, 12.5], [7.25, 3], [12, 4.25]])
+
+
+def test_points_in_a_file_with_semicolons_are_points(tmp_path: Path) -> None:
+    table = read_text(tmp_path, "id;x\n1;1.234\n2;2.345\n3;1.500\n", id="id")
+    np.testing.assert_array_equal(np.asarray(table.features)[:, 0], [1.234, 2.345, 1.5])
+
+
+def test_cells_of_another_kind_stay_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=r"row 4: expected a number, came 'free' .*\"x\" = \"category\""):
+        read_text(tmp_path, "id,x\n1,€1.50\n2,€2.50\n3,€3.50\n4,free\n", id="id")
+
+
+def test_what_is_left_out_is_not_looked_at(tmp_path: Path) -> None:
+    text = "id,x,when\n" + "".join(f"{k},{'?' if k == 3 else k},0{k}/0{k}/2020\n" for k in range(1, 9))
+    with pytest.raises(BadData, match="expected a number, came"):
+        read_text(tmp_path, text, id="id")
+    kept = Preparation(columns={"x": "leave-out", "when": "leave-out"}).as_text
+    assert read_text(tmp_path, text, id="id", text=kept).columns == ("x", "when")
+
+
+def test_windows_files_are_read_and_told_of(tmp_path: Path) -> None:
+    table = read_text(tmp_path, "id;town\n1;Köln\n2;Zürich\n", encoding="cp1252", id="id")
+    assert table.levels == {"town": ("Köln", "Zürich")}
+    assert table.notes == ("table.csv is not UTF-8 and was read as Windows-1252.",)
+
+
+def test_a_nameless_count_of_rows_is_left_out_unless_it_is_wanted(tmp_path: Path) -> None:
+    text = ",key,x\n0,7,1.5\n1,8,2.5\n"
+    table = read_text(tmp_path, text, id="key")
+    assert table.columns == ("x",) and table.notes == (
+        "The first column has no name and counts the rows; it was left out.",
+    )
+    assert read_text(tmp_path, text, id="Unnamed: 0").columns == ("key", "x")
+    assert read_text(tmp_path, text.replace("1,8", "5,8"), id="key").columns == ("Unnamed: 0", "x")
+
+
+def test_names_and_ids_are_tidied(tmp_path: Path) -> None:
+    table = read_text(tmp_path, "id , x\n1.0,2\n2.0,3\n", id="id")
+    assert table.columns == ("x",) and table.ids.tolist() == [1, 2]
+    assert read_text(tmp_path, "id,x\n1.0,2\n2.5,3\n", id="id").ids.tolist() == ["1.0", "2.5"]

@@ -17,6 +17,7 @@ from offbeat.jobs.horizontal import ConstantsEntry, EdgeDataEntry, EdgeJob, Mode
 from offbeat.jobs.private_products import ProductsEntry
 from offbeat.jobs.reading import job_from, job_text, plain_of, read_job
 from offbeat.jobs.runtime import Faults, RuntimeEntry, resolved
+from offbeat.jobs.source import SourceEntry
 from offbeat.jobs.vertical import DataEntry, Job, PartyEntry
 from offbeat.runtime.simulator import PROFILES
 from offbeat.settings import apply_setting
@@ -142,7 +143,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_name(tmp_path, line, n
         ("[data]\nsplit = 'mod'\n[[party]]\nname = 'a'\nfile = 'x'", "data.split is for a named set"),
         ("[data]\npreparation = 'z'\n[[party]]\nname = 'a'\nfile = 'x'", "data.preparation is for a named set"),
         ("[data]\nset = 'credit-like'\n[[party]]\nname = 'a'\nfile = 'x'", "choose one"),
-        ("[[party]]\nname = 'a'", "the key 'file' is missing under [party.a]"),
+        ("[[party]]\nname = 'a'", "party 'a': expected `file`"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key(tmp_path, line, words):
@@ -232,6 +233,7 @@ EDGES_DOCUMENTED = {
     "[constants]": ConstantsEntry,
     "[privacy]": PrivacyEntry,
     "[data]": EdgeDataEntry,
+    "[[site]]": SourceEntry,
 }
 PAGES = [("job-file.md", DOCUMENTED, name) for name in DOCUMENTED]
 PAGES += [("edge-job-file.md", EDGES_DOCUMENTED, name) for name in EDGES_DOCUMENTED]
@@ -250,7 +252,7 @@ def test_the_reference_page_has_every_key_and_no_other(page, kinds, section):
 
 
 def _is_table(field):
-    return field.name == "party" or isinstance(field.default, msgspec.Struct)
+    return field.name in ("party", "site") or isinstance(field.default, msgspec.Struct)
 
 
 def _defaults(kind):

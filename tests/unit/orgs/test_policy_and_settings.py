@@ -153,7 +153,7 @@ def test_a_wrong_job_names_the_key(change: str, reason: str) -> None:
 def test_the_example_settings_are_complete_and_readable(tmp_path: Path) -> None:
     (tmp_path / "party.toml").write_text(example("bank", label="default"))
     home = read_home(tmp_path)
-    assert home.config.data.label == "default" and home.data_file == tmp_path / "bank.csv"
+    assert home.config.data.label == "default" and home.source == str(tmp_path / "bank.csv")
     written = set(example("bank").split("[policy]")[1].replace("=", " ").split())
     assert not {field for field in Policy.__struct_fields__ if field not in written}
 

@@ -119,3 +119,13 @@ def test_runs_without_a_common_quantity_say_so():
 
 def test_the_page_is_written(runs, tmp_path):
     assert write_comparison(runs, tmp_path / "new" / "compare.html").is_file()
+
+
+def test_runs_that_minimise_different_things_are_told_of():
+    weak, strong = (sample_record(options={"penalty": size, "loss": "auto"}) for size in (1e-4, 1e-2))
+    (told,) = Comparison({"weak": weak, "strong": strong}).caveats()
+    assert told.startswith("These runs minimise different things (penalty 0.0001 or 0.01):")
+    network = sample_record(options={"penalty": 1e-4, "loss": "auto", "embedding": {"kind": "mlp"}})
+    (told,) = Comparison({"linear": weak, "network": network}).caveats()
+    assert "(model linear or mlp)" in told
+    assert Comparison({"once": weak, "again": weak}).caveats() == []

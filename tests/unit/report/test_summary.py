@@ -97,3 +97,11 @@ def test_nothing_recorded_is_said():
     assert "The record lists no messages, so it cannot say what was disclosed." in " ".join(text.split())
     assert "Warnings" not in text
     assert set(PARTIES) & set(text.split()) == set()
+
+
+def test_a_certificate_above_the_objective_says_no_more_than_it():
+    early = sample_record(objective=0.1, certificate=Certificate(gradient_norm=0.5, duality_gap=2.1), options={})
+    assert early.bound == 0.1
+    assert "no objective is below 0" in certificate(early) and "2.1" in certificate(early)
+    answered = sample_record(objective=0.1, certificate=Certificate(duality_gap=2.1), options={"label_dp_epsilon": 1.0})
+    assert answered.bound == 2.1  # de-biased losses can be negative
