@@ -166,6 +166,10 @@ class Decide(CallBody, frozen=True):
     reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
+class RowsUsed(CallBody, frozen=True):
+    """How often have rows been used?"""
+
+
 class Predict(CallBody, frozen=True):
     run: str
     ids: list[str]
@@ -241,6 +245,13 @@ class Runs(CallBody, frozen=True):
     runs: list[RunStatus]
 
 
+class RowUses(CallBody, frozen=True):
+    """So many rows have entered a sum, or may still in a run under way; the most used of them so often."""
+
+    rows: int
+    most: int
+
+
 class Predicted(CallBody, frozen=True):
     scores: list[float]
     known: list[bool]
@@ -298,6 +309,7 @@ Request = (
     | ListRuns
     | Stop
     | Decide
+    | RowsUsed
     | Predict
     | ScoreRows
 )
@@ -310,6 +322,7 @@ Answer = (
     | Submitted
     | RunStatus
     | Runs
+    | RowUses
     | Predicted
     | ScoringKey
     | ScoreWords

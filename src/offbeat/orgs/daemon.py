@@ -122,6 +122,7 @@ class Daemon:
             control.ListRuns: lambda request: control.Runs(self._statuses()),
             control.Stop: self._on_stop,
             control.Decide: self._on_decide,
+            control.RowsUsed: lambda request: control.RowUses(*self.ledger.extent()),
             control.Predict: self._on_predict,
             control.ScoreRows: lambda request: self.asking.ask(self._run(request.run, self.home.name), request.ids),
         }

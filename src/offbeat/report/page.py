@@ -263,7 +263,8 @@ def _traffic(record: RunRecord) -> Markup:
         for kind, number in sorted(total_bytes.items(), key=lambda item: -item[1])
     ]
     head = ("Kind", "Messages", "Bytes", "Share", "Bytes per pass")
-    return table(head, rows, "Payload sent by all parties, by kind of message", numeric=range(1, 5))
+    whose = "this party" if record.runtime == "grpc" else "all parties"
+    return table(head, rows, f"Payload sent by {whose}, by kind of message", numeric=range(1, 5))
 
 
 def _origin(record: RunRecord, run: str) -> Markup:

@@ -67,7 +67,14 @@ def certificate(record: RunRecord) -> str:
             f"The gradient's norm is {numbers.short(norm, 2)}. This problem has no bound on the distance to the best "
             f"objective (a nonconvex penalty, or none)."
         )
+    if told_elsewhere(record):
+        return "The certificate was computed where the training was led, and is told in the report there."
     return "No certificate was computed: nothing is proved about the distance to the best objective."
+
+
+def told_elsewhere(record: RunRecord) -> bool:
+    """Whether this is the side of an organisation that did not lead: it was told the verdict and not the bound."""
+    return record.runtime == "grpc" and record.objective is None and record.verdict == "target"
 
 
 def metric_name(name: str) -> str:
@@ -95,7 +102,7 @@ def key_figures(record: RunRecord) -> list[tuple[str, str]]:
     figures += [
         ("Passes", numbers.short(record.passes, 3)),
         (clock_note(record).capitalize(), numbers.seconds(record.seconds)),
-        ("Sent by all", numbers.size(record.bytes_sent)),
+        ("Sent by it" if record.runtime == "grpc" else "Sent by all", numbers.size(record.bytes_sent)),
     ]
     return figures
 
