@@ -8,6 +8,7 @@ import typer
 
 from offbeat.cli.output import print_json, rows_table, say, speaker
 from offbeat.cli.run import Json
+from offbeat.errors import BadInput
 
 if TYPE_CHECKING:
     from offbeat.lab.catalogue import Kind
@@ -37,6 +38,8 @@ def reproduce(
     """Redraw a published table or figure, with the published numbers beside ours."""
     from offbeat.lab.catalogue import catalogue
 
+    if name is not None and everything:
+        raise BadInput(f"expected a name or --all; got both ({name} and --all). Leave one of them out.")
     if name is None and not (everything or check):
         _list("reproduce", json)
         return
@@ -118,8 +121,6 @@ def _done(kind: "Kind", name: str, **chosen: Any) -> dict[str, Any]:
 
 
 def _files(settings: list[str]) -> dict[str, Path]:
-    from offbeat.errors import BadInput
-
     files = {}
     for setting in settings:
         name, equals, path = setting.partition("=")

@@ -17,6 +17,7 @@ import typer
 
 from offbeat.cli.output import print_json, say
 from offbeat.errors import BadData, BadInput, OffbeatError, PeerFailed
+from offbeat.names import counted
 
 keys = typer.Typer(
     help="Keys, certificates and the roster of parties that trust each other.",
@@ -456,7 +457,7 @@ def _tell_scores(rows: list[dict[str, Any]], answer: Any, out: Path | None, json
     if out is not None:
         lines = [",".join(rows[0]), *(",".join(_cell(row[key]) for key in row) for row in rows)]
         out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        say(f"wrote {len(rows)} rows to {out}.")
+        say(f"wrote {counted(len(rows), 'row')} to {out}.")
     missing = sum(row["score"] is None for row in rows)
     say(
         f"{len(rows) - missing} of {len(rows)} rows scored"

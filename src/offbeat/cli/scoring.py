@@ -11,6 +11,7 @@ import numpy as np
 
 from offbeat.cli.output import print_json, say
 from offbeat.errors import BadInput
+from offbeat.names import counted
 
 
 def score_files(run: Path, data: Sequence[str], out: Path | None, as_json: bool, parts: bool = False) -> None:
@@ -26,11 +27,12 @@ def score_files(run: Path, data: Sequence[str], out: Path | None, as_json: bool,
         fitted = model.fitted(party)
         unseen = fitted.unseen(fitted.recoded(table)) if isinstance(table.features, np.ndarray) else {}
         for column, count in unseen.items():
-            say(f"{party}: {count:,} cells of column {column!r} hold a category that the training rows never had.")
+            cells = counted(count, "cell")
+            say(f"{party}: {cells} of column {column!r} with a category that the training rows never had.")
     rows = list(_rows(model, ids, model.scores(tables)))
     if parts:
         _add_parts(rows, model.explain(tables), model.classes)
-    say(f"{len(rows):,} rows scored.")
+    say(f"{counted(len(rows), 'row')} scored.")
     if as_json:
         print_json({"rows": rows, "classes": list(model.classes or ()), "task": model.task})
     elif out is not None:

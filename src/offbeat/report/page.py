@@ -9,6 +9,7 @@ from pathlib import Path
 
 from offbeat.metrics.curves import Quantity, points
 from offbeat.metrics.record import LONG_LISTS, PartyRecord, RunRecord
+from offbeat.names import counted
 from offbeat.report import numbers, wording
 from offbeat.report.card import CARD_FILE, card_text
 from offbeat.report.charts import (
@@ -180,7 +181,7 @@ def drawn_parties(record: RunRecord) -> dict[str, PartyRecord]:
 
 def split_rows(record: RunRecord) -> list[tuple[str, tuple[float, float, float], str]]:
     return [
-        (name, (party.compute_s, party.communicate_s, party.wait_s), f"{numbers.count(party.updates)} updates")
+        (name, (party.compute_s, party.communicate_s, party.wait_s), counted(party.updates, "update"))
         for name, party in drawn_parties(record).items()
     ]
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from offbeat.metrics.record import RunRecord
+from offbeat.names import counted
 from offbeat.party.verdicts import Mood, verdict_named
 from offbeat.report import numbers
 
@@ -44,7 +45,7 @@ def title(record: RunRecord) -> str:
 def who(names: Iterable[str]) -> str:
     """How many take part; whoever leads them and has no data of its own is told apart."""
     chiefs = [name for name in names if name in CHIEFS]
-    parties = f"{sum(name not in CHIEFS for name in names)} parties"
+    parties = counted(sum(name not in CHIEFS for name in names), "party")
     return f"{parties} and a {chiefs[0]}" if chiefs else parties
 
 

@@ -322,7 +322,7 @@ def test_a_later_table_is_read_by_column_name_and_level_text() -> None:
 def test_sentences() -> None:
     assert AS_IS.sentence() == "columns as they are"
     assert Preparation(how="scaled", columns={"a": "category"}, rows="party-unit").sentence() == (
-        "numbers standardised, 1 columns as categories, each party's part of a row scaled to norm 1/sqrt(q)"
+        "numbers standardised, 1 column as categories, each party's part of a row scaled to norm 1/sqrt(q)"
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
+from offbeat.names import counted
 from offbeat.orgs.console.overview import Overview, Proposal, Scores
 from offbeat.orgs.control import RunStatus
 from offbeat.party.verdicts import verdict_named
@@ -92,7 +93,7 @@ def _daemon(seen: Overview) -> Markup:
         ("Waiting for you", str(len(seen.proposals))),
         ("Under way", str(sum(not run.ended and run.phase != "waiting" for run in seen.runs))),
         ("Peers up", f"{up} of {len(seen.peers)}"),
-        ("Certificate", f"{seen.days_left} days left"),
+        ("Certificate", f"{counted(seen.days_left, 'day')} left"),
     ]
     return tag(
         "div",
