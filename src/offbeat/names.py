@@ -40,7 +40,7 @@ def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 def counted(number: int, noun: str) -> str:
     """`1 column`, `1,200 columns`."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    plural = noun.removesuffix("y") + "ies" if noun == "party" else noun + ("es" if noun.endswith("s") else "s")
     return f"{number:,} {noun if number == 1 else plural}"
 
 

@@ -97,13 +97,13 @@ def test_from_a_proposal_by_hand_to_a_prediction(town, address, browser):
     assert browser.evaluate("document.activeElement.textContent") == "Accept"
     browser.press_and_load(" ")
     until(browser, f"document.getElementById('finished')?.textContent.includes('{run}')")
+    assert {town.ended(name, run).phase for name in town.names} == {"done"}  # each ends by itself
     assert "Reached the target" in text_of(browser, "finished")
     assert "Nothing waits" in text_of(browser, "proposals")
     assert "accepted" in text_of(browser, "ledgers") and "Ada" in text_of(browser, "ledgers")
     assert town.daemons["shop"].approvals.history()[0]["reason"] == "fine"
 
-    before = text_of(browser, "cap")
-    assert "of at most 5,000 sums" in before
+    assert "of at most 5,000 sums" in text_of(browser, "cap")
     browser.evaluate("document.querySelector('#scores textarea').focus()")
     for key in "c1,c2":
         browser.press(key)
@@ -116,7 +116,13 @@ def test_from_a_proposal_by_hand_to_a_prediction(town, address, browser):
     ]
     assert scores == pytest.approx(connect(town.folder / "shop", run).decision_function(["c1", "c2"]), rel=1e-5)
     until(browser, "[...document.querySelectorAll('#ledgers svg .row')].some((row) => row.textContent === 'shop')")
-    until(browser, f"document.getElementById('cap').textContent !== {before!r}")  # what is left has shrunk
+    before = text_of(browser, "cap")
+    everybody = ",".join(f"c{i}" for i in range(240))
+    browser.evaluate(f"document.querySelector('#scores textarea').value = {everybody!r}")
+    browser.evaluate("document.querySelector('#scores button').focus()")
+    browser.press_and_load(" ")
+    until(browser, f"document.getElementById('cap').textContent !== {before!r}")  # what is left has shrunk by one
+    assert "240 rows by" in text_of(browser, "scores")
     pictures(browser, "after")
     assert sticks_out(browser) <= 0
     assert browser.complaints == []

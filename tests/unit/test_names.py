@@ -33,4 +33,4 @@ def test_one_of_a_thing_is_not_several():
     assert [counted(number, "column") for number in (0, 1, 2, 1200)] == [
         "0 columns", "1 column", "2 columns", "1,200 columns",
     ]  # fmt: skip
-    assert (counted(1, "party"), counted(3, "party"), counted(2, "class")) == ("1 party", "3 parties", "2 classes")
+    assert [counted(2, noun) for noun in ("party", "class", "day")] == ["2 parties", "2 classes", "2 days"]

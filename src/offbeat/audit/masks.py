@@ -174,6 +174,8 @@ def mask_text(told: Mapping[str, Any]) -> list[str]:
     lines = ["", "Masks"]
     if masks["used_once"] is None:
         lines.append(f"  {told['secure_sum']}: partial sums, no pairwise masks to follow.")
+    elif not masks["answers"]:
+        lines.append("  No masked answer was given here.")
     elif masks["used_once"]:
         lines.append(
             f"  Every mask word was used once, in {masks['answers']:,} answers; "

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from offbeat.metrics.curves import Axis, Quantity
 from offbeat.metrics.lag import bucket_label
+from offbeat.metrics.record import CurveRow
 from offbeat.report import numbers
 from offbeat.report.html import Markup, tag
 from offbeat.report.layout import Scale, linear_scale, log_scale, thin
@@ -385,7 +386,9 @@ def clipped(name: str, letters: int = 15) -> str:
 Draw = Callable[[Axis], Markup]
 
 
-def against_everything(draw: Draw) -> Markup:
-    """The same chart against time, passes and bytes, side by side."""
+def against_everything(draw: Draw, rows: Sequence[CurveRow] = ()) -> Markup:
+    """The same chart against time, passes and bytes, side by side. Of looks that do not know when bytes were sent, all
+    have the same: against those nothing can be drawn."""
     axes: tuple[Axis, ...] = ("time_s", "passes", "bytes")
+    axes = axes if len(rows) < 2 or len({row.bytes for row in rows}) > 1 else axes[:2]
     return tag("div", *(tag("figure", draw(axis)) for axis in axes), class_="three")

@@ -163,7 +163,8 @@ def _view(record: RunRecord, quantities: Sequence[Quantity], log: bool) -> Marku
                 title,
                 log,
                 along=wording.unit(record) if axis == "passes" else "",
-            )
+            ),
+            record.curve,
         ),
     )
 
