@@ -1,4 +1,4 @@
-"""Many short jobs and scores, with daemons killed at random: every job ends, ledgers are exact, memory and disk bounded.
+"""Many short jobs and scores, daemons killed at random: every job ends, ledgers are exact, memory and disk have bounds.
 
 Here a few jobs; `make soak` does as many as JOBS says (1,000).
 """
