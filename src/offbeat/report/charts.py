@@ -9,9 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from offbeat.metrics.curves import Axis, Quantity
+from offbeat.metrics.curves import Axis, CurveRow, Quantity
 from offbeat.metrics.lag import bucket_label
-from offbeat.metrics.record import CurveRow
 from offbeat.report import numbers
 from offbeat.report.html import Markup, tag
 from offbeat.report.layout import Scale, linear_scale, log_scale, thin
