@@ -9,7 +9,7 @@ import pytest
 
 from offbeat.data.holdout import held_out
 from offbeat.errors import BadJob, Refused
-from offbeat.jobs.organisations import Job, Method, Rows, job_from_text
+from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgRows, job_from_text
 from offbeat.learning.scores import accuracy, answered_metrics
 from offbeat.orgs.budget import PrivacyLedger, charges_of, label_digest, private_labels
 from offbeat.orgs.party_config import Home, example, read_home
@@ -18,12 +18,12 @@ from offbeat.orgs.rows import digest_of_labels, load_table, own_rows, rows_to_te
 
 IDS = np.array([f"C{i}" for i in range(2000)])
 TRUTH = np.where(np.random.default_rng(0).random(2000) < 0.3, 1.0, -1.0)
-JOB = Job(name="x", parties=("bank", "shop", "tel"), labels_at=("bank",), method=Method(label_dp_epsilon=0.1))
+JOB = OrgJob(name="x", parties=("bank", "shop", "tel"), labels_at=("bank",), method=OrgMethod(label_dp_epsilon=0.1))
 TARGET = 1234
 
 
-def fraction(job: Job, share: float) -> Job:
-    return msgspec.structs.replace(job, rows=Rows(test_fraction=share))
+def fraction(job: OrgJob, share: float) -> OrgJob:
+    return msgspec.structs.replace(job, rows=OrgRows(test_fraction=share))
 
 
 def bank(folder: Path, labels: list[int], column: str = "paid") -> Home:

@@ -28,10 +28,10 @@ from offbeat.errors import BadData, BadInput, OffbeatError, PeerFailed, Refused
 from offbeat.jobs import elsewhere
 from offbeat.jobs.organisations import job_from_text
 from offbeat.orgs import control, daemon
-from offbeat.orgs.align_psi import Aligner, Answered, Blinded, Joined, Ready, Seen
+from offbeat.orgs.align_psi import Aligner, Answered, Blinded, Joined, ReadyToAlign, Seen
 from offbeat.orgs.blinding import POINT_BYTES, multiplied, points_of
 from offbeat.orgs.budget import PrivacyLedger
-from offbeat.orgs.control import Caller, Propose
+from offbeat.orgs.control import PeerCalls, Propose
 from offbeat.orgs.daemon import Daemon
 from offbeat.orgs.party_config import check_members, example, read_home
 from offbeat.orgs.post import Post
@@ -44,7 +44,7 @@ from offbeat.runtime.certificates import named, new_key, private_pem, public_pem
 from offbeat.runtime.grpc.identity import (
     Identity,
     Member,
-    Roster,
+    PinnedRoster,
     new_authority,
     new_identity,
     new_request,
@@ -53,7 +53,7 @@ from offbeat.runtime.grpc.identity import (
     write_private,
     write_roster,
 )
-from offbeat.runtime.grpc.server import Server
+from offbeat.runtime.grpc.server import StreamServer
 
 SALT = b"known to every party of the job."
 NAMES = ("bank", "shop", "telecom")
@@ -157,8 +157,10 @@ def test_a_member_plays_the_leader() -> None:
 # -- control calls ----------------------------------------------------------------------------------------------------
 
 
-def listening(identity: Identity, roster: Roster, answer: Callable[[Member, bytes], bytes]) -> tuple[Server, int]:
-    server = Server(identity, roster, "127.0.0.1:0", control={control.METHOD: answer})
+def listening(
+    identity: Identity, roster: PinnedRoster, answer: Callable[[Member, bytes], bytes]
+) -> tuple[StreamServer, int]:
+    server = StreamServer(identity, roster, "127.0.0.1:0", control={control.METHOD: answer})
     return server, server.start()
 
 
@@ -175,7 +177,7 @@ def signed_by(authority: Identity, name: str) -> Identity:
     return Identity(name, sign_request(request, authority), key)
 
 
-def called(caller: Identity, roster: Roster, impostor: Identity) -> list[object]:
+def called(caller: Identity, roster: PinnedRoster, impostor: Identity) -> list[object]:
     """What an impostor of 'shop' hears of a proposal to 'shop'."""
     heard: list[object] = []
 
@@ -186,7 +188,7 @@ def called(caller: Identity, roster: Roster, impostor: Identity) -> list[object]
     server, port = listening(impostor, roster, answer)
     try:
         address = {"shop": f"127.0.0.1:{port}"}
-        Caller(caller, roster, address).call("shop", Propose("j-1", "name='j'", b"S" * 32), timeout_s=5)
+        PeerCalls(caller, roster, address).call("shop", Propose("j-1", "name='j'", b"S" * 32), timeout_s=5)
     except PeerFailed as problem:
         assert "'shop'" in str(problem)
     finally:
@@ -199,7 +201,7 @@ def test_an_impostor_signed_by_the_same_authority_hears_no_proposal() -> None:
     authority = new_authority()
     bank, shop, impostor = (signed_by(authority, name) for name in ("bank", "shop", "shop"))
     pinned = (Member("bank", bank.certificate_pem), Member("shop", shop.certificate_pem, "127.0.0.1:1"))
-    roster = Roster(pinned, (authority.certificate_pem,))
+    roster = PinnedRoster(pinned, (authority.certificate_pem,))
     assert called(bank, roster, impostor) == []
     assert len(called(bank, roster, shop)) == 1, "the pinned one is reached"
 
@@ -213,7 +215,7 @@ def test_a_member_that_signs_certificates_speaks_for_nobody_else(tmp_path: Path)
     fake = fake.add_extension(x509.SubjectAlternativeName([x509.DNSName(tls_name("shop"))]), critical=False)
     impostor = Identity("shop", public_pem(fake.sign(key, hashes.SHA256())), private_pem(fake_key))
     everybody = [Member(i.name, i.certificate_pem, "127.0.0.1:1") for i in (bank, shop, evil)]
-    roster = Roster(tuple(everybody))
+    roster = PinnedRoster(tuple(everybody))
     assert called(bank, roster, impostor) == []
     with pytest.raises(BadInput, match=r"certificate of 'evil' may sign others \(CA:TRUE\)"):
         check_members(roster, tmp_path / "roster.toml")
@@ -221,10 +223,10 @@ def test_a_member_that_signs_certificates_speaks_for_nobody_else(tmp_path: Path)
 
 def test_names_that_are_one_in_certificates_and_certificates_of_two_names_are_refused(tmp_path: Path) -> None:
     one, two = new_identity("a-b"), new_identity("a_b")
-    pair = Roster((Member("a-b", one.certificate_pem), Member("a_b", two.certificate_pem)))
+    pair = PinnedRoster((Member("a-b", one.certificate_pem), Member("a_b", two.certificate_pem)))
     with pytest.raises(BadInput, match="'a-b' and 'a_b' are the same name in certificates"):
         check_members(pair, tmp_path)
-    twice = Roster((Member("a-b", one.certificate_pem), Member("c", one.certificate_pem)))
+    twice = PinnedRoster((Member("a-b", one.certificate_pem), Member("c", one.certificate_pem)))
     with pytest.raises(BadInput, match="'a-b' and 'c' have the same certificate"):
         check_members(twice, tmp_path)
 
@@ -245,7 +247,7 @@ class Victim:
         write_private(folder / "keys" / "shop.key", identities["shop"].key_pem)
         (folder / "keys" / "shop.crt").write_bytes(identities["shop"].certificate_pem)
         entries = (Member(name, i.certificate_pem, "127.0.0.1:1") for name, i in identities.items())
-        write_roster(folder / "roster.toml", Roster(tuple(entries)))
+        write_roster(folder / "roster.toml", PinnedRoster(tuple(entries)))
         (folder / "t.csv").write_text("id,x\n" + "\n".join(f"{i},{i % 7}" for i in range(300)) + "\n")
         self.daemon = Daemon(read_home(folder))
 
@@ -416,10 +418,10 @@ def test_a_peer_learns_of_no_run_in_which_it_has_no_part(victim: Victim) -> None
     job = 'name = "j"\nparties = ["bank", "shop", "other"]\nlabels_at = ["bank"]\n'
     victim.asks("bank", Propose("j-secret", job, b"s" * 32))
     requests: tuple[control.Request, ...] = (
-        control.Begin("j-secret", {}),
+        control.BeginRun("j-secret", {}),
         control.Count("j-secret"),
-        control.Halt("j-secret", "failed", ""),
-        control.UnderWay("j-secret"),
+        control.HaltRun("j-secret", "failed", ""),
+        control.HasBegun("j-secret"),
         control.OpenPrediction("j-secret", "predict-" + "0" * 16, 1),
         control.Report("j-secret", "v", "r"),
     )
@@ -436,9 +438,9 @@ def test_an_initiator_changes_the_sizes_that_were_committed(victim: Victim) -> N
     assert victim.asks("bank", control.Count("j-1")) == control.Counted(300)
     for sizes in ({"bank": 10, "shop": 299, "telecom": 10}, {"bank": 10, "shop": 300}, {}):
         with pytest.raises(Refused, match="other numbers of ids than 'shop' gave"):
-            victim.asks("bank", control.Begin("j-1", sizes))
+            victim.asks("bank", control.BeginRun("j-1", sizes))
     with pytest.raises(Refused, match="'bank' brings 3001; its policy allows 10 times its own"):
-        victim.asks("bank", control.Begin("j-1", {"bank": 3001, "shop": 300, "telecom": 10}))
+        victim.asks("bank", control.BeginRun("j-1", {"bank": 3001, "shop": 300, "telecom": 10}))
 
 
 # -- predictions ------------------------------------------------------------------------------------------------------
@@ -588,4 +590,4 @@ def test_nothing_but_ready_is_said_before_everybody_is_there() -> None:
     parties = members({"m": ["a", "b"], "o": ["b", "c"]}, said=2)
     for party in parties.values():
         (effect,) = party.handle(Started())
-        assert isinstance(effect, Send) and effect.to == "evil" and isinstance(effect.body, Ready)
+        assert isinstance(effect, Send) and effect.to == "evil" and isinstance(effect.body, ReadyToAlign)

@@ -275,6 +275,8 @@ def test_a_worker_that_gives_wrong_shares_keeps_another_where_it_is():
     eve = sums.mask("bo", PRODUCTS, 0, 0, 1, stop - start) + np.rint(60.0 * labels * 2.0**40).astype(np.int64).view(
         np.uint64
     )
+    for name in ("ana", "eve"):
+        told(here.bo, ask(first=0), name)
     for name, words in (("ana", ana), ("eve", eve)):
         says(here.bo, ShareGiven(0, PRODUCTS, 0, 0, words, 1, 0.0), name)
     assert here.bo.taken == 1 and np.abs(here.bo.block.weights()).max() < 1e-20

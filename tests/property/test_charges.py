@@ -24,7 +24,7 @@ from offbeat.algorithms.methods import LINEAR as LINEAR_METHODS
 from offbeat.algorithms.vafl import messages as vafl
 from offbeat.algorithms.vfb2 import Backward, Stepped
 from offbeat.jobs.methods import labels_everywhere
-from offbeat.jobs.organisations import Embedding, Job, Method, Model, Network
+from offbeat.jobs.organisations import OrgEmbedding, OrgJob, OrgMethod, OrgModel, OrgNetwork
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.orgs import embedding_guard, guard
 from offbeat.orgs.budget import PrivacyLedger, charges_of
@@ -193,13 +193,13 @@ def run(job, folder, seed, faults, cap):
 
 def job_of(algorithm, **changes):
     everywhere = labels_everywhere(algorithm)
-    return Job(
+    return OrgJob(
         name="toy",
         parties=NAMES,
         labels_at=NAMES if everywhere else changes.pop("labels_at", NAMES[:1]),
-        method=Method(algorithm=algorithm, passes=4.0, target=None, batch=8, **changes.pop("method", {})),
-        model=Model(strength=1e-2),
-        network=Network(on_loss=changes.pop("on_loss", "wait")),
+        method=OrgMethod(algorithm=algorithm, passes=4.0, target=None, batch=8, **changes.pop("method", {})),
+        model=OrgModel(strength=1e-2),
+        network=OrgNetwork(on_loss=changes.pop("on_loss", "wait")),
         **changes,
     )
 
@@ -236,7 +236,7 @@ def test_no_number_about_a_row_leaves_a_linear_party_before_it_is_counted(algori
     cap=st.sampled_from([0, 6]),
 )
 def test_no_embedding_leaves_before_its_rows_and_its_budget_are_charged(variant, seed, faults, cap):
-    job = job_of(variant, embedding=Embedding(epsilon=50.0, uploads_max=4))
+    job = job_of(variant, embedding=OrgEmbedding(epsilon=50.0, uploads_max=4))
     with tempfile.TemporaryDirectory() as place:
         for name in NAMES:
             PrivacyLedger(Path(place) / name).spend(charges_of(job, name, "run"), "run", None, 1e-5, name)

@@ -73,7 +73,7 @@ class Turns:
         self.parties = {party.name: party for party in parties}
         self.queue = deque((name, Started()) for name in self.parties)
         self.held = {}
-        self.play = []  # ("step", worker, number) and ("survey",)
+        self.play = []  # ("step", workers, number) and ("survey",)
         for name, party in self.parties.items():  # nobody's answer waits for its own step
             party.party.judge.is_slow = partial(eq, name)
         self.finished = False
@@ -99,14 +99,17 @@ class Turns:
 
     def run(self, rng, turns):
         self.settle()
+        self._let_ask(*self.held)  # nobody takes its first step before all have asked
         for _ in range(turns):
             if self.finished:
                 return
-            name = str(rng.choice(sorted(self.held)))
-            ask = self.held.pop(name)
-            self.play.append(("step", name, ask.body.first))
-            self.queue.extend((peer, Received(name, ask.body)) for peer in ask.to)
-            self.settle()
+            self._let_ask(str(rng.choice(sorted(self.held))))
+
+    def _let_ask(self, *names):
+        asks = {name: self.held.pop(name) for name in names}
+        self.play.append(("step", names, asks[names[0]].body.first))
+        self.queue.extend((peer, Received(name, ask.body)) for name, ask in asks.items() for peer in ask.to)
+        self.settle()
 
 
 BATCH, SEED, STEP = 8, 9, 0.2
@@ -125,22 +128,23 @@ def papers_loop(problem, direction, eta, play):
             at_survey = np.array([problem.loss.derivative(X[i] @ w, y[i]) for i in range(n)])
             alpha = {name: at_survey.copy() for name in problem.names}
             continue
-        worker, number = rest
-        block, table = problem.columns[worker], alpha[worker]
+        workers, number = rest
         rows = range(*schedule.block(number))
         theta = {i: float(problem.loss.derivative(X[i] @ w, y[i])) for i in rows}
-        penalty, step = problem.strength * w[block], eta
-        if direction == "sgd":
-            v = sum(theta[i] * X[i, block] for i in rows) / len(rows) + penalty
-            step = eta / (1 + eta * problem.strength * updates[worker])
-        else:
-            mean = sum(table[i] * X[i, block] for i in range(n)) / n
-            v = sum((theta[i] - table[i]) * X[i, block] for i in rows) / len(rows) + mean + penalty
-        if direction == "saga":
-            for i in rows:
-                table[i] = theta[i]
-        w[block] = w[block] - step * v
-        updates[worker] += 1
+        for worker in workers:
+            block, table = problem.columns[worker], alpha[worker]
+            penalty, step = problem.strength * w[block], eta
+            if direction == "sgd":
+                v = sum(theta[i] * X[i, block] for i in rows) / len(rows) + penalty
+                step = eta / (1 + eta * problem.strength * updates[worker])
+            else:
+                mean = sum(table[i] * X[i, block] for i in range(n)) / n
+                v = sum((theta[i] - table[i]) * X[i, block] for i in rows) / len(rows) + mean + penalty
+            if direction == "saga":
+                for i in rows:
+                    table[i] = theta[i]
+            w[block] = w[block] - step * v
+            updates[worker] += 1
     return w
 
 
@@ -162,7 +166,7 @@ def test_one_worker_at_a_time_is_the_papers_loop(method, loss, sparse):
     parties = build_parties(method, problem, options, SEED)
     turns = Turns(parties)
     turns.run(np.random.default_rng(2), 150)
-    assert sum(entry[0] == "step" for entry in turns.play) == 150
+    assert sum(entry[0] == "step" for entry in turns.play) == 151
     assert turns.play.count(("survey",)) >= 3
     expected = papers_loop(problem, direction, STEP, turns.play)
     found = problem.pooled({party.name: party.block.weights()[0] for party in parties})

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from offbeat.algorithms.mapa import asgd, audp, csgd, mapa, steady
+from offbeat.algorithms.mapa import stepping
 from offbeat.algorithms.mapa.privacy import Paper, Sound, Unprotected, privacy_of_edges
 from offbeat.algorithms.mapa.rates import AsyncRate, CentralRate, Constants, NoisyRate, StagedRate, SteadyRate
 from offbeat.learning.horizontal import LinearModel, edge_data
@@ -63,29 +63,29 @@ SOUND = Sound(epsilon=8.0, uploads=UPDATES // EDGES + 5)
 
 @pytest.mark.parametrize("privacy", [Paper(0.5), SOUND], ids=["paper", "sound"])
 def test_mapa(privacy):
-    found = simulated(mapa(MODEL, DATA, privacy=privacy, clip=4.0, **COMMON))
-    rate = StagedRate(CONSTANTS, 4.0, deviation_within_clip=privacy is SOUND)
+    found, rate = (StagedRate(CONSTANTS, 4.0, deviation_within_clip=privacy is SOUND) for _ in range(2))
+    found = simulated(stepping(MODEL, DATA, found, privacy=privacy, **COMMON))
     assert np.abs(found - algorithm_1(rate, privacy, DATA)).max() < 1e-12
 
 
 def test_audp():
-    found = simulated(audp(MODEL, DATA, privacy=Paper(0.5), clip=1.0, **COMMON))
+    found = simulated(stepping(MODEL, DATA, NoisyRate(CONSTANTS, 1.0), privacy=Paper(0.5), **COMMON))
     assert np.abs(found - algorithm_1(NoisyRate(CONSTANTS, 1.0), Paper(0.5), DATA)).max() < 1e-12
 
 
 def test_asgd():
-    found = simulated(asgd(MODEL, DATA, **COMMON))
+    found = simulated(stepping(MODEL, DATA, AsyncRate(CONSTANTS), **COMMON))
     assert np.abs(found - algorithm_1(AsyncRate(CONSTANTS), Unprotected(), DATA)).max() < 1e-12
 
 
 def test_csgd_is_plain_stochastic_gradient_descent():
     pooled = rows_of(9, 200)
-    found = simulated(csgd(MODEL, pooled, **COMMON))
+    found = simulated(stepping(MODEL, {"pool": pooled}, CentralRate(CONSTANTS), **COMMON))
     assert np.abs(found - algorithm_1(CentralRate(CONSTANTS), Unprotected(), {"pool": pooled})).max() < 1e-9
 
 
 def test_cyclic_service_has_a_lag_of_one_less_than_the_edges():
-    parties = asgd(MODEL, DATA, **COMMON)
+    parties = stepping(MODEL, DATA, AsyncRate(CONSTANTS), **COMMON)
     simulated(parties)
     lags = parties[0].lags
     assert lags[EDGES - 1] == UPDATES - (EDGES - 1) and sum(lags) == UPDATES
@@ -93,11 +93,10 @@ def test_cyclic_service_has_a_lag_of_one_less_than_the_edges():
 
 def test_without_noise_the_whole_batch_finds_the_optimum():
     everything = Constants(1.0, 2.0, 10.0, math.log(3), EDGES, batch=60)
-    parties = steady(
+    parties = stepping(
         MODEL,
         DATA,
-        rate=SteadyRate(0.02),
-        privacy=Unprotected(),
+        SteadyRate(0.02),
         constants=everything,
         updates=6000,
         strength=0.05,

@@ -6,7 +6,7 @@ import pytest
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Vafl, one_hot
 from offbeat.algorithms.vafl.messages import Gradient, Upload
-from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Penalty, Sgd
+from offbeat.learning.embeddings import Adam, AdditiveHead, ClientPenalty, LinearEmbedding, Sgd
 from offbeat.learning.row_order import RowOrder
 from offbeat.party.contract import Received, Send
 from offbeat.randomness import stream
@@ -52,7 +52,7 @@ def test_synchronous_linear_equals_pooled_softmax_regression():
         passes=25,
         optimiser=Sgd(0.2),
         head_optimiser=Sgd(0.2),
-        penalty=Penalty("l2", 0.01),
+        penalty=ClientPenalty("l2", 0.01),
     )
     embeddings = {name: LinearEmbedding(block.shape[1], 4) for name, block in blocks(x).items()}
     server, clients = vafl.build(blocks(x), targets, embeddings, AdditiveHead(4), options, seed=11)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
-from offbeat.algorithms.mapa import MESSAGES, Edge, GradientStep, Upload, asgd, mapa, parties, steady
+from offbeat.algorithms.mapa import MESSAGES, Edge, GradientStep, Upload, parties, stepping
 from offbeat.algorithms.mapa.privacy import EdgePrivacy, Paper, Sound, Unprotected
-from offbeat.algorithms.mapa.rates import Constants, NoisyRate, StagedRate, SteadyRate
+from offbeat.algorithms.mapa.rates import AsyncRate, Constants, NoisyRate, StagedRate, SteadyRate
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.party.contract import Send
 from offbeat.privacy.clipping import AdaptiveClip
@@ -116,10 +116,10 @@ def test_a_lost_edge_does_not_stop_the_others():
 def test_spent_edges_stop_and_the_others_go_on():
     data = blobs(3, 60)
     plan = Sound(epsilon={"edge-0000": 1.0, "edge-0001": 400.0, "edge-0002": 400.0}, uploads=10)
-    made = steady(
+    made = stepping(
         MODEL,
         data,
-        rate=SteadyRate(0.2, clip=1.0),
+        SteadyRate(0.2, clip=1.0),
         privacy=plan,
         constants=constants(3),
         updates=1000,
@@ -138,7 +138,7 @@ def test_spent_edges_stop_and_the_others_go_on():
 def test_late_uploads_are_refused_and_the_run_goes_on():
     data = blobs(6, 40)
     tight = Constants.from_public(MODEL, norm_max=4.0, strength=1e-4, lag_max=6, batch=5)
-    made = asgd(MODEL, data, constants=tight, updates=300, seed=0)
+    made = stepping(MODEL, data, AsyncRate(tight), constants=tight, updates=300, seed=0)
     costs = CostModel(slow={"edge-0000": 20.0})
     outcome = Simulator(seed=0, costs=costs, checkers=(EndsOrSaysWhy(),)).run(made)
     assert made[0].refused > 0 and made[0].version == 300
@@ -148,7 +148,7 @@ def test_late_uploads_are_refused_and_the_run_goes_on():
 
 def test_edges_may_join_late():
     data = blobs(3, 40)
-    made = asgd(MODEL, data, constants=constants(3), updates=200, seed=0)
+    made = stepping(MODEL, data, AsyncRate(constants(3)), constants=constants(3), updates=200, seed=0)
     late = next(party for party in made if isinstance(party, Edge) and party.name == "edge-0002")
     late.joins_after_s = 0.02
     outcome = Simulator(seed=0, checkers=(EndsOrSaysWhy(),)).run(made)
@@ -159,7 +159,15 @@ def test_edges_may_join_late():
 def test_a_thousand_edges():
     data = blobs(1000, 20)
     many = constants(1000, batch=10)
-    made = mapa(MODEL, data, privacy=Paper(1.0), constants=many, updates=5000, clip=4.0, seed=0)
+    made = stepping(
+        MODEL,
+        data,
+        StagedRate(many, 4.0, deviation_within_clip=False),
+        privacy=Paper(1.0),
+        constants=many,
+        updates=5000,
+        seed=0,
+    )
     costs = CostModel(jitter=Jitter("lognormal"))
     outcome = Simulator(seed=0, costs=costs, checkers=(EndsOrSaysWhy(),)).run(made)
     cloud = made[0]
@@ -173,10 +181,10 @@ def test_sound_training_learns_and_stays_within_its_budget():
     data = blobs(5, 400)
     test = blobs(1, 2000, seed=0)["edge-0000"]
     start = Constants.from_public(MODEL, norm_max=4.0, strength=1e-4, lag_max=20, batch=40)
-    made = steady(
+    made = stepping(
         MODEL,
         data,
-        rate=SteadyRate(0.5, clip=1.0),
+        SteadyRate(0.5, clip=1.0),
         privacy=Sound(epsilon=3.0, uploads=40),
         constants=start,
         updates=200,
@@ -186,7 +194,7 @@ def test_sound_training_learns_and_stays_within_its_budget():
     assert MODEL.accuracy(made[0].parameters, test) > 0.85
     for edge in made[1:]:
         assert edge.statement()["epsilon"] <= 3.0
-    plain = steady(MODEL, data, rate=SteadyRate(0.5), privacy=Unprotected(), constants=start, updates=200, seed=0)
+    plain = stepping(MODEL, data, SteadyRate(0.5), privacy=Unprotected(), constants=start, updates=200, seed=0)
     Simulator(seed=0).run(plain)
     assert MODEL.accuracy(plain[0].parameters, test) > MODEL.accuracy(made[0].parameters, test) - 0.02
     assert math.isfinite(MODEL.loss(plain[0].parameters, test))

@@ -14,7 +14,7 @@ import numpy as np
 from offbeat.orgs.align_psi import MESSAGES, Aligner
 from offbeat.orgs.party_config import read_home
 from offbeat.orgs.tokens import id_column
-from offbeat.runtime.grpc.server import Server
+from offbeat.runtime.grpc.server import StreamServer
 from offbeat.runtime.grpc.session import Session
 
 SALT = b"the salt of this alignment"
@@ -33,7 +33,7 @@ def main(folder: Path, name: str, count: int) -> None:
     hashed_s = time.monotonic() - begin
     sizes = dict.fromkeys(roster.names, len(column.tokens))
     party = Aligner(name, roster.names, roster.names[0], column, sizes=sizes, secret=name.encode().ljust(32))
-    server = Server(identity, roster, home.config.listen)
+    server = StreamServer(identity, roster, home.config.listen)
     server.start()
     session = Session(identity, roster, party, MESSAGES, run="scale/align", server=server, folder=folder / name / "run")
     finish = session.run().finished[name]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.jobs.organisations import Job, Method, Model, Network
+from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgModel, OrgNetwork
 from offbeat.learning.central import optimum
 from offbeat.learning.losses import LOGISTIC
 from offbeat.message.codec import Codec
@@ -31,14 +31,14 @@ def tables(spec: Mapping[str, Any]) -> tuple[list[np.ndarray], np.ndarray]:
     return blocks, np.where(rng.random(rows) < 1 / (1 + np.exp(-2 * z)), 1.0, -1.0)
 
 
-def job_of(spec: Mapping[str, Any]) -> Job:
-    return Job(
+def job_of(spec: Mapping[str, Any]) -> OrgJob:
+    return OrgJob(
         name="toy",
         parties=tuple(spec["names"]),
         labels_at=tuple(spec.get("labels_at", spec["names"][:1])),
-        method=Method(**{"algorithm": "vfb2-svrg", **spec.get("method", {})}),
-        model=Model(strength=STRENGTH, intercept=False),
-        network=Network(on_loss=spec.get("on_loss", "wait")),
+        method=OrgMethod(**{"algorithm": "vfb2-svrg", **spec.get("method", {})}),
+        model=OrgModel(strength=STRENGTH, intercept=False),
+        network=OrgNetwork(on_loss=spec.get("on_loss", "wait")),
     )
 
 

@@ -1,5 +1,6 @@
 """A small organisation on loopback: identities, a roster, and sessions as threads of this process."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,10 @@ from typing import Any
 from offbeat.errors import OffbeatError
 from offbeat.party.contract import Message, Party
 from offbeat.runtime.contract import Look, Outcome
-from offbeat.runtime.grpc.identity import Identity, Member, Roster, new_identity
+from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster, new_identity
 from offbeat.runtime.grpc.options import SessionOptions
-from offbeat.runtime.grpc.server import Server
-from offbeat.runtime.grpc.session import Session, own_thread
+from offbeat.runtime.grpc.server import StreamServer
+from offbeat.runtime.grpc.session import Session
 from offbeat.runtime.processes import free_ports
 
 QUICK = SessionOptions(beat_s=0.05, silence_s=0.5, loss_s=1.0, wait_s=30.0, greet_s=1.0, grace_s=0.5, linger_s=10.0)
@@ -23,16 +24,16 @@ class Loopback:
         self.identities: dict[str, Identity] = {name: new_identity(name) for name in names}
         ports = free_ports(len(names))
         self.listen = {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
-        self.roster = Roster(
+        self.roster = PinnedRoster(
             tuple(
                 Member(name, self.identities[name].certificate_pem, "" if name in silent else self.listen[name])
                 for name in names
             )
         )
-        self.servers: dict[str, Server] = {}
+        self.servers: dict[str, StreamServer] = {}
 
-    def server(self, name: str, **options: Any) -> Server:
-        server = Server(self.identities[name], self.roster, self.listen[name], **options)
+    def server(self, name: str, **options: Any) -> StreamServer:
+        server = StreamServer(self.identities[name], self.roster, self.listen[name], **options)
         server.start()
         self.servers[name] = server
         return server
@@ -42,7 +43,7 @@ class Loopback:
         party: Party,
         messages: Sequence[type[Message]],
         *,
-        roster: Roster | None = None,
+        roster: PinnedRoster | None = None,
         options: SessionOptions = QUICK,
         folder: Path | None = None,
         **more: Any,
@@ -100,3 +101,17 @@ def run_all(sessions: Sequence[Session], timeout_s: float = 60.0) -> Mapping[str
     running = {session.party.name for session in sessions} - set(ends)
     assert not running, f"still running after {timeout_s} s: {running}"
     return ends
+
+
+def own_thread(session, done):
+    """Run a session beside others; `done` gets its outcome or its error."""
+
+    def body():
+        try:
+            done(session.run())
+        except OffbeatError as problem:
+            done(problem)
+
+    thread = threading.Thread(target=body, name=f"session {session.run_name}", daemon=True)
+    thread.start()
+    return thread

@@ -24,7 +24,7 @@ from town import NAMES, ROWS, SCORES_AGREE, Town, job, pooled_scores, serve, wai
 from offbeat.audit.own_side import audit_own
 from offbeat.audit.runs import violations_of
 from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, Refused
-from offbeat.jobs.organisations import Embedding, Job, Method, Model
+from offbeat.jobs.organisations import OrgEmbedding, OrgJob, OrgMethod, OrgModel
 from offbeat.learning.scores import area_under_curve
 from offbeat.metrics.record import RunRecord
 from offbeat.orgs import control
@@ -342,11 +342,11 @@ def test_a_row_cap_ends_a_training_that_asks_too_often(town: Town) -> None:
 # -- other methods, and private labels -------------------------------------------------------------------------------
 
 
-def vafl(**embedding: object) -> Job:
+def vafl(**embedding: object) -> OrgJob:
     return msgspec.structs.replace(
         job(algorithm="vafl", passes=80.0),
-        embedding=Embedding(**embedding),
-        model=Model(strength=1e-3),  # type: ignore[arg-type]
+        embedding=OrgEmbedding(**embedding),
+        model=OrgModel(strength=1e-3),  # type: ignore[arg-type]
     )
 
 
@@ -398,7 +398,7 @@ def test_pictures_and_series_over_the_daemons(tmp_path: Path, kind: str, shape: 
     town.open()
     try:
         wanted = msgspec.structs.replace(
-            vafl(kind=kind, hidden=(4,), channels=2), method=Method(algorithm="vafl", passes=4.0)
+            vafl(kind=kind, hidden=(4,), channels=2), method=OrgMethod(algorithm="vafl", passes=4.0)
         )
         with pytest.raises(BadJob, match=f"a {kind} at 'bank' needs data.shape"):
             town.submit(wanted)
@@ -465,7 +465,7 @@ def test_what_is_for_the_owner_is_not_for_peers(town: Town) -> None:
             shop.caller.call("bank", request)
     mine = town.submit(job(target=1e-3))
     with pytest.raises(OffbeatError, match=r"'bank' knows no run 'unknown' of 'shop'\.$") as refused:
-        shop.caller.call("bank", control.Begin("unknown", {}))
+        shop.caller.call("bank", control.BeginRun("unknown", {}))
     assert mine not in str(refused.value)
     with pytest.raises(Refused, match="larger than a peer's may be"):
         shop.caller.call("bank", control.Reply(1, bytes(2**21)))
@@ -595,7 +595,7 @@ def memory_kb(child: "subprocess.Popen[bytes]") -> int:
 def damaged(rng: random.Random) -> bytes:
     """Noise, or a request with some bytes changed, cut off or repeated."""
     good = control.encode(
-        rng.choice([control.Ping(), control.Begin("x", {}), control.Propose("credit-1", job().text, b"s" * 32)])
+        rng.choice([control.Ping(), control.BeginRun("x", {}), control.Propose("credit-1", job().text, b"s" * 32)])
     )
     raw = bytearray(good if rng.random() < 0.7 else rng.randbytes(rng.randint(0, 300)))
     for _ in range(rng.randint(1, 6)):

@@ -8,15 +8,14 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
-from loopback import QUICK, Loopback, LoopbackRuntime, run_all
+from loopback import QUICK, Loopback, LoopbackRuntime, own_thread, run_all
 from toys import MESSAGES, Counter, Thanks, counters, expected_folds
 
 from offbeat.errors import OffbeatError, PeerFailed
 from offbeat.message.codec import Codec
 from offbeat.party.contract import Effect, Event, Finish, Received, Send, State
 from offbeat.runtime.contract import Outcome
-from offbeat.runtime.grpc.identity import Member, Roster, new_identity
-from offbeat.runtime.grpc.session import own_thread
+from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity
 from offbeat.runtime.recovery import recover
 from offbeat.testing.runtime_checks import MESSAGES as RACE
 from offbeat.testing.runtime_checks import check_runtime
@@ -229,7 +228,9 @@ def test_continue_tells_the_party_that_a_peer_is_lost() -> None:
 
 
 def test_rosters_that_differ_about_others_are_one_to_a_run() -> None:
-    ends = ends_under(lambda roster: Roster((*roster.members, Member("eve", new_identity("eve").certificate_pem))))
+    ends = ends_under(
+        lambda roster: PinnedRoster((*roster.members, Member("eve", new_identity("eve").certificate_pem)))
+    )
     assert not any(isinstance(end, Exception) for end in ends.values()), ends
 
 
@@ -249,7 +250,7 @@ def ends_under(changed) -> dict[str, object]:  # type: ignore[no-untyped-def]
 
 
 def test_rosters_that_differ_about_those_who_take_part_are_refused_readably() -> None:
-    ends = ends_under(lambda roster: Roster(roster.members, (new_identity("authority").certificate_pem,)))
+    ends = ends_under(lambda roster: PinnedRoster(roster.members, (new_identity("authority").certificate_pem,)))
     assert isinstance(ends["bo"], PeerFailed)
     assert "rosters differ" in str(ends["bo"]) and "give both sides the same one" in str(ends["bo"])
 

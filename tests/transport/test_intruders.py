@@ -25,7 +25,7 @@ from offbeat.runtime.grpc.channel import Channel
 from offbeat.runtime.grpc.identity import (
     Identity,
     Member,
-    Roster,
+    PinnedRoster,
     new_authority,
     new_identity,
     new_request,
@@ -39,7 +39,7 @@ from offbeat.runtime.grpc.wire import (
     Bounds,
     Bye,
     Data,
-    Hello,
+    Greeting,
     Refusal,
     Welcome,
     pack,
@@ -62,7 +62,7 @@ class Door:
         self.world = Loopback(("ana", "bo"))
         self.dan = signed_by(self.authority, "dan")
         members = (*self.world.roster.members, Member("dan", self.dan.certificate_pem))
-        self.world.roster = Roster(members, (self.authority.certificate_pem,))
+        self.world.roster = PinnedRoster(members, (self.authority.certificate_pem,))
         self.server = self.world.server("ana")
         self.got: list[int] = []
         self.delivered: Callable[..., None] = lambda peer, number, frame, body: self.got.append(number)
@@ -76,8 +76,8 @@ class Door:
     def channel(self, peer: str) -> Channel:
         return self.channels[peer]
 
-    def hello(self, name: str = "bo", **changes: object) -> Hello:
-        good = Hello(PROTOCOL_VERSION, "0", "run", name, self.world.roster.hash, "", 0, b"n" * 32)
+    def hello(self, name: str = "bo", **changes: object) -> Greeting:
+        good = Greeting(PROTOCOL_VERSION, "0", "run", name, self.world.roster.hash, "", 0, b"n" * 32)
         return msgspec.structs.replace(good, **changes)
 
     def knock(
@@ -181,7 +181,7 @@ def test_a_listener_without_the_pinned_key_is_found_out() -> None:
     world = Loopback(("ana", "bo"))
     address = world.listen["ana"]
     pinned = (Member("ana", ana.certificate_pem, address), Member("bo", bo.certificate_pem))
-    world.roster = Roster(pinned, (authority.certificate_pem,))
+    world.roster = PinnedRoster(pinned, (authority.certificate_pem,))
     world.identities = {"ana": impostor, "bo": bo}
     parties = counters(("ana", "bo"), 5)
     ends = run_all([world.session(p, MESSAGES, options=dataclasses.replace(QUICK, on_loss="stop")) for p in parties])
@@ -261,7 +261,7 @@ def test_oversize_frames_are_refused_and_memory_stays_bounded(door: Door) -> Non
         pack(Data(5, 0, [count(5)])),
         pack(Beat(7)),
         pack(Data(1, 0, [count(1)]))[:-9],
-        pack(Hello(1, "", "", "", "", "", 0, b"n" * 16)),
+        pack(Greeting(1, "", "", "", "", "", 0, b"n" * 16)),
     ],
 )
 def test_a_frame_out_of_place_drops_the_stream_alone(door: Door, packet: bytes) -> None:
@@ -312,7 +312,7 @@ def test_a_hundred_thousand_damaged_frames_end_in_a_typed_error_or_nothing() -> 
         pack(Data(1, 0, [count(1), count(2)])),
         pack(Beat(0)),
         pack(Bye(0, "target")),
-        pack(Hello(1, "0.1", "run", "bo", "f" * 64, "j", 3, b"n" * 32)),
+        pack(Greeting(1, "0.1", "run", "bo", "f" * 64, "j", 3, b"n" * 32)),
         pack(Refusal("no", True)),
         pack(Welcome(2, b"s" * 70)),
     ]

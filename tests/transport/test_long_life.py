@@ -150,4 +150,4 @@ def test_an_initiator_cannot_name_an_alignment_that_a_party_has_not_kept(town: T
     counted = bank.caller.call("shop", control.Count(run))
     assert isinstance(counted, control.Counted) and counted.aligned == ""
     with pytest.raises(Refused, match="has kept no alignment of run 'credit-9'"):
-        bank.caller.call("shop", control.Begin(run, dict.fromkeys(NAMES, counted.ids), "credit-9"))
+        bank.caller.call("shop", control.BeginRun(run, dict.fromkeys(NAMES, counted.ids), "credit-9"))

@@ -23,7 +23,7 @@ from offbeat.privacy.ledger import Budget
 from offbeat.privacy.mechanism import Gaussian, NoNoise
 from offbeat.privacy.noise import SeededNoise
 from offbeat.runtime.delivery import Packet
-from offbeat.runtime.mqtt import Address, Bounds, Mqtt, MqttRun
+from offbeat.runtime.mqtt import Address, ClientBounds, Mqtt, MqttRun
 from offbeat.testing.runtime_checks import MESSAGES as RACE
 from offbeat.testing.runtime_checks import check_runtime
 
@@ -293,7 +293,7 @@ def test_a_stranger_is_refused(broker, tmp_path):
     strangers = Broker(tmp_path, ("edge1",))
     address = Address("127.0.0.1", broker.port, strangers.identity("edge1"))
     with pytest.raises(PeerFailed, match="could not reach the broker"):
-        Mqtt(address, "r", MESSAGES, bounds=Bounds(connect_s=2.0)).serve(build()[1])
+        Mqtt(address, "r", MESSAGES, bounds=ClientBounds(connect_s=2.0)).serve(build()[1])
 
 
 def test_a_missing_identity_is_named(tmp_path):
@@ -316,7 +316,7 @@ class Shouter:
 
 def test_an_oversized_message_is_refused_before_it_leaves(broker):
     with pytest.raises(PeerFailed, match="larger than the 1000 bytes"):
-        runtime(broker, "edge1", "large", bounds=Bounds(frame_bytes=1000)).serve(Shouter())
+        runtime(broker, "edge1", "large", bounds=ClientBounds(frame_bytes=1000)).serve(Shouter())
 
 
 def test_several_parties_of_one_process_share_a_runtime(broker, tmp_path):

@@ -18,16 +18,16 @@ pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 from town import NAMES, Town, job, serve, wait_until
 
 from offbeat.errors import BadData, BadInput, PeerFailed, Refused
-from offbeat.jobs.organisations import Job, Rows
+from offbeat.jobs.organisations import OrgJob, OrgRows
 from offbeat.orgs import client, control, rows, tables
 from offbeat.orgs.client import connect
 from offbeat.orgs.daemon import Daemon
 from offbeat.orgs.party_config import read_home
 from offbeat.orgs.replay import replay_own
-from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
+from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity, write_private, write_roster
 
 
-def short(**method: Any) -> Job:
+def short(**method: Any) -> OrgJob:
     return job(target=1e-3, **method)
 
 
@@ -98,7 +98,7 @@ def resorted(table: Path) -> None:
 def test_a_table_that_changed_while_its_party_was_away_is_refused(tmp_path: Path) -> None:
     """The alignment keeps row numbers: with a table in another order every row would meet a wrong one, unnoticed."""
     town = Town(tmp_path)
-    wanted = msgspec.structs.replace(job(target=1e-300, passes=900.0), rows=Rows(test_fraction=0.0))
+    wanted = msgspec.structs.replace(job(target=1e-300, passes=900.0), rows=OrgRows(test_fraction=0.0))
     children = {name: serve(town, name) for name in NAMES}
     try:
         run = town.submit(wanted)
@@ -222,7 +222,9 @@ def test_a_new_partner_is_known_without_a_restart_and_stops_nobody(
     town.open()
     caplog.set_level("INFO")
     insurer, roster_file = new_identity("insurer"), town.folder / "bank" / "roster.toml"
-    caller = control.Caller(insurer, Roster((*town.roster.members, Member("insurer", insurer.certificate_pem))))
+    caller = control.PeerCalls(
+        insurer, PinnedRoster((*town.roster.members, Member("insurer", insurer.certificate_pem)))
+    )
     with pytest.raises(PeerFailed):
         caller.call("bank", control.Ping())
     write_roster(roster_file, caller.roster)  # the bank alone has heard of it

@@ -15,8 +15,8 @@ from offbeat.cli import app
 from offbeat.data.table import Table
 from offbeat.errors import BadInput
 from offbeat.orgs.client import connect
-from offbeat.orgs.own_part import home_of, own_part, own_parts, own_scorecard
-from offbeat.orgs.party_config import Home, read_home
+from offbeat.orgs.own_part import own_part, own_parts, own_scorecard
+from offbeat.orgs.party_config import Home, home_of, read_home
 from offbeat.orgs.rows import load_table
 
 IDS = [f"c{i}" for i in range(20)]

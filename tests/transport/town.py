@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from offbeat.jobs.organisations import Job, Method, Model, Network, Rows
+from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgModel, OrgNetwork, OrgRows
 from offbeat.learning.central import optimum
 from offbeat.learning.losses import LOGISTIC
 from offbeat.orgs import control
@@ -17,7 +17,7 @@ from offbeat.orgs.daemon import Daemon
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.rows import load_table, own_rows
 from offbeat.runtime.checkpoint import read_checkpoint
-from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
+from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity, write_private, write_roster
 from offbeat.runtime.processes import free_ports
 
 NAMES = ("bank", "shop", "telecom")
@@ -27,16 +27,16 @@ SCORES_AGREE = 1e-5  # a gap of 1e-13 at a strength of 0.05: |x| sqrt(2 gap / st
 AUCS_AGREE = 0.01  # two runs to a gap of 1e-9 may order a pair or two of nearly equal scores otherwise
 
 
-def job(**method: object) -> Job:
+def job(**method: object) -> OrgJob:
     options = {"algorithm": "vfb2-svrg", "target": 1e-13, "passes": 500.0, **method}
-    return Job(
+    return OrgJob(
         name="credit",
         parties=NAMES,
         labels_at=("bank",),
-        method=Method(**options),  # type: ignore[arg-type]
-        model=Model(strength=0.05),
-        rows=Rows(test_fraction=0.25),
-        network=Network(loss_s=20.0, wait_s=60.0),
+        method=OrgMethod(**options),  # type: ignore[arg-type]
+        model=OrgModel(strength=0.05),
+        rows=OrgRows(test_fraction=0.25),
+        network=OrgNetwork(loss_s=20.0, wait_s=60.0),
     )
 
 
@@ -55,7 +55,7 @@ class Town:
             (place / "keys" / f"{name}.crt").write_bytes(identity.certificate_pem)
             address = "" if name == silent else f"127.0.0.1:{self.ports[name]}"
             members.append(Member(name, identity.certificate_pem, address))
-        self.roster = Roster(tuple(members))
+        self.roster = PinnedRoster(tuple(members))
         for k, name in enumerate(names):
             write_roster(folder / name / "roster.toml", self.roster)
             self.settings(name)
@@ -102,7 +102,7 @@ class Town:
     def ask(self, name: str, request: control.Request) -> object:
         return ask(self.folder / name, request, timeout_s=60.0)
 
-    def submit(self, wanted: Job) -> str:
+    def submit(self, wanted: OrgJob) -> str:
         submitted = self.ask("bank", control.Submit(wanted.text))
         assert isinstance(submitted, control.Submitted)
         return submitted.run
@@ -118,7 +118,7 @@ class Town:
         return status
 
 
-def pooled_scores(town: Town, run: str, wanted: Job) -> dict[str, float]:
+def pooled_scores(town: Town, run: str, wanted: OrgJob) -> dict[str, float]:
     """By id: the score of the centralised model on the pooled tables, as only a test can compute it."""
     train, whole, labels, ids = [], [], None, []
     for name in wanted.parties:

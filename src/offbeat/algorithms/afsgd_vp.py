@@ -18,7 +18,7 @@
 The order of play, for Ana, Bo and Cy:
 1. Ana asks for the product of the schedule's next block of rows with the whole model; Bo and Cy answer, masked; Ana
    alone learns the others' total. Where Ana is a step ahead, Bo answers after his step, so his share is new. Cy, who
-   is slow, answers at once.
+   is slow, answers at once, but for questions that wait for his first step.
 2. Ana adds her own share, takes the loss's derivatives (she has the labels) and steps her own block.
 3. Bo and Cy do the same, each on their own clock. Nobody waits for Cy. Ana and Bo, who are not slow, go through the
    same blocks of rows, so each says with a share that the next one comes unasked, after the own step: a step then
@@ -102,6 +102,7 @@ class Worker:
         self.promised: dict[PartyName, int] = {}  # whose share of which block comes unasked
         self.owed: dict[PartyName, int] = {}  # who gets which share from here unasked
         self.early: Sum | None = None  # all have given their shares of a block before the step before it was taken here
+        self.held: list[Sum] = []  # products that wait until everybody has put its first questions
         self.survey_after = -1  # the block after whose step everybody rests for a survey, as the chair said
         self.survey_before = 0  # the newest survey when it said so
         self.rests = False  # until that survey is over
@@ -181,13 +182,25 @@ class Worker:
         expect(self.party.schedule is not None and number >= 0, asker, "a question before the beginning")
         expect(self.owed.get(asker) != number, asker, f"question {number}, whose answer comes unasked")
         self.numbers[asker] = number + 1
-        behind = number >= self.taken + self._in_flight() and self.under_way and not self.party.judge.is_slow(self.name)
+        hurried = self.block.version > 0 and self.party.judge.is_slow(self.name)
+        behind = number >= self.taken + self._in_flight() and self.under_way and not hurried
         if behind or self._rests_with(asker):  # after the own step, or the survey, the share is as new as in rounds
             expect((asker, number) not in self.waiting, asker, f"question {number} again")
             expect(len(self.waiting) < WAITING_MOST, asker, "more questions than can wait")
             self.waiting.append((asker, number))
             return []
-        return self._give(asker, number)
+        return [*self._give(asker, number), *self._begin_first()]
+
+    def _begin_first(self) -> list[Effect]:
+        """A block that has not moved adds nothing to a total, so that a total would be another's share. So nobody takes
+        its first step before it has answered everybody's first questions, and later ones are answered after it."""
+        first = self._in_flight()
+        others = (name for name in self.party.roster.labelled if name != self.name)
+        asked = all(self.numbers.get(name, 0) >= first for name in others)
+        if self.block.version == 0 and not (asked and all(number >= first for _, number in self.waiting)):
+            return []
+        held, self.held = self.held, []
+        return [effect for done in held for effect in self._begin(done)]
 
     def _rests_with(self, asker: PartyName) -> bool:
         """Whether a survey is under way, or announced, that waits for both."""
@@ -240,7 +253,8 @@ class Worker:
         if done.first >= self.number:
             self.early = done
             return []
-        return self._begin(done)
+        self.held.append(done)
+        return self._begin_first()
 
     def _begin(self, done: Sum) -> list[Effect]:
         start, stop = self._rows(done.first)
@@ -278,7 +292,7 @@ class Worker:
 
     def resume(self) -> list[Effect]:
         self.rests = False
-        return [*self._answer_waiting(), *self._ask()] if self.started else []
+        return [*self._answer_waiting(), *self._begin_first(), *self._ask()] if self.started else []
 
     def is_stepping(self) -> bool:
         return self.works.count[Update] > 0
@@ -287,7 +301,7 @@ class Worker:
         """Every open question is void; all workers go through the schedule from its beginning."""
         self.passes_before = self.passes()
         self.number, self.under_way, self.taken, self.numbers, self.waiting = 0, 0, 0, {}, []
-        self.promised, self.owed, self.early, self.survey_after, self.rests = {}, {}, None, -1, False
+        self.promised, self.owed, self.early, self.held, self.survey_after, self.rests = {}, {}, None, [], -1, False
         self.works.drop(Update)
         return self._ask() if self.started else []
 
@@ -322,8 +336,9 @@ class Worker:
         plain = {name: getattr(self, name) for name in self._PLAIN}
         by_peer = {name: dict(getattr(self, name)) for name in self._BY_PEER}
         early = self.early.plain() if self.early is not None else None
+        held = [done.plain() for done in self.held]
         waiting = [list(ask) for ask in self.waiting]
-        return {**plain, **by_peer, "early": early, "waiting": waiting, "party": self.party.snapshot()}
+        return {**plain, **by_peer, "early": early, "held": held, "waiting": waiting, "party": self.party.snapshot()}
 
     def restore(self, state: State) -> None:
         for name in self._PLAIN:
@@ -331,6 +346,7 @@ class Worker:
         for name in self._BY_PEER:
             setattr(self, name, dict(state[name]))
         self.early = Sum.from_plain(state["early"]) if state["early"] is not None else None
+        self.held = [Sum.from_plain(done) for done in state["held"]]
         self.waiting = [(asker, number) for asker, number in state["waiting"]]
         self.party.restore(state["party"])
 

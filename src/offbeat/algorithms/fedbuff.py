@@ -11,19 +11,17 @@ Each edge takes several local steps from the model it pulled and uploads how far
 There is no clip and no noise: an upload is as revealing as the plain gradients it sums up, and says so.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from offbeat.algorithms.mapa import MESSAGES, Upload, parties
-from offbeat.algorithms.mapa.privacy import EdgePrivacy
+from offbeat.algorithms.mapa import MESSAGES, Upload
 from offbeat.learning.horizontal import EdgeData, HorizontalModel
-from offbeat.party.contract import Party, PartyName, State
+from offbeat.party.contract import State
 from offbeat.privacy.mechanism import NOT_COUNTED, NOT_PRIVATE
 from offbeat.privacy.noise import Stream, fixed_size_sample
 
-__all__ = ["MESSAGES", "BufferedMean", "LocalSteps", "Mixing", "fedasync", "fedbuff"]
+__all__ = ["MESSAGES", "BufferedMean", "LocalSteps", "Mixing"]
 
 
 @dataclass(frozen=True)
@@ -121,39 +119,3 @@ class BufferedMean:
     def restore(self, state: State) -> None:
         self.total = None if state["total"] is None else np.array(state["total"])
         self.held = int(state["held"])
-
-
-def fedasync(
-    model: HorizontalModel,
-    data: Mapping[PartyName, EdgeData],
-    *,
-    updates: int,
-    lag_max: int,
-    local: LocalSteps,
-    mixing: float = 0.6,
-    decay: float = 0.5,
-    seed: int | None = None,
-    retry_s: float = 1.0,
-) -> list[Party]:
-    """FedAsync with the polynomial weight."""
-    rule = Mixing(mixing, decay, lag_max)
-    recipes = {name: EdgePrivacy(local) for name in data}
-    return parties(model, data, rule, recipes, updates=updates, lag_max=lag_max, seed=seed, retry_s=retry_s)
-
-
-def fedbuff(
-    model: HorizontalModel,
-    data: Mapping[PartyName, EdgeData],
-    *,
-    updates: int,
-    lag_max: int,
-    local: LocalSteps,
-    buffer: int = 10,
-    rate: float = 1.0,
-    seed: int | None = None,
-    retry_s: float = 1.0,
-) -> list[Party]:
-    """FedBuff: `updates` counts the cloud's steps, so `buffer` times as many uploads are taken."""
-    rule = BufferedMean(buffer, rate)
-    recipes = {name: EdgePrivacy(local) for name in data}
-    return parties(model, data, rule, recipes, updates=updates, lag_max=lag_max, seed=seed, retry_s=retry_s)

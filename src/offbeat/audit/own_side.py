@@ -16,7 +16,8 @@ from offbeat.jobs.methods import linear_named
 from offbeat.message.codec import Codec
 from offbeat.metrics.machine import computing_as_on
 from offbeat.metrics.record import RunRecord
-from offbeat.orgs.replay import OwnSide, own_side, owner_of
+from offbeat.orgs.party_config import home_of
+from offbeat.orgs.replay import OwnSide, own_side
 from offbeat.orgs.train import OwnLinear
 from offbeat.party.contract import Effect, Event
 from offbeat.run.record import reveals_of
@@ -27,7 +28,7 @@ def audit_own(folder: Path) -> dict[str, Any]:
     """The audit of `runs/RUN` under a party's home, as plain values."""
     record = RunRecord.read(folder)
     with computing_as_on(record.machine):
-        side = own_side(owner_of(folder), folder.resolve().name)
+        side = own_side(home_of(folder), folder.resolve().name)
         training = side.training
         watch: Watch = _masks(side, training) if isinstance(training, OwnLinear) else _Releases(side)
         received: Counter[str] = Counter()

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offbeat.cli.output import print_json, rows_table, say, speaker
-from offbeat.cli.run import Json
+from offbeat.cli.output import Json, print_json, rows_table, say, speaker
 from offbeat.errors import BadInput
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.output import Interruption, RunProgress, new_folder, print_json, say, speaker
-from offbeat.cli.run import Json
+from offbeat.cli.output import Interruption, Json, RunProgress, new_folder, print_json, say, speaker
 
 if TYPE_CHECKING:
     from rich.table import Table

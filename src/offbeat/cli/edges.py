@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import msgspec
 import typer
 
-from offbeat.cli.output import print_json
+from offbeat.cli.output import Json, print_json
 from offbeat.errors import BadData, BadInput
 from offbeat.party.verdicts import exit_code_of
 
@@ -34,13 +34,10 @@ Broker = Annotated[str, typer.Option(help="Where the broker listens: host:port."
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 Identity = Annotated[Path, typer.Option(help="This party's folder, as `offbeat mqtt init` wrote it.")]
 State = Annotated[Path, typer.Option(help="Where this party keeps what must survive a crash.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 SAY_EVERY_S = 10.0
 
-
-@mqtt_app.callback()
-def _mqtt() -> None:
-    """A broker of your own for edge sites."""
+for app in (mqtt_app, cloud_app, edge_app):
+    app.callback()(lambda: None)  # a group, although there is one command in it
 
 
 @mqtt_app.command("init")
@@ -54,7 +51,7 @@ def mqtt_init(
     ] = "",
     port: Annotated[int, typer.Option(help="The port on which it listens.")] = 8883,
     run_as: Annotated[str, typer.Option(help="The system user it runs as when root starts it.")] = "",
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Write certificates, per-party access rules and a Mosquitto configuration."""
     from offbeat.names import edge_names
@@ -72,11 +69,6 @@ def mqtt_init(
         print_json({"configuration": str(configuration), "parties": ["cloud", *parties]})
 
 
-@cloud_app.callback()
-def _cloud() -> None:
-    """The cloud of a horizontal job."""
-
-
 @cloud_app.command("serve")
 def cloud_serve(
     job_file: JobFile,
@@ -84,7 +76,7 @@ def cloud_serve(
     state: State,
     broker: Broker = "127.0.0.1:8883",
     edges: Annotated[str, typer.Option(help="Edges to wait for, by name, separated by commas.")] = "",
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Hold the model, serve every edge that comes, end after the job's updates; the model goes to the state folder."""
     from offbeat.families.horizontal import build_cloud
@@ -102,11 +94,6 @@ def cloud_serve(
     raise typer.Exit(exit_code_of(finish.verdict))
 
 
-@edge_app.callback()
-def _edge() -> None:
-    """One edge site of a horizontal job."""
-
-
 @edge_app.command("serve")
 def edge_serve(
     job_file: JobFile,
@@ -117,7 +104,7 @@ def edge_serve(
     broker: Broker = "127.0.0.1:8883",
     epsilon: Annotated[float | None, typer.Option(help="This site's budget over all its runs; else the job's.")] = None,
     delta: Annotated[float | None, typer.Option(help="The delta of that budget; else the job's.")] = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Take part with this site's rows until the run or the privacy budget ends. Start it again after a crash."""
     from offbeat.families.horizontal import build_edge, recipes_of, rows_for

@@ -1,15 +1,13 @@
 """offbeat export: a run's curve, results, coefficients or scorecard for other programs."""
 
-import csv
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offbeat.cli.output import print_json, say
+from offbeat.cli.output import print_json, say, write_csv
 from offbeat.cli.run import RunFolder
 from offbeat.errors import BadInput, OffbeatError
 
@@ -114,7 +112,8 @@ def _scorecard(run: Path, *, good: str | None, **scale: Any) -> "Scorecard":
     from offbeat.run.scorecard import scorecard_of
 
     if _own(run) is not None:
-        from offbeat.orgs.own_part import home_of, own_scorecard
+        from offbeat.orgs.own_part import own_scorecard
+        from offbeat.orgs.party_config import home_of
 
         card = own_scorecard(home_of(run), run.resolve().name, good=good, **scale)
         for sentence in card.sentences():
@@ -143,7 +142,8 @@ def _own(run: Path) -> "TrainedModel | None":
 
     if RunRecord.read(run).runtime != "grpc":
         return None
-    from offbeat.orgs.own_part import home_of, own_part
+    from offbeat.orgs.own_part import own_part
+    from offbeat.orgs.party_config import home_of
 
     return own_part(home_of(run), run.resolve().name)
 
@@ -164,15 +164,6 @@ def _data_of(model: "TrainedModel") -> Any:
 
 
 def _write(head: Sequence[str], rows: Sequence[dict[str, Any]], path: Path, what: str) -> None:
-    if str(path) == "-":
-        _write_rows(head, rows, sys.stdout)
-        return
-    with path.open("w", encoding="utf-8", newline="") as file:
-        _write_rows(head, rows, file)
-    say(f"wrote {len(rows)} {what} to {path}.")
-
-
-def _write_rows(head: Sequence[str], rows: Sequence[dict[str, Any]], file: TextIO) -> None:
-    writer = csv.DictWriter(file, head, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    write_csv(rows, path, head)
+    if str(path) != "-":
+        say(f"wrote {len(rows)} {what} to {path}.")

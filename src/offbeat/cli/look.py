@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from offbeat.cli.output import print_json, rows_table, say
-from offbeat.cli.run import Json, RunFolder, Trusted
+from offbeat.cli.output import Json, print_json, rows_table, say
+from offbeat.cli.run import RunFolder, Trusted
 
 
 def audit(run: RunFolder, method: Trusted = "", json: Json = False) -> None:

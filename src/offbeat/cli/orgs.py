@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from offbeat.cli.output import print_json, say
+from offbeat.cli.output import Json, print_json, say, write_csv
 from offbeat.errors import BadData, BadInput, OffbeatError, PeerFailed
 from offbeat.names import counted
 
@@ -32,7 +32,6 @@ party = typer.Typer(
 job = typer.Typer(help="Jobs that parties do together.", no_args_is_help=True, add_completion=False)
 
 HomeOption = Annotated[Path, typer.Option("--home", help="The folder with party.toml, or the file itself.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else.")]
 PartyOption = Annotated[
     str, typer.Option("--party", help="The daemon's host:port, or its party.toml; by default the one under --home.")
 ]
@@ -57,7 +56,7 @@ def keys_new(
     ),
     request: Annotated[bool, typer.Option("--request", help="Make a request for an authority instead.")] = False,
     days: Annotated[int, typer.Option(help="How long a self-signed certificate is valid.")] = 825,
-    json_: JsonOption = False,
+    json_: Json = False,
 ) -> None:
     """Make a private key, and a self-signed certificate (or a request for one)."""
     from offbeat.runtime.grpc.identity import fingerprint, new_identity, new_request, short, write_private
@@ -88,11 +87,11 @@ def keys_trust(
     roster_file: Annotated[Path, typer.Option("--roster")] = Path("roster.toml"),
     authority: Annotated[bool, typer.Option("--authority", help="This is an authority's certificate.")] = False,
     name: Annotated[str, typer.Option(help="The party's name, if it is not the certificate's common name.")] = "",
-    json_: JsonOption = False,
+    json_: Json = False,
 ) -> None:
     """Pin a party's certificate in the roster, or replace it there."""
     from offbeat.orgs.party_config import check_address, check_members, is_authority
-    from offbeat.runtime.grpc.identity import Member, Roster, common_name, read_roster, short, write_roster
+    from offbeat.runtime.grpc.identity import Member, PinnedRoster, common_name, read_roster, short, write_roster
 
     if not certificate.is_file():
         raise BadInput(f"expected a certificate at {certificate}, found nothing.")
@@ -105,9 +104,9 @@ def keys_trust(
             if not authority
             else f"{certificate} is not an authority's certificate; leave --authority out."
         )
-    roster = read_roster(roster_file) if roster_file.is_file() else Roster(())
+    roster = read_roster(roster_file) if roster_file.is_file() else PinnedRoster(())
     if authority:
-        roster = Roster(roster.members, (*roster.authorities_pem, pem))
+        roster = PinnedRoster(roster.members, (*roster.authorities_pem, pem))
     else:
         who = name or common_name(pem, certificate)
         known = {member.name: member.address for member in roster.members}
@@ -122,7 +121,7 @@ def keys_trust(
 
 @keys.command("show")
 def keys_show(
-    roster_file: Annotated[Path, typer.Option("--roster")] = Path("roster.toml"), json_: JsonOption = False
+    roster_file: Annotated[Path, typer.Option("--roster")] = Path("roster.toml"), json_: Json = False
 ) -> None:
     """List the roster and the hash that all parties must agree on."""
     from offbeat.runtime.grpc.identity import read_roster, short, validity
@@ -188,7 +187,7 @@ def party_init(
 def party_check(
     home: HomeOption = Path("."),
     reach: Annotated[bool, typer.Option(help="Call the peers, too.")] = True,
-    json_: JsonOption = False,
+    json_: Json = False,
 ) -> None:
     """Say what is wrong before a job finds out, and how to mend it."""
     from offbeat.orgs.party_config import read_home
@@ -244,7 +243,7 @@ def party_console(
     home: HomeOption = Path("."),
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port on this machine; 0: any that is free.")] = 0,
     open_: Annotated[bool, typer.Option("--open", help="Also open the page in the browser.")] = False,
-    json_: JsonOption = False,
+    json_: Json = False,
 ) -> None:
     """A page for the owner: proposals to decide, runs, ledgers, policy, peers; on this machine, until Ctrl-C."""
     from offbeat.cli.serving import console
@@ -259,7 +258,7 @@ def party_replay(
     verify: Annotated[bool, typer.Option("--verify", help="The alignment and the test, too.")] = False,
     data: Annotated[Path | None, typer.Option("--data", help="The table as it was, if it has changed.")] = None,
     key: Annotated[Path | None, typer.Option("--key", help="The private key as it was, if it has changed.")] = None,
-    json_: JsonOption = False,
+    json_: Json = False,
 ) -> None:
     """Feed this party's log of a run to a party built anew, and check that every effect is the same, bit for bit."""
     from offbeat.orgs.party_config import read_home
@@ -291,7 +290,7 @@ def job_submit(
     home: HomeOption = Path("."),
     wait: Annotated[bool, typer.Option("--wait", help="Watch it to its end.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say who would learn what, and send nothing.")] = False,
-    json_: JsonOption = False,
+    json_: Json = False,
 ) -> None:
     """Propose a job to all its parties, and begin when all have accepted."""
     from offbeat.jobs.organisations import read_job
@@ -314,7 +313,7 @@ def job_submit(
 
 
 @job.command("status")
-def job_status(run: str, party: PartyOption = "", home: HomeOption = Path("."), json_: JsonOption = False) -> None:
+def job_status(run: str, party: PartyOption = "", home: HomeOption = Path("."), json_: Json = False) -> None:
     """How one run stands, as this party sees it."""
     from offbeat.orgs.control import Status
 
@@ -324,7 +323,7 @@ def job_status(run: str, party: PartyOption = "", home: HomeOption = Path("."), 
 
 
 @job.command("watch")
-def job_watch(run: str, party: PartyOption = "", home: HomeOption = Path("."), json_: JsonOption = False) -> None:
+def job_watch(run: str, party: PartyOption = "", home: HomeOption = Path("."), json_: Json = False) -> None:
     """Follow a run to its end; the exit code is the run's."""
     from offbeat.orgs.control import Status, error_named
 
@@ -380,7 +379,7 @@ def job_stop(run: str, party: PartyOption = "", home: HomeOption = Path(".")) ->
 
 
 @job.command("list")
-def job_list(party: PartyOption = "", home: HomeOption = Path("."), json_: JsonOption = False) -> None:
+def job_list(party: PartyOption = "", home: HomeOption = Path("."), json_: Json = False) -> None:
     """All runs this party knows."""
     from offbeat.orgs.control import ListRuns
 
@@ -424,7 +423,7 @@ def predict(
     party: PartyOption = "",
     home: HomeOption = Path("."),
     out: Annotated[Path | None, typer.Option("--out", help="Write a CSV file here.")] = None,
-    json_: JsonOption = False,
+    json_: Json = False,
 ) -> None:
     """Score new rows by a finished run: files of all parties with --data where the run was made in one place; or, with
     --ids, together with the organisations of the run, and then this party alone learns the scores."""
@@ -455,8 +454,7 @@ def predict(
 
 def _tell_scores(rows: list[dict[str, Any]], answer: Any, out: Path | None, json_: bool) -> None:
     if out is not None:
-        lines = [",".join(rows[0]), *(",".join(_cell(row[key]) for key in row) for row in rows)]
-        out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_csv(rows, out)
         say(f"wrote {counted(len(rows), 'row')} to {out}.")
     missing = sum(row["score"] is None for row in rows)
     say(
@@ -481,10 +479,6 @@ def _add_own_parts(rows: list[dict[str, Any]], home: Path, run: str) -> None:
     own = read_home(home)
     for row, part in zip(rows, own_parts(own, run, [row["id"] for row in rows]), strict=True):
         row[f"part of {own.name}"] = part
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def _ids_in(path: Path | None) -> list[str]:

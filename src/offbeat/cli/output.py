@@ -4,27 +4,31 @@ Progress and commentary go to standard error. Standard output carries what was a
 --json, otherwise a path or a page of text.
 """
 
+import csv
 import math
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import strftime
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from offbeat.errors import BadInput, OffbeatError
+from offbeat.errors import BadInput, NotInstalled, OffbeatError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from offbeat.run.observer import Progress
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
 
 
 class Polite(TyperGroup):
@@ -72,6 +76,24 @@ def print_json(value: object) -> None:
 
     sys.stdout.write(json_text(value) + "\n")
     sys.stdout.flush()
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], out: Path | None, head: Sequence[str] = ()) -> None:
+    """Rows with the same keys, to a file, or to standard output (None or -)."""
+    names = list(head or (rows[0] if rows else ()))
+    here = out is None or str(out) == "-"
+    with nullcontext(sys.stdout) if here or out is None else out.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        if names:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def needs_web(command: str, problem: ImportError, instead: str = "") -> NotInstalled:
+    return NotInstalled(
+        f"`offbeat {command}` needs starlette and uvicorn, and {problem.name} is not there: pip install "
+        f"'offbeat[web]'.{instead}"
+    )
 
 
 def new_folder(out: Path | None, name: str) -> Path:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from offbeat.cli.output import Interruption, RunProgress, new_folder, print_json, say, speaker
+from offbeat.cli.output import Interruption, Json, RunProgress, new_folder, print_json, say, speaker
 from offbeat.names import counted
 
 if TYPE_CHECKING:
     from offbeat.jobs.reading import AnyJob
     from offbeat.metrics.record import RunRecord
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
 Trusted = Annotated[
     str,
     typer.Option(

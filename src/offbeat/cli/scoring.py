@@ -1,7 +1,5 @@
 """`offbeat predict RUN --data PARTY=FILE`: new rows scored in one place by a finished run."""
 
-import csv
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.cli.output import print_json, say
+from offbeat.cli.output import print_json, say, write_csv
 from offbeat.errors import BadInput
 from offbeat.names import counted
 
@@ -35,12 +33,10 @@ def score_files(run: Path, data: Sequence[str], out: Path | None, as_json: bool,
     say(f"{counted(len(rows), 'row')} scored.")
     if as_json:
         print_json({"rows": rows, "classes": list(model.classes or ()), "task": model.task})
-    elif out is not None:
-        with out.open("w", encoding="utf-8", newline="") as file:
-            _write(rows, file)
+        return
+    write_csv(rows, out)
+    if out is not None:
         say(f"wrote {len(rows):,} rows to {out}.")
-    else:
-        _write(rows, sys.stdout)
 
 
 def _pairs(data: Sequence[str]) -> Iterator[tuple[str, Path]]:
@@ -68,10 +64,3 @@ def _add_parts(rows: Sequence[dict[str, Any]], told: Any, classes: Any) -> None:
         for place, row in enumerate(rows):
             several = zip(classes, values[place].tolist(), strict=True) if values.ndim == 2 else ()
             row |= {f"{name} for {one}": value for one, value in several} or {name: float(values[place])}
-
-
-def _write(rows: Sequence[dict[str, Any]], file: Any) -> None:
-    if rows:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)

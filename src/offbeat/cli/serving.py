@@ -1,15 +1,16 @@
 """offbeat serve and offbeat caller: scores over HTTP, and who may ask for them."""
 
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from offbeat.cli.orgs import HomeOption, JsonOption
-from offbeat.cli.output import print_json, say
-from offbeat.errors import BadInput, NotInstalled
+from offbeat.cli.orgs import HomeOption
+from offbeat.cli.output import Json, needs_web, print_json, say
+from offbeat.errors import BadInput
 
 caller = typer.Typer(
     help="Who may ask a scoring service: names, tokens and limits.", no_args_is_help=True, add_completion=False
@@ -25,7 +26,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8443,
     rows_in_part: Annotated[int, typer.Option(min=1, max=50_000, help="Rows of a batch in one question.")] = 20_000,
     json_lines: Annotated[bool, typer.Option("--log-json", help="Each line of the log as one JSON object.")] = False,
-    json_: JsonOption = False,
+    json_: Json = False,
 ) -> None:
     """Answer for a finished run over HTTP, until Ctrl-C: one id, a list of them, or batches of millions."""
     from offbeat.orgs.control import Status
@@ -33,14 +34,10 @@ def serve(
     from offbeat.orgs.party_config import read_home
 
     try:
-        import uvicorn
-
         from offbeat.orgs.service.app import Service
         from offbeat.report.live_server import listening
     except ImportError as problem:
-        raise NotInstalled(
-            f"`offbeat serve` needs starlette and uvicorn, and {problem.name} is not there: pip install 'offbeat[web]'."
-        ) from problem
+        raise needs_web("serve", problem) from problem
     service = Service(read_home(home), Path(run).name, rows_in_part)
     status = service.daemon.ask(Status(service.run))
     if not (status.phase == "done" or (status.ended and status.kept)):
@@ -55,12 +52,16 @@ def serve(
         else:
             say(f"Scoring run {service.run} until Ctrl-C. What can be asked is described at:")
             typer.echo(address)
-        config = uvicorn.Config(
-            service.app(), log_level="warning", access_log=False, server_header=False, ws="none",
-            timeout_graceful_shutdown=10,
-        )  # fmt: skip
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[opened])
+        _serve_until_stopped(service.app(), opened, grace_s=10)
+
+
+def _serve_until_stopped(app: Any, opened: socket.socket, grace_s: int) -> None:
+    import uvicorn
+
+    from offbeat.report.live_server import QUIETLY
+
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(uvicorn.Config(app, **QUIETLY, timeout_graceful_shutdown=grace_s)).run(sockets=[opened])
 
 
 def console(home: Path, port: int, open_: bool, as_json: bool) -> None:
@@ -71,17 +72,12 @@ def console(home: Path, port: int, open_: bool, as_json: bool) -> None:
     from offbeat.orgs.party_config import read_home
 
     try:
-        import uvicorn
-
         from offbeat.audit.own_side import audit_own
         from offbeat.audit.runs import audit_text
         from offbeat.orgs.console.app import console_app
         from offbeat.report.live_server import HOST, listening
     except ImportError as problem:
-        raise NotInstalled(
-            f"`offbeat party console` needs starlette and uvicorn, and {problem.name} is not there: pip install "
-            "'offbeat[web]'."
-        ) from problem
+        raise needs_web("party console", problem) from problem
     token = secrets.token_urlsafe(24)
     app = console_app(read_home(home), token, lambda folder: audit_text({**audit_own(folder), "run": folder.name}))
     with listening(port) as opened:
@@ -93,11 +89,7 @@ def console(home: Path, port: int, open_: bool, as_json: bool) -> None:
             typer.echo(address)
         if open_:
             open_page(address)
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=5
-        )
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[opened])
+        _serve_until_stopped(app, opened, grace_s=5)
 
 
 @caller.command("new")
@@ -106,7 +98,7 @@ def caller_new(
     home: HomeOption = Path("."),
     rows_a_day: Annotated[int, typer.Option(min=0, help="Rows it may ask for in a day (UTC).")] = 10_000,
     calls_a_second: Annotated[float, typer.Option(help="How fast it may call.")] = 20.0,
-    json_: JsonOption = False,
+    json_: Json = False,
 ) -> None:
     """Name a caller and make its token, which is shown once and kept nowhere."""
     from offbeat.orgs.party_config import read_home
@@ -123,7 +115,7 @@ def caller_new(
 
 
 @caller.command("list")
-def caller_list(home: HomeOption = Path("."), json_: JsonOption = False) -> None:
+def caller_list(home: HomeOption = Path("."), json_: Json = False) -> None:
     """The callers, their limits, and what they have left today."""
     from offbeat.orgs.party_config import read_home
     from offbeat.orgs.service.callers import CallersFile, Quotas

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli.output import print_json, say
-from offbeat.cli.run import Json, RunFolder
+from offbeat.cli.output import Json, needs_web, print_json, say
+from offbeat.cli.run import RunFolder
 
 POLL_S = 0.1
 
@@ -20,7 +20,6 @@ def watch(
     json: Json = False,
 ) -> None:
     """A page on a run while it goes on, served on this machine until Ctrl-C."""
-    from offbeat.errors import NotInstalled
     from offbeat.report.live import check_folder
 
     _await(run, wait)
@@ -28,10 +27,7 @@ def watch(
     try:
         from offbeat.report.live_server import HOST, listening, serve
     except ImportError as problem:
-        raise NotInstalled(
-            f"`offbeat watch` needs starlette and uvicorn, and {problem.name} is not there: pip install "
-            "'offbeat[web]'. Without them `offbeat report` shows a run once it has ended."
-        ) from problem
+        raise needs_web("watch", problem, " Without them `offbeat report` shows a run once it has ended.") from problem
     with listening(port) as opened:
         taken = int(opened.getsockname()[1])
         address = f"http://{HOST}:{taken}/"

@@ -49,7 +49,7 @@ class _Vertical(ByParty, Readable):
                         "squared_hinge", "ls_svm"; for numbers "squared", "poisson", "gamma"
     class_weight        for classes: "balanced", or a weight by class; None: every row counts alike
     intercept           whether there is one
-    passes              end after so many passes over the rows
+    passes              end after so many passes over the rows; at 60, with a target, not before five seconds
     target              end when the certificate is at or below it; None: make all passes
     early_stopping      end when the score of held-out rows has not improved for so many passes; None: never
     validation_fraction  how many of the rows are held out for that

@@ -20,7 +20,7 @@ from offbeat.party.contract import Message, Party, PartyName
 from offbeat.runtime.contract import Outcome
 
 
-class Seen(NamedTuple):
+class Evaluation(NamedTuple):
     """What an observer finds when it looks at all parties at once. `lag_mean`, `certificate` and `news` (a certificate
     that came since the look before) are of families that have them."""
 
@@ -42,7 +42,7 @@ class Counters(NamedTuple):
     abandoned: int = 0
 
 
-class Account(NamedTuple):
+class RunAccount(NamedTuple):
     """What a family tells of a finished run, for its record."""
 
     verdict: str
@@ -100,13 +100,13 @@ class Training(Protocol):
     def pause_s(self, time_s: float) -> float:
         """Seconds of the runtime's clock until somebody may look again."""
 
-    def seen(self) -> Seen:
+    def seen(self) -> Evaluation:
         """All parties at once, as they are now."""
 
     def counters(self, outcome: Outcome | None) -> Mapping[PartyName, Counters]:
         """Of all parties, while the run goes on (None) or at its end."""
 
-    def account(self, outcome: Outcome, rows: Sequence[CurveRow], *, stopped: bool) -> Account:
+    def account(self, outcome: Outcome, rows: Sequence[CurveRow], *, stopped: bool) -> RunAccount:
         """`rows`: what was seen on the way. `stopped`: an observer ended the run."""
 
     def chosen(self) -> dict[str, Any]:

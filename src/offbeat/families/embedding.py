@@ -18,7 +18,7 @@ from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Client, Server, Vafl
 from offbeat.data.assemble import VerticalData
 from offbeat.errors import BadJob
-from offbeat.families.contract import Account, Counters, Part, Seen
+from offbeat.families.contract import Counters, Evaluation, Part, RunAccount
 from offbeat.families.networks import additive_head, networks_of, options_of, weights_from
 from offbeat.families.statements import about_data, about_end, data_record, label_ledger, verdict_of
 from offbeat.jobs.embedding import check_secret_noise
@@ -86,10 +86,10 @@ class EmbeddingTraining:
         rate = self.server.rows_done / time_s if time_s > 0 and self.server.rows_done else 0.0
         return float(self._rows_between_looks() / rate / 2) if rate else max(time_s, 1e-3)
 
-    def seen(self) -> Seen:
+    def seen(self) -> Evaluation:
         self._rows_seen = self.server.rows_done
         objective = vafl.objective(self.server, self.clients, self.targets)
-        return Seen(objective, next(iter(self._metrics().values()), None))
+        return Evaluation(objective, next(iter(self._metrics().values()), None))
 
     def _metrics(self) -> dict[str, float]:
         if self.test_targets is None:
@@ -126,10 +126,10 @@ class EmbeddingTraining:
 
     # -- at its end
 
-    def account(self, outcome: Outcome, rows: Sequence[CurveRow], *, stopped: bool) -> Account:
+    def account(self, outcome: Outcome, rows: Sequence[CurveRow], *, stopped: bool) -> RunAccount:
         verdict, reason = verdict_of(outcome, self.server.name, stopped)
         objective = vafl.objective(self.server, self.clients, self.targets)
-        return Account(
+        return RunAccount(
             verdict=verdict,
             reason=reason,
             objective=objective if isfinite(objective) else None,

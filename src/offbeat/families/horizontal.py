@@ -11,7 +11,7 @@ from offbeat.algorithms.mapa.privacy import EdgePrivacy, Paper, Privacy, Sound, 
 from offbeat.algorithms.mapa.rates import StagedRate
 from offbeat.data.horizontal import HorizontalData, horizontal_from_dataset
 from offbeat.errors import BadJob
-from offbeat.families.contract import Account, Counters, Part, Seen
+from offbeat.families.contract import Counters, Evaluation, Part, RunAccount
 from offbeat.families.statements import about_data, verdict_of
 from offbeat.jobs.horizontal import EdgeJob
 from offbeat.jobs.methods import horizontal_named
@@ -159,13 +159,13 @@ class HorizontalTraining:
     def pause_s(self, time_s: float) -> float:
         return LOOK_S
 
-    def seen(self) -> Seen:
+    def seen(self) -> Evaluation:
         self._version_seen = self.cloud.version
         parameters = self.cloud.parameters
         if self.test is None:
-            return Seen(None)
+            return Evaluation(None)
         with np.errstate(over="ignore", invalid="ignore"):  # a model on its way to infinity; the cloud will say so
-            return Seen(self.model.loss(parameters, self.test), self.model.accuracy(parameters, self.test))
+            return Evaluation(self.model.loss(parameters, self.test), self.model.accuracy(parameters, self.test))
 
     def counters(self, outcome: Outcome | None) -> dict[str, Counters]:
         """Lags: of every update at the cloud; of its own uploads at an edge, which are known at the end."""
@@ -179,13 +179,13 @@ class HorizontalTraining:
 
     # -- at its end
 
-    def account(self, outcome: Outcome, rows: Sequence[CurveRow], *, stopped: bool) -> Account:
+    def account(self, outcome: Outcome, rows: Sequence[CurveRow], *, stopped: bool) -> RunAccount:
         verdict, reason = verdict_of(outcome, self.cloud.name, stopped)
         cloud, counts = self.cloud, self.data.rows
         drawn = sum(cloud.applied.get(edge.name, 0) * edge.mechanism.batch for edge in self.edges)
         privacy = {edge.name: dict(edge.statement()) for edge in self.edges}
         last = self.seen()
-        return Account(
+        return RunAccount(
             verdict=verdict,
             reason=reason,
             objective=last.objective,

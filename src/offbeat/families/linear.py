@@ -16,7 +16,7 @@ import numpy as np
 from offbeat.data.assemble import VerticalData
 from offbeat.data.columns import NumberedColumns
 from offbeat.errors import BadData, BadJob
-from offbeat.families.contract import Account, Counters, Part, Seen
+from offbeat.families.contract import Counters, Evaluation, Part, RunAccount
 from offbeat.families.setting import Setting, Weights, model_of, party_weights, prepare
 from offbeat.families.statements import about_labels, about_sums, about_world, alarms, data_record, label_ledger
 from offbeat.jobs.methods import linear_named
@@ -164,7 +164,7 @@ def linear_options(job: Job) -> LinearOptions:
         step=None if isinstance(job.step, str) else job.step,
         batch=None if isinstance(job.batch, str) else job.batch,
         in_flight=job.in_flight,
-        seconds=job.seconds,
+        seconds=job.seconds_least,
         survey_passes=None if isinstance(job.survey_passes, str) else job.survey_passes,
         leap=job.leap,
         by_curvature=None if isinstance(job.by_curvature, str) else job.by_curvature,
@@ -286,7 +286,7 @@ class LinearTraining:
     def due(self) -> bool:
         return True
 
-    def seen(self) -> Seen:
+    def seen(self) -> Evaluation:
         weights = party_weights(self.parties)
         objective = self.setting.objective(self.blocks, weights)
         below = objective - self.optimum if self.optimum is not None else None
@@ -295,7 +295,7 @@ class LinearTraining:
             model = model_of(self.blocks, weights)
             metric = next(iter(self.setting.test_metrics(model).values()), None)
         self._looks += 1
-        return Seen(objective, metric, below, self._lag_mean(), *self._certificates())
+        return Evaluation(objective, metric, below, self._lag_mean(), *self._certificates())
 
     def _lag_mean(self) -> float:
         lags = [party.party.lags for party in self.parties]
@@ -335,13 +335,13 @@ class LinearTraining:
 
     # -- at its end
 
-    def account(self, outcome: Outcome, rows: Sequence[CurveRow], *, stopped: bool) -> Account:
+    def account(self, outcome: Outcome, rows: Sequence[CurveRow], *, stopped: bool) -> RunAccount:
         verdict, reason = self._verdict(outcome, stopped)
         weights = kept_weights(self.parties, outcome)
         model = model_of(self.blocks, weights)
         objective, chair = self.setting.objective(self.blocks, weights), self.chair.party
         cut_short = stopped or outcome.out_of_time
-        return Account(
+        return RunAccount(
             verdict=verdict,
             reason=reason,
             objective=objective,

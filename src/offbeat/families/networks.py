@@ -21,11 +21,11 @@ from offbeat.jobs.vertical import SERVER, Job
 from offbeat.learning.embeddings import (
     Adam,
     AdditiveHead,
+    ClientPenalty,
     Embedding,
     Head,
     LinearEmbedding,
     Optimiser,
-    Penalty,
     Sgd,
     Weights,
 )
@@ -38,7 +38,7 @@ ADAM_STEP = 2e-3
 CURVATURE = {"softmax": 0.5, "logistic": 0.25, "squared": 1.0}
 
 
-class Shape(Protocol):
+class NetworkInputs(Protocol):
     """What the networks of a problem depend on."""
 
     @property
@@ -52,7 +52,7 @@ class Shape(Protocol):
 
 
 def networks_of(
-    job: Job, data: Shape, modules: Mapping[str, Any] | None = None, head: Any = None
+    job: Job, data: NetworkInputs, modules: Mapping[str, Any] | None = None, head: Any = None
 ) -> tuple[dict[str, Embedding], Head]:
     """Every client's embedding and the server's head. First weights follow from the job's seed. `modules`, `head`:
     those that the job calls "own": modules of PyTorch, or functions of the number of inputs that make one."""
@@ -73,7 +73,7 @@ def networks_of(
     return embeddings, _deep_head(job, simple, [one.width for one in embeddings.values()], head)
 
 
-def _own_embedding(job: Job, data: Shape, name: str, modules: Mapping[str, Any], at: int) -> Embedding:
+def _own_embedding(job: Job, data: NetworkInputs, name: str, modules: Mapping[str, Any], at: int) -> Embedding:
     from offbeat.learning.networks import TorchEmbedding
 
     columns = data.widths[name]
@@ -110,7 +110,7 @@ def _module(what: str, given: Any, inputs: int, seed: int) -> Any:
     return made
 
 
-def additive_head(data: Shape, job: Job) -> AdditiveHead:
+def additive_head(data: NetworkInputs, job: Job) -> AdditiveHead:
     if data.task == "regression":
         return AdditiveHead(1, "squared", bias=job.intercept)
     if data.task == "classification":
@@ -118,7 +118,7 @@ def additive_head(data: Shape, job: Job) -> AdditiveHead:
     return AdditiveHead(len(data.classes or ()), "softmax", bias=job.intercept)
 
 
-def _check_names(job: Job, data: Shape) -> None:
+def _check_names(job: Job, data: NetworkInputs) -> None:
     entry = job.embedding
     known = {"embedding.device": (*data.names, SERVER)}
     for key, value in (
@@ -136,7 +136,7 @@ def _of_party(value: Any, name: str, otherwise: Any) -> Any:
     return value.get(name, otherwise) if isinstance(value, dict) else value
 
 
-def _embedding(job: Job, data: Shape, name: str, kind: str, width: int, at: int) -> Embedding:
+def _embedding(job: Job, data: NetworkInputs, name: str, kind: str, width: int, at: int) -> Embedding:
     columns = data.widths[name]
     if kind == "linear":
         return LinearEmbedding(columns, width)
@@ -267,10 +267,10 @@ def mean_square(block: Any) -> float:
     return float(total) / int(block.shape[0])
 
 
-def _penalty(job: Job) -> Penalty:
+def _penalty(job: Job) -> ClientPenalty:
     """Without a size `l1` and `l2` are none; a box or a ball is refused."""
     none = job.penalty_kind == "none" or (job.penalty_kind in ("l1", "l2") and job.strength == 0)
-    return Penalty() if none else Penalty(job.penalty_kind, job.strength)
+    return ClientPenalty() if none else ClientPenalty(job.penalty_kind, job.strength)
 
 
 def private_mode(entry: Any, *, predictions_max: int = 0) -> PrivateEmbedding | None:

@@ -39,7 +39,7 @@ from offbeat.settings import (
 )
 
 
-class Method(Settings, frozen=True):
+class OrgMethod(Settings, frozen=True):
     """How to learn. What is None is chosen from the data's smoothness."""
 
     algorithm: str = DEFAULT_ALGORITHM
@@ -56,7 +56,7 @@ class Method(Settings, frozen=True):
     seed: int = 0
 
 
-class Model(Settings, frozen=True):
+class OrgModel(Settings, frozen=True):
     """What to learn: a linear model over all columns of all parties."""
 
     task: Literal["classification", "regression"] = "classification"
@@ -66,7 +66,7 @@ class Model(Settings, frozen=True):
     intercept: bool = True  # a column of ones at the first label holder
 
 
-class Embedding(Settings, frozen=True):
+class OrgEmbedding(Settings, frozen=True):
     """VAFL alone: what each party makes of its columns, one number a row; the label holder adds them up.
 
     With `epsilon` what leaves a party about one record is clipped, noisy and counted: (epsilon, delta) over the run.
@@ -83,14 +83,14 @@ class Embedding(Settings, frozen=True):
     gradient_clip: Positive = 1.0
 
 
-class Rows(Settings, frozen=True):
+class OrgRows(Settings, frozen=True):
     """Which rows: how ids are matched, and how many are kept for testing. Which ones these are, no job chooses."""
 
     align: Literal["psi", "import"] = "psi"
     test_fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.2
 
 
-class Network(Settings, frozen=True):
+class OrgNetwork(Settings, frozen=True):
     """What happens when a party is not heard."""
 
     on_loss: Literal["wait", "continue", "stop"] = "wait"
@@ -99,15 +99,15 @@ class Network(Settings, frozen=True):
     fsync: bool = False  # True: every event is on the disk before it has effects; survives a power cut, and is slower
 
 
-class Job(Settings, frozen=True):
+class OrgJob(Settings, frozen=True):
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
     parties: tuple[str, ...]
     labels_at: tuple[str, ...]
-    method: Method = Method()
-    model: Model = Model()
-    embedding: Embedding = Embedding()
-    rows: Rows = Rows()
-    network: Network = Network()
+    method: OrgMethod = OrgMethod()
+    model: OrgModel = OrgModel()
+    embedding: OrgEmbedding = OrgEmbedding()
+    rows: OrgRows = OrgRows()
+    network: OrgNetwork = OrgNetwork()
 
     @property
     def embeds(self) -> bool:
@@ -123,17 +123,17 @@ class Job(Settings, frozen=True):
         return toml_text(msgspec.to_builtins(self))
 
 
-def read_job(path: Path) -> Job:
+def read_job(path: Path) -> OrgJob:
     return job_from(read_toml(path, "job file", "Give the path of a .toml file.", BadJob), path)
 
 
-def job_from_text(text: str, where: str | Path = "the job") -> Job:
+def job_from_text(text: str, where: str | Path = "the job") -> OrgJob:
     return job_from(parse(text, where, BadJob), where)
 
 
-def job_from(tree: Mapping[str, Any], where: str | Path) -> Job:
+def job_from(tree: Mapping[str, Any], where: str | Path) -> OrgJob:
     _refuse_choosing(tree, where)
-    job = settings_from(_without_test_seed(tree, where), Job, where, BadJob)
+    job = settings_from(_without_test_seed(tree, where), OrgJob, where, BadJob)
     check_job(job, where)
     return job
 
@@ -170,7 +170,7 @@ def _without_test_seed(tree: Mapping[str, Any], where: str | Path) -> Mapping[st
     return {**tree, "rows": {key: value for key, value in rows.items() if key != "test_seed"}}
 
 
-def check_job(job: Job, where: str | Path) -> None:
+def check_job(job: OrgJob, where: str | Path) -> None:
     """What types alone cannot say."""
     for name in (*job.parties, *job.labels_at):
         if not NAME_PATTERN.fullmatch(name):
@@ -198,7 +198,7 @@ def check_job(job: Job, where: str | Path) -> None:
         raise BadJob(f"{where}: penalty 'none' has no strength; set strength = 0.")
 
 
-def check_method(job: Job, where: str | Path) -> None:
+def check_method(job: OrgJob, where: str | Path) -> None:
     """What the method itself must say. One from elsewhere is imported for that: ask the policy first."""
     if job.embeds or not linear_named(job.method.algorithm).labels_everywhere:
         return
@@ -209,7 +209,7 @@ def check_method(job: Job, where: str | Path) -> None:
         )
 
 
-def _check_privacy(job: Job, where: str | Path) -> None:
+def _check_privacy(job: OrgJob, where: str | Path) -> None:
     if job.method.label_dp_epsilon is None:
         return
     if job.model.loss != "logistic":
@@ -221,7 +221,7 @@ def _check_privacy(job: Job, where: str | Path) -> None:
         )
 
 
-def _check_embedding(job: Job, where: str | Path) -> None:
+def _check_embedding(job: OrgJob, where: str | Path) -> None:
     if len(job.labels_at) != 1:
         raise BadJob(f"{where}: '{job.method.algorithm}' has one label holder, its server; labels_at lists more.")
     if job.model.loss not in ("logistic", "squared") or job.model.penalty == "nonconvex":

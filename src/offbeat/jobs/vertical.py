@@ -23,6 +23,7 @@ from offbeat.settings import Count, Natural, NotNegative, Positive, Settings, se
 PARTIES_MOST = 1000
 IN_FLIGHT_MOST = 1024
 FOLDS_MOST = 20
+PASSES, SECONDS_TO_TARGET = 60.0, 5.0
 PENALTIES = tuple(10.0 ** (-half / 2) for half in range(13))
 """Strengths that penalty = "auto" chooses from, from 1 down to 1e-6."""
 SERVER = "server"
@@ -73,8 +74,8 @@ class Job(Settings, frozen=True):
     l1_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.0
     class_weight: Literal["balanced"] | dict[str, NotNegative] | None = None
     intercept: bool = True
-    passes: Positive = 60.0
-    seconds: NotNegative = 0.0
+    passes: Positive = PASSES
+    seconds: NotNegative | None = None
     target: Positive | None = None
     early_stopping: Positive | None = None
     start: str | None = None
@@ -116,6 +117,13 @@ class Job(Settings, frozen=True):
     def strength(self) -> float:
         """The penalty's strength, or the strongest to choose from."""
         return self.penalties[0]
+
+    @property
+    def seconds_least(self) -> float:
+        """Passes over few rows cost milliseconds: they go on for some seconds while the target is not met."""
+        if self.seconds is not None:
+            return self.seconds
+        return SECONDS_TO_TARGET if self.target is not None and self.passes == PASSES else 0.0
 
     @property
     def secret_noise(self) -> bool:

@@ -32,7 +32,7 @@ REAL, STAND_IN = "uci_credit_card", "credit-like"
 
 
 @dataclass(frozen=True)
-class Pair:
+class RacedPair:
     """An asynchronous method, its synchronous counterpart, and how near to the optimum they race."""
 
     asynchronous: str
@@ -41,9 +41,9 @@ class Pair:
 
 
 PAIRS = (
-    Pair("vfb2-svrg", "vfb-svrg", (1e-2, 1e-3, 1e-4, 1e-6)),
-    Pair("afsaga-vp", "fsaga-vp", (1e-2, 1e-3, 1e-4, 1e-6)),
-    Pair("vfb2-sgd", "vfb-sgd", (1e-2, 10**-2.5)),  # plain stochastic gradients end further away, as in the paper
+    RacedPair("vfb2-svrg", "vfb-svrg", (1e-2, 1e-3, 1e-4, 1e-6)),
+    RacedPair("afsaga-vp", "fsaga-vp", (1e-2, 1e-3, 1e-4, 1e-6)),
+    RacedPair("vfb2-sgd", "vfb-sgd", (1e-2, 10**-2.5)),  # plain stochastic gradients end further away, as in the paper
 )
 TARGETS = {name: pair.targets[-1] for pair in PAIRS for name in (pair.asynchronous, pair.synchronous)}
 MAIN = "vfb2-svrg"
@@ -117,7 +117,7 @@ def _rows(results: dict[str, Result]) -> tuple[DemoRow, ...]:
     return tuple(_row(pair, target, results) for pair in known for target in pair.targets)
 
 
-def _row(pair: Pair, target: float, results: dict[str, Result]) -> DemoRow:
+def _row(pair: RacedPair, target: float, results: dict[str, Result]) -> DemoRow:
     def time_s(name: str) -> float | None:
         return to_target(results[name].record.curve, target) if name in results else None
 

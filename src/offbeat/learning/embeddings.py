@@ -408,7 +408,7 @@ PENALTIES = ("none", "l1", "l2", "box", "ball")
 
 
 @dataclass(frozen=True)
-class Penalty:
+class ClientPenalty:
     """r of one client's weights, applied as a proximal step after the gradient's.
 
     | name | r(w)                   | proximal step of size s          |

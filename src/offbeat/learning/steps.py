@@ -17,7 +17,7 @@ BLOCKS_A_PASS, BLOCKS_A_PASS_LEAST = 32, 8
 LAG_COST = 0.4
 
 
-class Constants(NamedTuple):
+class Steepness(NamedTuple):
     """How steep a problem is, in the metric of the steps."""
 
     smoothness: float  # L
@@ -69,7 +69,7 @@ def decayed(eta: float, strength: float, step: int) -> float:
     return eta / (1.0 + eta * strength * step)
 
 
-def default_batch(found: Constants, method: str, rows: int, trip_rows: float = 0.0) -> int:
+def default_batch(found: Steepness, method: str, rows: int, trip_rows: float = 0.0) -> int:
     """How many rows one update looks at.
 
     Where every block steps by all of its curvature, a pass of 32 long updates gains about as much as one of hundreds

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[tuple[str, str], ...]
@@ -21,9 +22,9 @@ def single(name: str, kind: str, meaning: str, value: float) -> Metric:
     return Metric(name, kind, meaning, {(): value})
 
 
-def by(label: str, values: Mapping[str, float]) -> dict[Labels, float]:
+def by(label: str, values: Mapping[Any, float]) -> dict[Labels, float]:
     """Values that differ in one label."""
-    return {((label, name),): value for name, value in values.items()}
+    return {((label, str(name)),): float(value) for name, value in values.items()}
 
 
 def metrics_text(families: Sequence[Metric]) -> str:

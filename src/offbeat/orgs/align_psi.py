@@ -37,7 +37,7 @@ MARK_BYTES = 16  # of a point that was blinded twice: enough to compare it
 TOO_FEW = "too-few"
 
 
-class Ready(contract.Message, frozen=True):
+class ReadyToAlign(contract.Message, frozen=True, tag="Ready"):
     """This party begins.
 
     Reveals: how many common ids its policy wants at least, to the leader.
@@ -99,7 +99,7 @@ class Seen(contract.Message, frozen=True):
 
 
 PROTOCOL = (
-    Line(Ready, "member", "leader", "at the start: it is here, and refuses fewer common ids than this"),
+    Line(ReadyToAlign, "member", "leader", "at the start: it is here, and refuses fewer common ids than this"),
     Line(Blinded, "leader", "member", "bucket by bucket, to one member after the other: what is left of its points"),
     Line(Answered, "member", "leader", "as the answer: these blinded a second time, and its own points of the bucket"),
     Line(Joined, "leader", "member", "when all members were asked, to all: the tokens that everybody has, in order"),
@@ -148,7 +148,7 @@ class Aligner:
         self._ticket = 0
         self._work: dict[int, tuple[str, int]] = {}
         self._handlers: dict[type[contract.Message], Callable[[contract.PartyName, Any], list[contract.Effect]]] = {
-            Ready: self._on_ready,
+            ReadyToAlign: self._on_ready,
             Blinded: self._on_blinded,
             Answered: self._on_answered,
             Joined: self._on_joined,
@@ -186,8 +186,8 @@ class Aligner:
         if self._imported:
             return self._check_imported()
         if self.leads:
-            return self._on_ready(self.name, Ready(self.least))
-        return [contract.Send(self.leader, Ready(self.least))]
+            return self._on_ready(self.name, ReadyToAlign(self.least))
+        return [contract.Send(self.leader, ReadyToAlign(self.least))]
 
     def _check_imported(self) -> list[contract.Effect]:
         assert self.joined is not None
@@ -197,7 +197,7 @@ class Aligner:
             raise BadData(f"the imported alignment of '{self.name}' lists {what}; make it anew from the same table.")
         return self._see()
 
-    def _on_ready(self, sender: contract.PartyName, body: Ready) -> list[contract.Effect]:
+    def _on_ready(self, sender: contract.PartyName, body: ReadyToAlign) -> list[contract.Effect]:
         self._refuse_unless(self.leads and sender not in self._leasts, sender, "is ready out of turn")
         self._leasts[sender] = body.least
         if len(self._leasts) < len(self.parties):

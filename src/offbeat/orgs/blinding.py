@@ -18,7 +18,6 @@ from offbeat.orgs.jacobi import jacobi_symbols
 POINT_BYTES = 32
 _PRIME = 2**255 - 19
 _A = 486662
-_LIMBS = 2**64 - 1
 
 
 def points_of(tokens: Sequence[bytes]) -> bytes:

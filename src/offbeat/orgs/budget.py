@@ -25,7 +25,7 @@ import numpy as np
 from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Floats
 from offbeat.errors import BadData, Refused
-from offbeat.jobs.organisations import Job
+from offbeat.jobs.organisations import OrgJob
 from offbeat.orgs.durable import append_line, locked, read_lines, write_durably
 from offbeat.orgs.keyed_noise import WordsByName
 from offbeat.orgs.run_names import now_text
@@ -49,7 +49,7 @@ class Charge:
     key: str
 
 
-def charges_of(job: Job, me: str, run: str = "", column: str = "", digest: str = "") -> list[Charge]:
+def charges_of(job: OrgJob, me: str, run: str = "", column: str = "", digest: str = "") -> list[Charge]:
     """Of a party's labels and columns; the column of labels and its digest are known once the table is read."""
     epsilon, found = job.method.label_dp_epsilon, []
     if me in job.labels_at:
@@ -62,7 +62,7 @@ def charges_of(job: Job, me: str, run: str = "", column: str = "", digest: str =
     return found
 
 
-def _embedding_plan(job: Job) -> Releases:
+def _embedding_plan(job: OrgJob) -> Releases:
     """All that one record can cost in a run: its uploads, its steps, and one embedding kept back for its score."""
     entry = job.embedding
     assert entry.epsilon is not None and entry.uploads_max is not None

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.holdout import id_text
-from offbeat.errors import BadData, BadInput, BadJob, PeerFailed
-from offbeat.orgs.control import Caller, Predict, Predicted, Request
-from offbeat.orgs.party_config import CONTROL_FILE, read_home
+from offbeat.errors import BadData, BadInput, BadJob
+from offbeat.orgs.control import PeerCalls, Predict, Predicted, Request
+from offbeat.orgs.party_config import read_home
 
 PREDICT_WITHIN_S = 120.0
 ROWS_IN_ONE_QUESTION = 50_000
@@ -105,14 +105,8 @@ def connect(home: str | Path, run: str, address: str = "") -> JointModel:
 def ask(home_path: Path, request: Request, address: str = "", timeout_s: float = 60.0) -> Any:
     """An owner's request to its own daemon, under its own certificate."""
     home = read_home(home_path)
-    control = home.private / CONTROL_FILE
-    if not address and control.is_file():
-        address = control.read_text(encoding="utf-8").strip()
-    if not address:
-        raise PeerFailed(
-            f"the daemon of '{home.name}' has not been started; run `offbeat party serve --home {home_path}`."
-        )
-    return Caller(home.identity(), home.roster(), {home.name: address}).call(home.name, request, timeout_s)
+    addresses = {home.name: address or home.daemon_address()}
+    return PeerCalls(home.identity(), home.roster(), addresses).call(home.name, request, timeout_s)
 
 
 def _of(answer: Predicted) -> tuple[list[float], list[bool]]:

@@ -6,14 +6,15 @@ certificate. An error at the other side arrives as the same type, in words that 
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Union
 
 import msgspec
 
 from offbeat import errors
 from offbeat.errors import OffbeatError, PeerFailed
 from offbeat.runtime.delivery import Bounds
-from offbeat.runtime.grpc.identity import Identity, Member, Roster
+from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster
 from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, SERVICE, offbeat_version
 
 METHOD = "Control"
@@ -22,7 +23,15 @@ CALL_WITHIN_S = 20.0
 
 
 class CallBody(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Base of requests and answers."""
+    """Base of what travels."""
+
+
+class Request(CallBody, frozen=True):
+    """Base of requests."""
+
+
+class Answer(CallBody, frozen=True):
+    """Base of answers."""
 
 
 # -- between peers ----------------------------------------------------------------------------------------------------
@@ -35,11 +44,11 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Sizes = Annotated[dict[Word, Whole], msgspec.Meta(max_length=1000)]
 
 
-class Ping(CallBody, frozen=True):
+class Ping(Request, frozen=True):
     pass
 
 
-class Propose(CallBody, frozen=True):
+class Propose(Request, frozen=True):
     """Take part in this job? `salt` keys the ids' tokens; it is kept with the keys, not in the run folder."""
 
     run: RunName
@@ -47,13 +56,13 @@ class Propose(CallBody, frozen=True):
     salt: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
 
 
-class Count(CallBody, frozen=True):
-    """How many ids do you bring to this run, which all have accepted? The answer binds: see `Begin`."""
+class Count(Request, frozen=True):
+    """How many ids do you bring to this run, which all have accepted? The answer binds: see `BeginRun`."""
 
     run: RunName
 
 
-class Begin(CallBody, frozen=True):
+class BeginRun(Request, frozen=True, tag="Begin"):
     """Begin; `ids` is what every party said it brings. Nobody may bring more. `aligned`: the run whose alignment all
     parties have kept, if there is one."""
 
@@ -62,7 +71,7 @@ class Begin(CallBody, frozen=True):
     aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
-class UnderWay(CallBody, frozen=True):
+class HasBegun(Request, frozen=True, tag="UnderWay"):
     """Has this run begun? Asked of the initiator by a party that was restarted before it heard."""
 
     run: RunName
@@ -80,7 +89,7 @@ class Facts(CallBody, frozen=True):
     metrics: Annotated[dict[Word, float], msgspec.Meta(max_length=100)] = {}
 
 
-class Report(CallBody, frozen=True):
+class Report(Request, frozen=True):
     """A party tells the initiator how its part ended."""
 
     run: RunName
@@ -90,19 +99,19 @@ class Report(CallBody, frozen=True):
     facts: Facts = Facts()
 
 
-class Halt(CallBody, frozen=True):
+class HaltRun(Request, frozen=True, tag="Halt"):
     run: RunName
     verdict: Word
     reason: Sentence
 
 
-class OpenPrediction(CallBody, frozen=True):
+class OpenPrediction(Request, frozen=True):
     run: RunName
     prediction: Word
     rows: Whole
 
 
-class OpenScoring(CallBody, frozen=True):
+class OpenScoring(Request, frozen=True):
     """Open a standing scoring session (orgs/standing.py); the answer is a key."""
 
     run: RunName
@@ -112,7 +121,7 @@ class OpenScoring(CallBody, frozen=True):
 SignedKey = tuple[Annotated[bytes, msgspec.Meta(max_length=64)], Annotated[bytes, msgspec.Meta(max_length=256)]]
 
 
-class ScoringKeys(CallBody, frozen=True):
+class ScoringKeys(Request, frozen=True):
     """Everybody's keys for the session, each with its owner's signature."""
 
     run: RunName
@@ -120,7 +129,7 @@ class ScoringKeys(CallBody, frozen=True):
     keys: Annotated[dict[Word, SignedKey], msgspec.Meta(max_length=1000)]
 
 
-class ScoreAsked(CallBody, frozen=True):
+class ScoreAsked(Request, frozen=True):
     """A question of the session: its number, and the tokens of the rows one after the other."""
 
     run: RunName
@@ -129,11 +138,11 @@ class ScoreAsked(CallBody, frozen=True):
     tokens: bytes
 
 
-class Poll(CallBody, frozen=True):
+class Poll(Request, frozen=True):
     """Are there letters for me? Asked by a party that has no address of its own."""
 
 
-class Reply(CallBody, frozen=True):
+class Reply(Request, frozen=True):
     number: int
     answer: bytes
 
@@ -141,23 +150,23 @@ class Reply(CallBody, frozen=True):
 # -- from the owner ---------------------------------------------------------------------------------------------------
 
 
-class Submit(CallBody, frozen=True):
+class Submit(Request, frozen=True):
     job: str
 
 
-class Status(CallBody, frozen=True):
+class Status(Request, frozen=True):
     run: str
 
 
-class ListRuns(CallBody, frozen=True):
+class ListRuns(Request, frozen=True):
     pass
 
 
-class Stop(CallBody, frozen=True):
+class Stop(Request, frozen=True):
     run: str
 
 
-class Decide(CallBody, frozen=True):
+class Decide(Request, frozen=True):
     """The owner accepts or refuses a proposal that waits for it (orgs/approvals.py)."""
 
     run: str
@@ -166,16 +175,16 @@ class Decide(CallBody, frozen=True):
     reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
-class RowsUsed(CallBody, frozen=True):
+class RowsUsed(Request, frozen=True):
     """How often have rows been used?"""
 
 
-class Predict(CallBody, frozen=True):
+class Predict(Request, frozen=True):
     run: str
     ids: list[str]
 
 
-class ScoreRows(CallBody, frozen=True):
+class ScoreRows(Request, frozen=True):
     """Score these rows over the standing session of a run."""
 
     run: str
@@ -185,11 +194,11 @@ class ScoreRows(CallBody, frozen=True):
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-class Done(CallBody, frozen=True):
+class Done(Answer, frozen=True):
     pass
 
 
-class Counted(CallBody, frozen=True):
+class Counted(Answer, frozen=True):
     """What a party has committed itself to: so many distinct ids, of the table as it is now. `aligned`: the run from
     which it has kept an alignment of the same parties by the same table; that the table is the same is told by it."""
 
@@ -197,14 +206,14 @@ class Counted(CallBody, frozen=True):
     aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
-class Begun(CallBody, frozen=True):
+class Begun(Answer, frozen=True):
     """The run is under way, with these numbers of ids and this alignment."""
 
     ids: Sizes
     aligned: Annotated[str, msgspec.Meta(max_length=120)] = ""
 
 
-class Pong(CallBody, frozen=True):
+class Pong(Answer, frozen=True):
     name: str
     offbeat: str
     protocol: int
@@ -212,16 +221,16 @@ class Pong(CallBody, frozen=True):
     time_s: float
 
 
-class Awaited(CallBody, frozen=True):
+class Awaited(Answer, frozen=True):
     """The policy allows it; the owner has yet to decide."""
 
 
-class Submitted(CallBody, frozen=True):
+class Submitted(Answer, frozen=True):
     run: str
     awaited: list[str] = []  # parties whose owners decide by hand
 
 
-class RunStatus(CallBody, frozen=True):
+class RunStatus(Answer, frozen=True):
     """One run as this party sees it; `parties` is what they reported, at the initiator."""
 
     run: str
@@ -241,18 +250,18 @@ class RunStatus(CallBody, frozen=True):
         return self.phase in ENDED_PHASES
 
 
-class Runs(CallBody, frozen=True):
+class Runs(Answer, frozen=True):
     runs: list[RunStatus]
 
 
-class RowUses(CallBody, frozen=True):
+class RowUses(Answer, frozen=True):
     """So many rows have entered a sum, or may still in a run under way; the most used of them so often."""
 
     rows: int
     most: int
 
 
-class Predicted(CallBody, frozen=True):
+class Predicted(Answer, frozen=True):
     scores: list[float]
     known: list[bool]
     probabilities: list[float] | None
@@ -266,74 +275,35 @@ class Predicted(CallBody, frozen=True):
             yield (id_, score, chance) if known else (id_, None, None)
 
 
-class ScoringKey(CallBody, frozen=True):
+class ScoringKey(Answer, frozen=True):
     public: bytes
     signature: bytes
 
 
-class ScoreWords(CallBody, frozen=True):
+class ScoreWords(Answer, frozen=True):
     """Two words for each row, masked, least byte first."""
 
     words: bytes
 
 
-class NotOpen(CallBody, frozen=True):
+class NotOpen(Answer, frozen=True):
     """This party knows no such scoring session; it may have been restarted."""
 
 
-class Letters(CallBody, frozen=True):
+class Letters(Answer, frozen=True):
     letters: list[tuple[int, bytes]]
 
 
-class Failure(CallBody, frozen=True):
+class Failure(Answer, frozen=True):
     kind: str
     message: str
 
 
-Request = (
-    Ping
-    | Propose
-    | Count
-    | Begin
-    | UnderWay
-    | Report
-    | Halt
-    | OpenPrediction
-    | OpenScoring
-    | ScoringKeys
-    | ScoreAsked
-    | Poll
-    | Reply
-    | Submit
-    | Status
-    | ListRuns
-    | Stop
-    | Decide
-    | RowsUsed
-    | Predict
-    | ScoreRows
-)
-Answer = (
-    Done
-    | Counted
-    | Awaited
-    | Begun
-    | Pong
-    | Submitted
-    | RunStatus
-    | Runs
-    | RowUses
-    | Predicted
-    | ScoringKey
-    | ScoreWords
-    | NotOpen
-    | Letters
-    | Failure
-)
-
 _ENCODER = msgspec.msgpack.Encoder()
-_REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-_ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+_REQUESTS, _ANSWERS = (
+    msgspec.msgpack.Decoder(Union[tuple(base.__subclasses__())])  # noqa: UP007  (built from a tuple)
+    for base in (Request, Answer)
+)
 
 
 def encode(packet: CallBody) -> bytes:
@@ -342,15 +312,16 @@ def encode(packet: CallBody) -> bytes:
 
 def decode_request(raw: bytes) -> Request:
     try:
-        return _REQUESTS.decode(raw)
+        request: Request = _REQUESTS.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
         raise PeerFailed(f"a request of {len(raw)} bytes is not one of ours: {problem}") from problem
+    return request
 
 
 def decode_answer(raw: bytes) -> Answer:
     """The answer, or the error that it stands for."""
     try:
-        answer = _ANSWERS.decode(raw)
+        answer: Answer = _ANSWERS.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
         raise PeerFailed(f"an answer of {len(raw)} bytes is not one of ours: {problem}") from problem
     if isinstance(answer, Failure):
@@ -366,13 +337,13 @@ def error_named(kind: str, message: str) -> OffbeatError:
     return error
 
 
-class Caller:
-    """Makes control calls in this party's name."""
+@dataclass(frozen=True)
+class PeerCalls:
+    """Makes control calls in this party's name. `addresses`: others than those of the roster."""
 
-    def __init__(self, identity: Identity, roster: Roster, addresses: Mapping[str, str] | None = None) -> None:
-        self.identity = identity
-        self.roster = roster
-        self.addresses = addresses or {}
+    identity: Identity
+    roster: PinnedRoster
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
     def call(self, peer: str, request: Request, timeout_s: float = CALL_WITHIN_S) -> Answer:
         """One request, one answer; raises what the other side raised, or `PeerFailed` if it cannot be reached."""
@@ -383,7 +354,7 @@ class Caller:
         member = self._member(peer)
         # The pinned certificate is the only anchor: whoever else an authority has signed, or a member could sign, is
         # not this member.
-        pinned = Roster((), (member.certificate_pem,))
+        pinned = PinnedRoster((), (member.certificate_pem,))
         wire = open_channel(self.identity, pinned, member, Bounds())
         try:
             raw = wire.unary_unary(f"/{SERVICE}/{METHOD}")(encode(request), timeout=timeout_s)
@@ -433,5 +404,5 @@ _SIGNS = {
 """What gRPC says, and what it means for the people at both ends."""
 
 
-def pong(name: str, roster: Roster) -> Pong:
+def pong(name: str, roster: PinnedRoster) -> Pong:
     return Pong(name, offbeat_version(), PROTOCOL_VERSION, roster.hash, time.time())

@@ -19,24 +19,23 @@ from typing import Any
 import msgspec
 
 from offbeat.errors import BadInput, OffbeatError, PeerFailed, Refused
-from offbeat.jobs.organisations import Job, check_method, job_from_text
+from offbeat.jobs.organisations import OrgJob, check_method, job_from_text
 from offbeat.metrics.prometheus import metrics_text
 from offbeat.orgs import control
 from offbeat.orgs.approvals import WAITING, WAITING_KEPT_S, Approvals, StillWaiting, refuse_ended
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.call_limits import CallLimits
-from offbeat.orgs.control import Answer, Caller, Failure, Request, RunStatus
+from offbeat.orgs.control import Answer, Failure, PeerCalls, Request, RunStatus
 from offbeat.orgs.discreet import for_peers, printable
 from offbeat.orgs.durable import locked
 from offbeat.orgs.gauges import Gauges
 from offbeat.orgs.health import Health
 from offbeat.orgs.joint_scores import Answering, Asking
 from offbeat.orgs.left_runs import DAMAGED, read_left, set_aside
-from offbeat.orgs.letters import POLL_WITHIN_S, LetterFetching
 from offbeat.orgs.lines import Lines
 from offbeat.orgs.party_config import CONTROL_FILE, Home
 from offbeat.orgs.policy import refuse_job
-from offbeat.orgs.post import Post
+from offbeat.orgs.post import POLL_WITHIN_S, Post, fetch_letters
 from offbeat.orgs.predicting import Predictions
 from offbeat.orgs.pruning import prune
 from offbeat.orgs.reloading import Reloading
@@ -44,10 +43,10 @@ from offbeat.orgs.room import refuse_without_room
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.run_names import RunNames, check_run_name
 from offbeat.orgs.runs import Run
-from offbeat.orgs.tables import Tables
+from offbeat.orgs.tables import OwnTables
 from offbeat.orgs.train_embedding import check_shape
 from offbeat.runtime.grpc.identity import Member, validity
-from offbeat.runtime.grpc.server import Server
+from offbeat.runtime.grpc.server import StreamServer
 
 log = logging.getLogger("offbeat.party")
 
@@ -70,8 +69,8 @@ class Daemon:
         self.home = home
         self.identity = home.identity()
         self.roster = home.roster()
-        self.caller = Caller(self.identity, self.roster)
-        self.tables = Tables(home)
+        self.caller = PeerCalls(self.identity, self.roster)
+        self.tables = OwnTables(home)
         self.ledger = RowLedger(home.ledger)
         self.privacy = PrivacyLedger(home.ledger)
         self.names = RunNames(home.ledger)
@@ -93,7 +92,7 @@ class Daemon:
         self.answering = Answering(home, self.identity, self.roster, self._predictions)
         self.asking = Asking(home, self._predictions, self._call_standing)
         self._ended = threading.Event()
-        self.server = Server(
+        self.server = StreamServer(
             self.identity,
             self.roster,
             home.config.listen or "127.0.0.1:0",
@@ -108,10 +107,10 @@ class Daemon:
             control.Ping: lambda peer, request: control.pong(self.home.name, self.roster),
             control.Propose: self._on_propose,
             control.Count: self._on_count,
-            control.Begin: self._on_begin,
-            control.UnderWay: self._on_under_way,
+            control.BeginRun: self._on_begin,
+            control.HasBegun: self._on_under_way,
             control.Report: self._on_report,
-            control.Halt: self._on_halt,
+            control.HaltRun: self._on_halt,
             control.OpenPrediction: self._on_open_prediction,
             control.OpenScoring: self._in_run(self.answering.open),
             control.ScoringKeys: self._in_run(self.answering.take_keys),
@@ -151,7 +150,7 @@ class Daemon:
             log.info("/healthz, /readyz and /metrics are at http://%s", self.health.start())
         self._ready = True
         if not self.roster.member(self.home.name).address:
-            LetterFetching(self.caller, self._answer, self._ended).start()
+            fetch_letters(self.caller, self._answer, self._ended)
         return self.address
 
     def drain(self, within_s: float, hurry: threading.Event) -> list[str]:
@@ -262,12 +261,12 @@ class Daemon:
 
     def _ask_for_word(self, run: Run) -> None:
         """The initiator may be away too: ask it until it answers. What it does not know will never begin."""
-        answer = self._call(run.initiator, control.UnderWay(run.run))
+        answer = self._call(run.initiator, control.HasBegun(run.run))
         assert isinstance(answer, control.Begun)
         run.begin_with(answer.ids, answer.aligned)
         self._begin(run)
 
-    def _on_under_way(self, peer: str, request: control.UnderWay) -> Answer:
+    def _on_under_way(self, peer: str, request: control.HasBegun) -> Answer:
         run = self._run(request.run, peer)
         if run.initiator != self.home.name or run.status.ended:
             raise Refused(f"run '{run.run}' is not under way at '{self.home.name}'.")
@@ -276,7 +275,7 @@ class Daemon:
             raise PeerFailed(f"run '{run.run}' has not begun yet.")
         return control.Begun(begun["ids"], begun.get("aligned", ""))
 
-    def _new_run(self, name: str, job: Job, initiator: str) -> Run:
+    def _new_run(self, name: str, job: OrgJob, initiator: str) -> Run:
         party = (self.home, self.identity, self.roster, self.server)
         return Run(*party, name, job, initiator, self.tables, self.ledger, self.privacy)
 
@@ -326,7 +325,8 @@ class Daemon:
         """Who is new on the roster, or has another certificate or address there, is known from now on; runs under way
         keep the certificates that they began with."""
         if (new := self._reloading.roster()) is not None:
-            self.roster = self.caller.roster = self.answering.roster = self.server.roster = new
+            self.roster = self.answering.roster = self.server.roster = new
+            self.caller = PeerCalls(self.identity, new)
 
     # -- proposing and beginning ----------------------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class Daemon:
                 accepted.append(other)
             except OffbeatError as problem:
                 for friend in accepted:
-                    self._tell(friend, control.Halt(proposal.run, "refused", printable(f"{problem}")))
+                    self._tell(friend, control.HaltRun(proposal.run, "refused", printable(f"{problem}")))
                 raise
         return awaited
 
@@ -385,7 +385,7 @@ class Daemon:
             run.begin_with({name: one.ids for name, one in told.items()}, kept.pop() if len(kept) == 1 else "")
             begun = run.own.kept("begun")
             assert begun is not None
-        self._give_word(run, control.Begin(run.run, begun["ids"], begun.get("aligned", "")))
+        self._give_word(run, control.BeginRun(run.run, begun["ids"], begun.get("aligned", "")))
 
     def _counted(self, run: Run, name: str) -> control.Counted | None:
         """None: its owner has not decided yet."""
@@ -405,7 +405,7 @@ class Daemon:
         run.accepted_s = time.monotonic()  # it is still led
         return control.Counted(run.count(), run.reusable())
 
-    def _refuse(self, job: Job, initiator: str) -> None:
+    def _refuse(self, job: OrgJob, initiator: str) -> None:
         """What can be known to be impossible before any data is read."""
         refuse_job(self.home.config.policy, job, self.home.name, initiator, self.privacy.after)
         check_method(job, f"the job '{job.name}' at '{self.home.name}'")
@@ -458,27 +458,27 @@ class Daemon:
         log.info("run %s was %s by %s", run.run, "accepted" if request.accept else "refused", printable(request.by))
         return control.Done()
 
-    def _accept(self, name: str, job: Job, initiator: str, salt: bytes, phase: str = "accepted") -> Run:
+    def _accept(self, name: str, job: OrgJob, initiator: str, salt: bytes, phase: str = "accepted") -> Run:
         self.names.burn(name, initiator, self.home.name)
         run = self._new_run(name, job, initiator)
         run.accept(salt, phase)
         self.runs[name] = run
         return run
 
-    def _give_word(self, run: Run, word: control.Begin) -> None:
+    def _give_word(self, run: Run, word: control.BeginRun) -> None:
         """Tell everybody to begin, and begin; whoever cannot be told now is told while the others wait for it."""
         untold = self._tell_to_begin(run, word, [other for other in run.job.parties if other != self.home.name])
         self._begin(run)
         if untold:
             threading.Thread(target=self._tell_late, args=(run, word, untold), daemon=True).start()
 
-    def _tell_late(self, run: Run, word: control.Begin, untold: list[str]) -> None:
+    def _tell_late(self, run: Run, word: control.BeginRun, untold: list[str]) -> None:
         for _ in self._tries(run):
             untold = self._tell_to_begin(run, word, untold)
             if not untold:
                 return
 
-    def _tell_to_begin(self, run: Run, word: control.Begin, others: list[str]) -> list[str]:
+    def _tell_to_begin(self, run: Run, word: control.BeginRun, others: list[str]) -> list[str]:
         """Those who could not be reached. A party that will not begin ends the run for all."""
         untold = []
         for other in others:
@@ -499,7 +499,7 @@ class Daemon:
                 return
             yield number
 
-    def _on_begin(self, peer: str, request: control.Begin) -> Answer:
+    def _on_begin(self, peer: str, request: control.BeginRun) -> Answer:
         run = self._of_initiator(request.run, peer)
         if run.status.ended and run.run not in self._threads:
             raise Refused(f"run '{run.run}' has ended at '{self.home.name}' ({run.status.verdict}).")
@@ -547,10 +547,10 @@ class Daemon:
         if request.kind:
             for other in run.job.parties:
                 if other not in (peer, self.home.name):
-                    self._tell(other, control.Halt(run.run, "failed", f"'{peer}' failed: {reason}"))
+                    self._tell(other, control.HaltRun(run.run, "failed", f"'{peer}' failed: {reason}"))
         return control.Done()
 
-    def _on_halt(self, peer: str, request: control.Halt) -> Answer:
+    def _on_halt(self, peer: str, request: control.HaltRun) -> Answer:
         run = self._of_initiator(request.run, peer)
         run.stop(printable(request.verdict), printable(request.reason), gently=request.verdict == "stopped")
         return control.Done()
@@ -565,7 +565,7 @@ class Daemon:
         if run.initiator == self.home.name:
             for other in run.job.parties:
                 if other != self.home.name:
-                    self._tell(other, control.Halt(run.run, verdict, reason))
+                    self._tell(other, control.HaltRun(run.run, verdict, reason))
 
     def _tell(self, peer: str, request: Request) -> None:
         """A courtesy: whoever cannot be reached finds out by itself."""

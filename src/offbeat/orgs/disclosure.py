@@ -1,15 +1,15 @@
 """Who will learn what from a job, in sentences: said by `offbeat job submit` before anything is sent."""
 
-from offbeat.jobs.organisations import Job
+from offbeat.jobs.organisations import OrgJob
 from offbeat.orgs.policy import told_labels
 
 
-def disclosures(job: Job) -> list[str]:
+def disclosures(job: OrgJob) -> list[str]:
     """One sentence for each thing that leaves a party."""
     return [*_about_ids(job), *_about_labels(job), *_about_columns(job), *_about_tests(job)]
 
 
-def _about_ids(job: Job) -> list[str]:
+def _about_ids(job: OrgJob) -> list[str]:
     if job.rows.align == "import":
         return ["All parties learn whether their imported orders of rows are the same."]
     leader = job.labels_at[0]
@@ -20,7 +20,7 @@ def _about_ids(job: Job) -> list[str]:
     ]
 
 
-def _about_labels(job: Job) -> list[str]:
+def _about_labels(job: OrgJob) -> list[str]:
     holders = _listed(job.labels_at)
     if job.method.label_dp_epsilon is not None:
         epsilon = f"{job.method.label_dp_epsilon:g}"
@@ -31,7 +31,7 @@ def _about_labels(job: Job) -> list[str]:
     return [f"The labels of {holders} for all training rows are told to {_listed(learners)}, by the derivatives."]
 
 
-def _about_columns(job: Job) -> list[str]:
+def _about_columns(job: OrgJob) -> list[str]:
     if not job.embeds:
         return [
             f"The label holder ({_listed(job.labels_at)}) learns the sum over all parties of each training row's "
@@ -46,7 +46,7 @@ def _about_columns(job: Job) -> list[str]:
     return [f"'{job.labels_at[0]}' learns one number of every row from every party, many times over, {noise}."]
 
 
-def _about_tests(job: Job) -> list[str]:
+def _about_tests(job: OrgJob) -> list[str]:
     if not job.rows.test_fraction:
         return []
     learner = job.labels_at[0]

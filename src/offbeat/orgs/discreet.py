@@ -51,6 +51,7 @@ class Discreet:
     def __init__(self, inner: contract.Party, doing: str) -> None:
         self.name: contract.PartyName = inner.name
         self.inner, self._doing = inner, doing
+        self.snapshot, self.restore = inner.snapshot, inner.restore
 
     def handle(self, event: contract.Event) -> list[contract.Effect]:
         return [self._guarded(effect) for effect in self._tried(partial(self.inner.handle, event))]
@@ -68,12 +69,6 @@ class Discreet:
         except Exception as problem:
             told, _ = for_peers(problem, self.name, self._doing)
             raise Withheld(told, problem) from problem
-
-    def snapshot(self) -> contract.State:
-        return self.inner.snapshot()
-
-    def restore(self, state: contract.State) -> None:
-        self.inner.restore(state)
 
 
 class Withheld(PeerFailed):

@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from offbeat.errors import BadInput
+from offbeat.runtime.checkpoint import replace_durably
 
 
 def write_durably(path: Path, content: bytes, *, new_folder: bool = True) -> None:
     """Replace a file as a whole. Only its owner can read it."""
     if new_folder:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    unfinished = path.with_name(path.name + ".new")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        _force(file, content)
-    unfinished.replace(path)
+    replace_durably(path, content)
     _force_folder(path.parent)
 
 

@@ -45,7 +45,7 @@ class Gauges:
                 sent["bytes", kind] += size
         shown = [run for run in runs if not run.status.ended] + [run for run in runs if run.status.ended][-RUNS_TOLD:]
         return [
-            Metric("runs", "gauge", "Runs by phase.", by("phase", _floats(phases))),
+            Metric("runs", "gauge", "Runs by phase.", by("phase", phases)),
             Metric("messages_total", "counter", "Messages sent in runs since the start.", _kinds(sent, "messages")),
             Metric("bytes_total", "counter", "Bytes sent in runs since the start.", _kinds(sent, "bytes")),
             Metric("run_passes", "gauge", "Passes over the rows.", _progress(shown, "passes")),
@@ -64,21 +64,21 @@ class Gauges:
         waiting = daemon.post.waiting()
         return [
             Metric("peer_calls_total", "counter", "Calls over standing connections: one round trip each.",
-                   by("peer", _floats(lines.calls))),
-            Metric("peer_seconds_total", "counter", "Time that these calls took.", by("peer", dict(lines.seconds))),
+                   by("peer", lines.calls)),
+            Metric("peer_seconds_total", "counter", "Time that these calls took.", by("peer", lines.seconds)),
             single("peer_connections_total", "counter", "Standing connections made.", lines.made),
-            Metric("refusals_total", "counter", "Requests refused.", by("peer", _floats(daemon.limits.refused))),
-            Metric("strangers_total", "counter", "Streams turned away.", by("why", _floats(daemon.server.refused))),
-            Metric("letters_waiting", "gauge", "Letters for parties that call out only.", by("peer", _floats(waiting))),
+            Metric("refusals_total", "counter", "Requests refused.", by("peer", daemon.limits.refused)),
+            Metric("strangers_total", "counter", "Streams turned away.", by("why", daemon.server.refused)),
+            Metric("letters_waiting", "gauge", "Letters for parties that call out only.", by("peer", waiting)),
         ]  # fmt: skip
 
     def _about_rows(self) -> list[Metric]:
         asking, answering = self._daemon.asking, self._daemon.answering
-        used = by("asker", _floats(self._uses()))
+        used = by("asker", self._uses())
         return [
             Metric("rows_used_total", "counter", "Uses of rows in sums, ever, by who asked.", used),
             Metric("scoring_rows_answered_total", "counter", "Rows of peers' scoring questions.",
-                   by("asker", _floats(answering.rows))),
+                   by("asker", answering.rows)),
             single("scoring_rows_asked_total", "counter", "Rows of our own scoring questions.", asking.rows),
             single("scoring_questions_total", "counter", "Our own scoring questions.", asking.questions),
             single("scoring_retries_total", "counter", "Scoring questions asked again.", asking.retries),
@@ -144,10 +144,6 @@ def _resident_bytes() -> float:
 
 def _kinds(sent: Counter[tuple[str, str]], what: str) -> dict[Labels, float]:
     return {(("kind", kind),): float(count) for (unit, kind), count in sent.items() if unit == what}
-
-
-def _floats(counts: Any) -> dict[str, float]:
-    return {str(name): float(value) for name, value in counts.items()}
 
 
 def _progress(runs: list[Any], key: str) -> dict[Labels, float]:

@@ -27,7 +27,7 @@ class Health:
     def start(self) -> str:
         host, _, port = self._address.rpartition(":")
         try:
-            self._server = _Server((host, int(port)), self._handler())
+            self._server = _HealthServer((host, int(port)), self._handler())
         except OSError as problem:
             raise BadInput(
                 f"metrics = '{self._address}' in party.toml: this address cannot be listened on ({problem.strerror}). "
@@ -78,5 +78,5 @@ class Health:
         return Handler
 
 
-class _Server(ThreadingHTTPServer):
+class _HealthServer(ThreadingHTTPServer):
     daemon_threads = True

@@ -30,7 +30,7 @@ from offbeat.orgs.tokens import TOKEN_BYTES, tokens_of
 from offbeat.orgs.train import sums_of
 from offbeat.party.masked_sum import SumOptions
 from offbeat.privacy.masks import scale_of
-from offbeat.runtime.grpc.identity import Identity, Roster
+from offbeat.runtime.grpc.identity import Identity, PinnedRoster
 
 log = logging.getLogger("offbeat.party")
 
@@ -42,7 +42,7 @@ Call = Callable[[str, Request], Answer]
 class Answering:
     """The sessions of peers that ask this party."""
 
-    def __init__(self, home: Home, identity: Identity, roster: Roster, predictions: Predictions) -> None:
+    def __init__(self, home: Home, identity: Identity, roster: PinnedRoster, predictions: Predictions) -> None:
         self._home, self._identity, self._predictions = home, identity, predictions
         self.roster = roster
         self._lanes: OrderedDict[tuple[str, str], Lane] = OrderedDict()
@@ -109,7 +109,7 @@ class Answering:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ScoringSession:
     """An open session of ours."""
 
     service: str
@@ -121,7 +121,7 @@ class Asking:
 
     def __init__(self, home: Home, predictions: Predictions, call: Call) -> None:
         self._home, self._predictions, self._call = home, predictions, call
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ScoringSession] = {}
         self._opening: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by run
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(CALLS_OPEN_MOST, "scoring")
@@ -144,7 +144,7 @@ class Asking:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _one_question(self, run: Run, session: Session, names: list[bytes]) -> Predicted:
+    def _one_question(self, run: Run, session: ScoringSession, names: list[bytes]) -> Predicted:
         number, total = next(session.numbers), np.zeros(WORDS_EACH * len(names), np.uint64)
         request = control.ScoreAsked(run.run, session.service, number, b"".join(names))
         for name, answer in self._all(run, request):
@@ -167,12 +167,12 @@ class Asking:
         wait([future for _, future in asked])
         return [(name, future.result()) for name, future in asked]
 
-    def _forget(self, run: Run, session: Session) -> None:
+    def _forget(self, run: Run, session: ScoringSession) -> None:
         with self._lock:
             if self._sessions.get(run.run) is session:
                 del self._sessions[run.run]
 
-    def _session(self, run: Run) -> Session:
+    def _session(self, run: Run) -> ScoringSession:
         with self._lock:
             opening = self._opening[run.run]
         with opening:  # those who ask for the same run wait for one opening; others are not held up
@@ -181,7 +181,7 @@ class Asking:
                 session = self._sessions[run.run] = self._opened(run)
             return session
 
-    def _opened(self, run: Run) -> Session:
+    def _opened(self, run: Run) -> ScoringSession:
         service = f"score-{secrets.token_hex(8)}"
         keys: dict[str, tuple[bytes, bytes]] = {}
         for name, offer in self._all(run, control.OpenScoring(run.run, service)):
@@ -190,7 +190,7 @@ class Asking:
             keys[name] = (offer.public, offer.signature)
         self._all(run, control.ScoringKeys(run.run, service, keys))
         log.info("run %s: a scoring session with %s is open", run.run, " and ".join(keys))
-        return Session(service)
+        return ScoringSession(service)
 
 
 def split_tokens(tokens: bytes) -> list[bytes]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.jobs.organisations import Job
+from offbeat.jobs.organisations import OrgJob
 from offbeat.orgs.tokens import IdColumn
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 
@@ -25,7 +25,7 @@ class KeptAlignments:
     def __init__(self, private: Path) -> None:
         self._folder = private / "alignments"
 
-    def note(self, run: str, job: Job, table_digest: str, rows: NDArray[np.int64]) -> None:
+    def note(self, run: str, job: OrgJob, table_digest: str, rows: NDArray[np.int64]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_checkpoint(self._folder, _key(job), {"run": run, "digest": table_digest, "rows": rows})
         by_age = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
@@ -34,13 +34,13 @@ class KeptAlignments:
             if path.name.split(".")[0] in names[KEPT_MOST:]:
                 path.unlink()
 
-    def found(self, job: Job, table_digest: str) -> dict[str, Any] | None:
+    def found(self, job: OrgJob, table_digest: str) -> dict[str, Any] | None:
         """`run` and `rows` of an alignment that still holds at this party."""
         kept = read_checkpoint(self._folder, _key(job)) if job.rows.align == "psi" else None
         return kept if kept is not None and kept["digest"] == table_digest else None
 
 
-def _key(job: Job) -> str:
+def _key(job: OrgJob) -> str:
     return hashlib.sha256(repr((job.labels_at[0], sorted(job.parties))).encode()).hexdigest()[:32]
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from offbeat.errors import BadInput
-from offbeat.jobs.organisations import Job, job_from_text
+from offbeat.jobs.organisations import OrgJob, job_from_text
 from offbeat.orgs.control import RunStatus
 
 DAMAGED = "damaged"
 
 
-def read_left(folder: Path, private: Path) -> tuple[RunStatus, dict[str, Any], Job]:
+def read_left(folder: Path, private: Path) -> tuple[RunStatus, dict[str, Any], OrgJob]:
     """(how it stood, what was reported, its job); raises whatever is wrong with the folder."""
     state = json.loads((folder / "state.json").read_bytes())
     reports = state.pop("reports")

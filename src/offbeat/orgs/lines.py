@@ -7,8 +7,9 @@ from typing import Any
 
 from offbeat.errors import PeerFailed
 from offbeat.orgs.control import CALL_WITHIN_S, METHOD, Answer, Request, decode_answer, encode, unreachable
+from offbeat.orgs.party_config import Home
 from offbeat.runtime.delivery import Bounds
-from offbeat.runtime.grpc.identity import Identity, Member, Roster
+from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster
 from offbeat.runtime.grpc.wire import SERVICE
 
 
@@ -55,7 +56,7 @@ class Lines:
         with self._lock:
             where = (member.name, member.address)
             if where not in self._open:
-                pinned = Roster((), (member.certificate_pem,))  # the only anchor, as in control.Caller
+                pinned = PinnedRoster((), (member.certificate_pem,))  # the only anchor, as in control.Caller
                 self._open[where] = open_channel(self._identity, pinned, member, Bounds())
                 self.made += 1
             return self._open[where]
@@ -65,3 +66,18 @@ class Lines:
             if self._open.get((member.name, member.address)) is wire:
                 del self._open[member.name, member.address]
         wire.close()
+
+
+class OwnDaemon:
+    """Asks in the owner's name; finds a daemon that was started anew. Thread-safe."""
+
+    def __init__(self, home: Home) -> None:
+        identity = home.identity()
+        self._home, self._certificate, self._lines = home, identity.certificate_pem, Lines(identity)
+
+    def ask(self, request: Request, within_s: float = 60.0) -> Any:
+        member = Member(self._home.name, self._certificate, self._home.daemon_address())
+        return self._lines.call(member, request, within_s)
+
+    def close(self) -> None:
+        self._lines.close()

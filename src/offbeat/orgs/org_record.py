@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offbeat.families.contract import Account
+from offbeat.families.contract import RunAccount
 from offbeat.families.linear import certificate_from, certified_row
 from offbeat.families.statements import about_sums, label_ledger
-from offbeat.jobs.organisations import Job
+from offbeat.jobs.organisations import OrgJob
 from offbeat.metrics.held_out import HeldOut
 from offbeat.metrics.record import Certificate, DataRecord, RunRecord
 from offbeat.names import counted
@@ -25,7 +25,7 @@ from offbeat.runtime.contract import Outcome
 class OwnRun:
     """A run as one party saw it: all that its record is made of."""
 
-    job: Job
+    job: OrgJob
     run: str
     training: OwnTraining
     outcome: Outcome
@@ -75,13 +75,13 @@ def _record(own: OwnRun) -> RunRecord:
     )
 
 
-def _account(own: OwnRun) -> Account:
+def _account(own: OwnRun) -> RunAccount:
     job, name, outcome = own.job, own.name, own.outcome
     finish = outcome.finished[name]
     certified = [(at_s, value) for at_s, _, what, value in outcome.observations if what == "certificate"]
     best = min((value for _, value in certified), key=lambda value: value["gradient_norm"], default=None)
     sent = outcome.tallies[name].bytes_sent
-    return Account(
+    return RunAccount(
         verdict=finish.verdict,
         reason=finish.reason,
         objective=best["objective"] if best else None,
@@ -118,7 +118,7 @@ def _privacy(own: OwnRun) -> dict[str, dict[str, Any]]:
     return {own.name: stated} if stated is not None else {}
 
 
-def _warnings(job: Job, name: str, outcome: Outcome) -> tuple[str, ...]:
+def _warnings(job: OrgJob, name: str, outcome: Outcome) -> tuple[str, ...]:
     found = []
     others = [party for party in job.parties if party not in job.labels_at]
     private = job.method.label_dp_epsilon
@@ -163,7 +163,7 @@ def _cost(outcome: Outcome, lost_s: float) -> str:
     )
 
 
-def _about_embeddings(job: Job) -> str:
+def _about_embeddings(job: OrgJob) -> str:
     holder, entry = job.labels_at[0], job.embedding
     if entry.epsilon is None:
         return (

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import log
-from pathlib import Path
 
 import numpy as np
 
 from offbeat.data.holdout import id_text
 from offbeat.errors import BadInput
 from offbeat.families.contract import Part
-from offbeat.jobs.organisations import Job, read_job
-from offbeat.jobs.vertical import Job as VerticalJob
+from offbeat.jobs.organisations import OrgJob, read_job
+from offbeat.jobs.vertical import Job
 from offbeat.metrics.record import JOB_FILE
-from offbeat.orgs.party_config import Home, read_home
+from offbeat.orgs.party_config import Home
 from offbeat.orgs.rows import OwnModel, load_table, read_model
 from offbeat.run.model import TrainedModel
 from offbeat.run.scorecard import Scorecard, scorecard_of
@@ -22,27 +21,17 @@ UNNAMED = ("the negative class", "the positive class")
 """Who holds no labels does not know what the classes are called."""
 
 
-def home_of(run: Path) -> Home:
-    """The party whose run folder this is."""
-    folder = run.resolve().parent.parent
-    if not (folder / "party.toml").is_file():
-        raise BadInput(
-            f"{run} is an organisation's run folder; expected its party.toml in {folder}. Give HOME/runs/RUN."
-        )
-    return read_home(folder)
-
-
 def own_part(home: Home, run: str) -> TrainedModel:
     """This party's coefficients and preparation, as a model of one party."""
     job, own = _job(home, run), _linear(home, run)
     classes = None if job.model.task == "regression" else own.classes or UNNAMED
     arrays = {"weights": own.weights[:-1], "intercept": own.weights[-1:]}
-    known = VerticalJob(algorithm=job.method.algorithm, label_dp_epsilon=job.method.label_dp_epsilon)
+    known = Job(algorithm=job.method.algorithm, label_dp_epsilon=job.method.label_dp_epsilon)
     part = Part(arrays, own.fitted.columns, own.fitted)
     return TrainedModel(known, (home.name,), {home.name: part}, job.model.task, classes)
 
 
-def _job(home: Home, run: str) -> Job:
+def _job(home: Home, run: str) -> OrgJob:
     return read_job(home.runs / run / JOB_FILE)
 
 

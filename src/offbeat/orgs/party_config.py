@@ -11,17 +11,17 @@ import msgspec
 from cryptography import x509
 
 from offbeat.data.preparation import Prepare
-from offbeat.errors import BadInput
+from offbeat.errors import BadInput, PeerFailed
 from offbeat.jobs.vertical import instead_of_old_keys
 from offbeat.orgs.policy import Names, Policy
-from offbeat.runtime.grpc.identity import Identity, Roster, check_name, load_identity, read_roster, tls_name
+from offbeat.runtime.grpc.identity import Identity, PinnedRoster, check_name, load_identity, read_roster, tls_name
 from offbeat.settings import Settings, quoted, read_toml, settings_from
 
 CONTROL_FILE = "control"
 """In the private folder: where the daemon that was started last listens."""
 
 
-class Data(Settings, frozen=True):
+class OwnData(Settings, frozen=True):
     """This party's table. No columns listed: all but id and label."""
 
     file: str
@@ -49,7 +49,7 @@ class Store(Settings, frozen=True):
 
 class PartyConfig(Settings, frozen=True):
     name: str
-    data: Data
+    data: OwnData
     keys: Keys
     listen: str = ""  # host:port; empty: this party only calls others
     metrics: str = ""  # host:port for /healthz, /readyz and /metrics; empty: none
@@ -94,11 +94,20 @@ class Home:
     def roster_file(self) -> Path:
         return self.folder / self.config.keys.roster
 
+    def daemon_address(self) -> str:
+        """Where this party's own daemon listens."""
+        control = self.private / CONTROL_FILE
+        if not control.is_file():
+            raise PeerFailed(
+                f"the daemon of '{self.name}' has not been started; run `offbeat party serve --home {self.folder}`."
+            )
+        return control.read_text(encoding="utf-8").strip()
+
     def identity(self) -> Identity:
         keys = self.config.keys
         return load_identity(self.name, self.folder / keys.key, self.folder / keys.certificate)
 
-    def roster(self) -> Roster:
+    def roster(self) -> PinnedRoster:
         """The roster, in which this party must be, under the certificate it has."""
         roster = check_members(read_roster(self.roster_file), self.roster_file)
         if roster.member(self.name).fingerprint != self.identity().fingerprint:
@@ -126,7 +135,18 @@ def config_from(tree: Mapping[str, Any], file: Path) -> PartyConfig:
     return config
 
 
-def check_members(roster: Roster, where: Path) -> Roster:
+def home_of(run: Path) -> Home:
+    """The party whose run folder this is: the nearest party.toml above it."""
+    for place in run.resolve().parents:
+        if (place / "party.toml").is_file():
+            return read_home(place)
+    raise BadInput(
+        f"{run} is a run of an organisation; expected its party.toml above it: only its owner has what is needed here. "
+        "Give HOME/runs/RUN."
+    )
+
+
+def check_members(roster: PinnedRoster, where: Path) -> PinnedRoster:
     """Refuse a roster in which one party could speak in another's name."""
     names: dict[str, str] = {}
     shown: dict[str, str] = {}

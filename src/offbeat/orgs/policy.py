@@ -7,7 +7,7 @@ import msgspec
 
 from offbeat.errors import Refused
 from offbeat.jobs.elsewhere import is_elsewhere
-from offbeat.jobs.organisations import Job
+from offbeat.jobs.organisations import OrgJob
 from offbeat.orgs.budget import LABELS, Charge, charges_of, overspent
 from offbeat.settings import Settings
 
@@ -46,14 +46,14 @@ Spent = Callable[[Sequence[Charge], float], float]
 """(what a job would charge, delta) -> the epsilon of all that this party would then have spent."""
 
 
-def refuse_job(policy: Policy, job: Job, me: str, initiator: str, spent: Spent) -> None:
+def refuse_job(policy: Policy, job: OrgJob, me: str, initiator: str, spent: Spent) -> None:
     """Raise `Refused` with every reason, or return."""
     reasons = [*objections(policy, job, me, initiator), *_over_budget(policy, job, me, spent)]
     if reasons:
         raise Refused(f"'{me}' refuses the job '{job.name}' of '{initiator}': {'; '.join(reasons)}.")
 
 
-def objections(policy: Policy, job: Job, me: str, initiator: str) -> list[str]:
+def objections(policy: Policy, job: OrgJob, me: str, initiator: str) -> list[str]:
     method = job.method.algorithm
     reasons = []
     if me not in job.parties:
@@ -98,14 +98,14 @@ def refused_code(policy: Policy, method: str) -> str:
     return f"'{method}' is no method of offbeat, and its policy does not name that code under methods"
 
 
-def told_labels(job: Job) -> tuple[str, ...]:
+def told_labels(job: OrgJob) -> tuple[str, ...]:
     """Who learns the labels of this job from derivatives; nobody where they are answered at random."""
     if job.method.label_dp_epsilon is not None:
         return ()
     return tuple(name for name in job.parties if name not in job.labels_at)
 
 
-def _over_budget(policy: Policy, job: Job, me: str, spent: Spent) -> list[str]:
+def _over_budget(policy: Policy, job: OrgJob, me: str, spent: Spent) -> list[str]:
     """A budget is kept over all jobs together, or there is none: a job without noise would pass any."""
     if policy.epsilon is None:
         return []

@@ -22,7 +22,7 @@ from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnModel, read_model
 from offbeat.orgs.runs import Run
 from offbeat.orgs.scoring import TableScores
-from offbeat.orgs.tables import Tables
+from offbeat.orgs.tables import OwnTables
 from offbeat.orgs.tokens import tokens_of
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.grpc.options import OnLoss, SessionOptions
@@ -38,7 +38,9 @@ WITHIN_S = 60.0
 class Predictions:
     """`call` asks a peer's daemon, or leaves a letter for it."""
 
-    def __init__(self, home: Home, tables: Tables, ledger: RowLedger, call: Callable[[str, Request], Answer]) -> None:
+    def __init__(
+        self, home: Home, tables: OwnTables, ledger: RowLedger, call: Callable[[str, Request], Answer]
+    ) -> None:
         self._home, self._tables, self._ledger, self._call = home, tables, ledger, call
         self._room = threading.BoundedSemaphore(AT_ONCE)
         self._models: OrderedDict[str, OwnModel] = OrderedDict()

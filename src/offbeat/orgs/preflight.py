@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 from offbeat.errors import OffbeatError
 from offbeat.names import counted
-from offbeat.orgs.control import Caller, Ping, Pong
+from offbeat.orgs.control import PeerCalls, Ping, Pong
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.rows import load_table
 from offbeat.orgs.tokens import id_column
-from offbeat.runtime.grpc.identity import Roster, short, validity
+from offbeat.runtime.grpc.identity import PinnedRoster, short, validity
 from offbeat.runtime.grpc.session import we_dial
 from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, offbeat_version
 
@@ -66,7 +66,7 @@ def _keys(home: Home) -> Iterator[Finding]:
         yield Finding("keys", "ok", f"key and certificate of '{home.name}' belong together, valid to {end:%Y-%m-%d}")
 
 
-def _roster(home: Home, roster: Roster) -> Iterator[Finding]:
+def _roster(home: Home, roster: PinnedRoster) -> Iterator[Finding]:
     others = [name for name in roster.names if name != home.name]
     if len(others) < 2:
         yield Finding(
@@ -114,13 +114,13 @@ def _policy(home: Home) -> list[Finding]:
     return [Finding("policy", "warning", f"{', '.join(shut)} name nobody: jobs that need them will be refused.")]
 
 
-def _peer(home: Home, roster: Roster, name: str) -> Iterator[Finding]:
+def _peer(home: Home, roster: PinnedRoster, name: str) -> Iterator[Finding]:
     what = f"peer {name}"
     if not roster.member(name).address:
         yield Finding(what, "ok", "has no address: it will call us")
         return
     begin = time.time()
-    answer = Caller(home.identity(), roster).call(name, Ping(), timeout_s=5.0)
+    answer = PeerCalls(home.identity(), roster).call(name, Ping(), timeout_s=5.0)
     assert isinstance(answer, Pong)
     if answer.protocol != PROTOCOL_VERSION:
         yield Finding(

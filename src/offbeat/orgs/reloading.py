@@ -5,7 +5,7 @@ from pathlib import Path
 
 from offbeat.errors import BadInput, OffbeatError
 from offbeat.orgs.party_config import Home
-from offbeat.runtime.grpc.identity import Identity, Roster
+from offbeat.runtime.grpc.identity import Identity, PinnedRoster
 
 log = logging.getLogger("offbeat.party")
 
@@ -29,7 +29,7 @@ class Reloading:
         except OffbeatError as problem:
             log.error("party.toml has changed and cannot be used, so the settings of before stay: %s", problem)
 
-    def roster(self) -> Roster | None:
+    def roster(self) -> PinnedRoster | None:
         """The roster, if it has changed. An own new key needs a new start."""
         seen = _changed_at(self._home.roster_file)
         if seen == self._roster_seen:

@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 
 from offbeat.errors import BadData, BadInput
-from offbeat.jobs.organisations import Job, job_from_text
+from offbeat.jobs.organisations import OrgJob, job_from_text
 from offbeat.metrics.record import RECORD_FILE, RunRecord
 from offbeat.orgs import align_psi, predict
-from offbeat.orgs.party_config import Home, read_home
+from offbeat.orgs.party_config import Home, home_of
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnRows, own_rows
 from offbeat.orgs.sessions import OwnSessions
-from offbeat.orgs.tables import KeptTable, Tables
+from offbeat.orgs.tables import KeptTable, OwnTables
 from offbeat.orgs.train import OwnTraining
 from offbeat.run.replay import Log, replay_logs
 from offbeat.runtime.grpc.identity import Identity
@@ -30,7 +30,7 @@ def replay_folder(
     """Replay the run in this folder, `runs/RUN` under a party's home: for people (`sentence`) and for programs.
     `verify`: the alignment and the test too, each to its end. `data`, `key`: the table and the private key as they were
     when the run was made, if they have changed."""
-    return replay_own(owner_of(folder), folder.name, verify=verify, data=data, key=key)
+    return replay_own(home_of(folder), folder.name, verify=verify, data=data, key=key)
 
 
 def replay_own(
@@ -54,7 +54,7 @@ class OwnSide:
 
     home: Home
     folder: Path
-    job: Job
+    job: OrgJob
     rows: OwnRows
     training: OwnTraining
     logs: dict[str, Log]
@@ -101,20 +101,10 @@ def _opened(home: Home, run: str, identity: Identity) -> tuple[OwnSessions, OwnR
         raise BadInput(
             f"'{home.name}' has no log of a training under {sessions.folder}: it did not begin, or keep_days is over."
         )
-    table = Tables(home).current()
+    table = OwnTables(home).current()
     if accepted is not None and accepted["digest"] != table.digest:
         raise BadData(
             f"{home.data_file} or its settings have changed since run {run}, which can be replayed only with the table "
             "that it learned from. Give that file by --data FILE."
         )
     return sessions, own_rows(home, table.table, job, aligned["rows"], aligned["tokens"]), table
-
-
-def owner_of(folder: Path) -> Home:
-    """The party whose run this is: the nearest party.toml above the run folder."""
-    for place in folder.resolve().parents:
-        if (place / "party.toml").is_file():
-            return read_home(place)
-    raise BadInput(
-        f"{folder} is a run of an organisation, but no party.toml lies above it: only its owner can do it again."
-    )

@@ -18,7 +18,7 @@ from offbeat.data.preparation import preparation_from
 from offbeat.data.prepare import Fitted, fitted_from, state_of
 from offbeat.data.table import Table, read_table
 from offbeat.errors import BadData, BadInput
-from offbeat.jobs.organisations import Job
+from offbeat.jobs.organisations import OrgJob
 from offbeat.names import did_you_mean
 from offbeat.orgs.budget import PrivacyLedger, label_digest, private_labels
 from offbeat.orgs.party_config import Home
@@ -83,7 +83,7 @@ def _without(table: Table, never: Sequence[str]) -> Table:
     return replace(table, columns=columns, features=features)
 
 
-def own_rows(home: Home, table: Table, job: Job, rows: NDArray[np.int64], tokens: Sequence[bytes]) -> OwnRows:
+def own_rows(home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64], tokens: Sequence[bytes]) -> OwnRows:
     """Put the table into the aligned order, hold test rows out by their ids, and prepare the columns. Tokens change
     with every run; ids do not, and all parties have the same: jobs over the same rows are tested on the same ones."""
     test = rows_to_test(job, table.ids[rows])
@@ -107,7 +107,7 @@ def own_rows(home: Home, table: Table, job: Job, rows: NDArray[np.int64], tokens
     )
 
 
-def rows_to_test(job: Job, ids: NDArray[Any]) -> NDArray[np.bool_]:
+def rows_to_test(job: OrgJob, ids: NDArray[Any]) -> NDArray[np.bool_]:
     """Which rows are held out follows from the parties' names and the number of test rows: nobody can look for a test
     set that holds one person, or for two that differ by one."""
     count = round(job.rows.test_fraction * ids.size)
@@ -116,7 +116,7 @@ def rows_to_test(job: Job, ids: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _labels(
-    home: Home, table: Table, job: Job, rows: NDArray[np.int64]
+    home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64]
 ) -> tuple[Floats | None, tuple[Any, ...] | None]:
     if home.name not in job.labels_at:
         return None, None
@@ -128,7 +128,7 @@ def _labels(
     return encode_labels(table.labels[rows], job.model.task, f"the label of {home.data_file.name}")
 
 
-def _as_answered(home: Home, job: Job, table: Table, labels: Floats, ids: NDArray[Any]) -> Floats:
+def _as_answered(home: Home, job: OrgJob, table: Table, labels: Floats, ids: NDArray[Any]) -> Floats:
     """The labels as training and test may see them: under label_dp_epsilon both know the random answers alone."""
     epsilon = job.method.label_dp_epsilon
     if epsilon is None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from offbeat.data.table import Table
 from offbeat.errors import DiskFull, OffbeatError, PeerFailed, Refused
-from offbeat.jobs.organisations import Job
+from offbeat.jobs.organisations import OrgJob
 from offbeat.learning.scores import answered_metrics, probabilities, root_mean_square, two_class_metrics
 from offbeat.metrics import held_out
 from offbeat.metrics.held_out import HeldOut
@@ -42,15 +42,15 @@ from offbeat.orgs.room import wait_for_room
 from offbeat.orgs.row_ledger import Reservation, RowLedger
 from offbeat.orgs.rows import OwnRows, digest_of_labels, own_rows, write_model
 from offbeat.orgs.sessions import OwnSessions, ids_of
-from offbeat.orgs.tables import KeptTable, Tables
+from offbeat.orgs.tables import KeptTable, OwnTables
 from offbeat.orgs.train import OwnTraining
 from offbeat.party.contract import Message, Party
 from offbeat.party.verdicts import ended_well
 from offbeat.runtime.checkpoint import write_checkpoint
 from offbeat.runtime.contract import Outcome
-from offbeat.runtime.grpc.identity import Identity, Roster, write_private
+from offbeat.runtime.grpc.identity import Identity, PinnedRoster, write_private
 from offbeat.runtime.grpc.options import SessionOptions
-from offbeat.runtime.grpc.server import Server
+from offbeat.runtime.grpc.server import StreamServer
 from offbeat.runtime.grpc.session import DISK_FULL, Session
 
 log = logging.getLogger("offbeat.party")
@@ -67,12 +67,12 @@ class Run:
         self,
         home: Home,
         identity: Identity,
-        roster: Roster,
-        server: Server,
+        roster: PinnedRoster,
+        server: StreamServer,
         run: str,
-        job: Job,
+        job: OrgJob,
         initiator: str,
-        tables: Tables,
+        tables: OwnTables,
         ledger: RowLedger,
         privacy: PrivacyLedger,
     ) -> None:
@@ -155,7 +155,7 @@ class Run:
         write_durably(self.folder / "job.toml", self.job.text.encode())
         self.update(phase=phase)
 
-    def same_proposal(self, initiator: str, job: Job, salt: bytes) -> bool:
+    def same_proposal(self, initiator: str, job: OrgJob, salt: bytes) -> bool:
         return (initiator, job.digest, salt) == (self.initiator, self.job.digest, self.own.salt)
 
     def count(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.matrix import Floats, Matrix
-from offbeat.jobs.organisations import Job
+from offbeat.jobs.organisations import OrgJob
 from offbeat.learning.grid import round_rows
 from offbeat.orgs.durable import append_line, locked, read_lines
 from offbeat.orgs.keyed_noise import KeyedNoise
@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 
 def part_scores(
-    job: Job, home: Home, model: OwnModel, block: Matrix, tokens: Sequence[bytes], secret: bytes, given: "GivenScores"
+    job: OrgJob,
+    home: Home,
+    model: OwnModel,
+    block: Matrix,
+    tokens: Sequence[bytes],
+    secret: bytes,
+    given: "GivenScores",
 ) -> Floats:
     """This party's part of the scores of some prepared rows, named by tokens; in private mode clipped and noisy."""
     from offbeat.orgs.train_embedding import network_scores, own_private_mode

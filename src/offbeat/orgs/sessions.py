@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from offbeat.data.matrix import Floats
 from offbeat.data.table import Table
 from offbeat.errors import BadData, Refused
-from offbeat.jobs.organisations import Job
+from offbeat.jobs.organisations import OrgJob
 from offbeat.orgs.align_psi import Aligner
 from offbeat.orgs.kept_alignments import tokens_in_order
 from offbeat.orgs.party_config import Home
@@ -33,7 +33,7 @@ from offbeat.runtime.grpc.identity import Identity
 class OwnSessions:
     """Builds one party of each session of a run, from its owner's folder and secrets alone."""
 
-    def __init__(self, home: Home, identity: Identity, run: str, job: Job) -> None:
+    def __init__(self, home: Home, identity: Identity, run: str, job: OrgJob) -> None:
         self.home, self.identity, self.run, self.job = home, identity, run, job
         self.folder, self.private = home.runs / run, home.private / run
         self.given = GivenScores(self.private / "scores.jsonl")
@@ -122,7 +122,7 @@ class OwnSessions:
         )
 
 
-def imported_order(home: Home, job: Job, salt: bytes) -> list[bytes]:
+def imported_order(home: Home, job: OrgJob, salt: bytes) -> list[bytes]:
     """The tokens of an alignment that was computed elsewhere, in its order."""
     path: Path = home.folder / f"{job.name}.ids"
     if not path.is_file():

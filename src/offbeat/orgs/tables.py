@@ -49,7 +49,7 @@ class KeptTable:
         return self.column(salt).rows_of(tokens)
 
 
-class Tables:
+class OwnTables:
     """The party's file, read again only when it or its settings have changed. One per daemon; thread-safe."""
 
     def __init__(self, home: Home) -> None:

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from offbeat.families.contract import Counters
 from offbeat.families.linear import build_parties, linear_counters, sum_options
 from offbeat.jobs.methods import linear_named
-from offbeat.jobs.organisations import Job
-from offbeat.jobs.vertical import Job as VerticalJob
+from offbeat.jobs.organisations import OrgJob
+from offbeat.jobs.vertical import Job
 from offbeat.learning.blocks import make_block, with_means
 from offbeat.learning.losses import DEBIASED_LOGISTIC, loss_named
 from offbeat.learning.penalties import penalty_named
@@ -45,14 +45,14 @@ class OwnTraining(Protocol):
         """What left of this party's columns under an account."""
 
 
-def vertical_of(job: Job) -> VerticalJob:
+def vertical_of(job: OrgJob) -> Job:
     """The keys that a training between organisations shares with one in one place."""
     method, model = job.method, job.model
     shared = {
         key: getattr(method, key)
         for key in ("algorithm", "passes", "target", "in_flight", "secure_sum", "two_party_insecure", "seed")
     }
-    return VerticalJob(
+    return Job(
         **shared,
         step="auto" if method.step is None else method.step,
         batch="auto" if method.batch is None else method.batch,
@@ -63,7 +63,7 @@ def vertical_of(job: Job) -> VerticalJob:
     )
 
 
-def sums_of(job: Job, parties_least: int = 2) -> SumOptions:
+def sums_of(job: OrgJob, parties_least: int = 2) -> SumOptions:
     """How sums are hidden: in the training of the linear methods, and in every prediction. `parties_least`: this
     party's own, whatever roster a peer names."""
     return replace(sum_options(vertical_of(job)), parties_least=parties_least)
@@ -73,7 +73,7 @@ class OwnLinear:
     """A linear method. `secret` is this party's own, for this run: masks come from it."""
 
     def __init__(
-        self, job: Job, rows: OwnRows, watched: WatchedRows, *, run: str, secret: bytes, parties_least: int = 2
+        self, job: OrgJob, rows: OwnRows, watched: WatchedRows, *, run: str, secret: bytes, parties_least: int = 2
     ) -> None:
         self.job, self.rows, self.watched, self.name = job, rows, watched, watched.owner
         penalty, strength = penalty_named(job.model.penalty), job.model.strength

@@ -16,8 +16,17 @@ from offbeat.data.matrix import Floats
 from offbeat.errors import BadJob
 from offbeat.families.contract import Counters
 from offbeat.families.networks import ADAM_STEP, CURVATURE, mean_square, network, private_mode
-from offbeat.jobs.organisations import Job
-from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, LinearEmbedding, Optimiser, Penalty, Sgd, Weights
+from offbeat.jobs.organisations import OrgJob
+from offbeat.learning.embeddings import (
+    Adam,
+    AdditiveHead,
+    ClientPenalty,
+    Embedding,
+    LinearEmbedding,
+    Optimiser,
+    Sgd,
+    Weights,
+)
 from offbeat.learning.layouts import LAYOUTS, fits
 from offbeat.orgs import embedding_guard
 from offbeat.orgs.combined_party import CombinedParty
@@ -38,7 +47,7 @@ class OwnEmbedding:
     messages: tuple[type[Message], ...] = (*vafl.MESSAGES, *embedding_guard.MESSAGES)
 
     def __init__(
-        self, job: Job, rows: OwnRows, watched: WatchedRows, *, secret: bytes, shape: tuple[int, ...] = ()
+        self, job: OrgJob, rows: OwnRows, watched: WatchedRows, *, secret: bytes, shape: tuple[int, ...] = ()
     ) -> None:
         self.job, self.rows, self.watched, self.name = job, rows, watched, watched.owner
         holder, features = job.labels_at[0], rows.train
@@ -86,7 +95,7 @@ class OwnEmbedding:
         return self.client.privacy() if self.client.ledger is not None else None
 
 
-def embedding_of(job: Job, columns: int, shape: tuple[int, ...], name: str) -> Embedding:
+def embedding_of(job: OrgJob, columns: int, shape: tuple[int, ...], name: str) -> Embedding:
     kind = job.embedding.kind
     if kind == "linear":
         return LinearEmbedding(columns, 1)
@@ -95,7 +104,7 @@ def embedding_of(job: Job, columns: int, shape: tuple[int, ...], name: str) -> E
     return network(kind, (columns,) if kind == "mlp" else shape, 1, job.embedding, seed=seed)
 
 
-def check_shape(job: Job, shape: tuple[int, ...], name: str, columns: int | None = None) -> None:
+def check_shape(job: OrgJob, shape: tuple[int, ...], name: str, columns: int | None = None) -> None:
     """Refuse a shape that the job's network cannot take; `columns`: how many values a row has, once that is known."""
     kind = job.embedding.kind
     if not job.embeds or kind not in LAYOUTS:
@@ -108,7 +117,7 @@ def check_shape(job: Job, shape: tuple[int, ...], name: str, columns: int | None
         )
 
 
-def _server(job: Job, rows: OwnRows, options: Vafl) -> Server:
+def _server(job: OrgJob, rows: OwnRows, options: Vafl) -> Server:
     assert rows.y_train is not None
     holder = job.labels_at[0]
     clients = tuple(f"{name} (columns)" if name == holder else name for name in job.parties)
@@ -120,7 +129,7 @@ def _server(job: Job, rows: OwnRows, options: Vafl) -> Server:
     return Server(holder, clients, targets, head, weights, [1] * len(clients), options, job.method.seed)
 
 
-def _options(job: Job, rows: OwnRows) -> Vafl:
+def _options(job: OrgJob, rows: OwnRows) -> Vafl:
     method, count = job.method, len(rows.tokens_train)
     step = method.step or 1.0 / (CURVATURE[job.model.loss] * (len(job.parties) + 1))
     return Vafl(
@@ -129,17 +138,17 @@ def _options(job: Job, rows: OwnRows) -> Vafl:
         passes=method.passes,
         in_flight=method.in_flight,
         head_optimiser=Sgd(step),
-        penalty=Penalty("l2", job.model.strength) if job.model.strength > 0 else Penalty(),
+        penalty=ClientPenalty("l2", job.model.strength) if job.model.strength > 0 else ClientPenalty(),
         private=own_private_mode(job),
     )
 
 
-def own_private_mode(job: Job) -> PrivateEmbedding | None:
+def own_private_mode(job: OrgJob) -> PrivateEmbedding | None:
     """The mechanism of a job with embedding.epsilon. One embedding of each record is kept back for its score."""
     return private_mode(job.embedding, predictions_max=1) if job.embeds else None
 
 
-def _optimiser(job: Job, features: Any) -> Optimiser:
+def _optimiser(job: OrgJob, features: Any) -> Optimiser:
     """Where the user left the step open: for a linear part, the share of the curvature bound that is its own. The
     parts' bounds need not be added up for that: each is taken as often as there are parts. In private mode the number
     of columns, which is public, takes the place of the rows' mean squared norm."""
@@ -154,7 +163,7 @@ def _optimiser(job: Job, features: Any) -> Optimiser:
 
 
 def network_scores(
-    job: Job, name: str, shape: tuple[int, ...], arrays: dict[str, Any], bias: float, block: Any
+    job: OrgJob, name: str, shape: tuple[int, ...], arrays: dict[str, Any], bias: float, block: Any
 ) -> Floats:
     """What a network makes of a block of this party's columns (the column of ones included, where it has one)."""
     features = block

@@ -91,7 +91,7 @@ def _inner(left: Floats, right: Floats) -> float:
     return float(np.vdot(left[:, :-1], right[:, :-1]))
 
 
-class Shelf:
+class LastArrays:
     """The last few arrays, all of one length, side by side in memory."""
 
     def __init__(self, most: int) -> None:
@@ -125,7 +125,7 @@ class Pilot:
 
     def blank(self) -> None:
         self.products: Floats | None = None  # with the last frozen point
-        self.along = Shelf(self.most + 1)  # with the kept moves, and one before them
+        self.along = LastArrays(self.most + 1)  # with the kept moves, and one before them
         self.last = np.zeros(0)  # the coefficients of the last leap, one for each kept move,
         self.shift: float | Floats = 0.0  # and how far it moved the constant, or the constants of several outputs
         self.gram = np.zeros((0, 0))  # of the kept moves

@@ -14,7 +14,7 @@ import numpy as np
 from offbeat.errors import BadJob, OutOfRange, UnexpectedEvent
 from offbeat.learning.blocks import Block, finish_product
 from offbeat.learning.sampling import Schedule
-from offbeat.learning.steps import Constants
+from offbeat.learning.steps import Steepness
 from offbeat.party import lifecycle, masked_sum, smoothness, survey
 from offbeat.party.answers import Answers
 from offbeat.party.contract import (
@@ -48,7 +48,7 @@ from offbeat.party.roster import Roster
 from offbeat.party.scalars import decode
 from offbeat.party.stepper import Stepper
 from offbeat.party.survey import Certified, FindLeap, Survey
-from offbeat.party.tables import Refresh
+from offbeat.party.tables import RowsRefreshed
 from offbeat.party.works import Charged, Works
 
 MESSAGES = (*masked_sum.MESSAGES, *survey.MESSAGES, *lifecycle.MESSAGES)
@@ -80,7 +80,7 @@ class LinearParty:
         self.roster = Roster(name, names, active)
         self.sums = MaskedSum(roster=self.roster, run=run, secret=secret, options=options.sums, outputs=problem.outputs)
         self.lifecycle = Lifecycle(self.roster, options.on_loss)
-        self.works = Works(Refresh, FindLeap)
+        self.works = Works(RowsRefreshed, FindLeap)
         self.survey = Survey(
             roster=self.roster, problem=problem, block=block, sums=self.sums, works=self.works, leaps=options.leap
         )
@@ -91,7 +91,7 @@ class LinearParty:
         self.round_trip_s = 0.0
         self.brake = 1.0  # what steps are multiplied by until the next survey
         self.measuring = False
-        self.measured: Constants | None = None  # the chair
+        self.measured: Steepness | None = None  # the chair
         self.stepper = Stepper(self)
         self.answers = Answers(self)
         self.judge = Judge(self)
@@ -379,7 +379,7 @@ class LinearParty:
         work = self.works.end(event.ticket)
         if work is None or type(work) is Charged or self.lifecycle.halted:  # the model that is kept moves no more
             return []
-        if type(work) is Refresh:
+        if type(work) is RowsRefreshed:
             return self._on_refreshed(work, event.seconds)
         if type(work) is FindLeap:
             return self.survey.on_find(work)
@@ -393,7 +393,7 @@ class LinearParty:
 
     # -- the table of a survey -----------------------------------------------------------------------------------
 
-    def _on_refreshed(self, work: Refresh, seconds: float) -> list[Effect]:
+    def _on_refreshed(self, work: RowsRefreshed, seconds: float) -> list[Effect]:
         tables = self.survey.tables
         self.note_seconds(seconds, (tables.chunks[work.start] - work.start) / 2)
         if not tables.done(work):
@@ -556,7 +556,7 @@ class LinearParty:
         kinds = {kind.__name__: kind for kind in self.handlers}
         self.held = [Received(sender, kinds[kind](*fields)) for sender, kind, fields in state["held"]]
         self.waiting = [(asker, ShareAsked(*fields)) for asker, fields in state["waiting"]]
-        self.measured = Constants(*state["measured"]) if state["measured"] else None
+        self.measured = Steepness(*state["measured"]) if state["measured"] else None
 
 
 def _fields(body: Message) -> list[Any]:

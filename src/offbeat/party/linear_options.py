@@ -10,7 +10,7 @@ from offbeat.learning import metric as metrics
 from offbeat.learning.blocks import DIRECTIONS, Block
 from offbeat.learning.losses import DEBIASED_LOGISTIC, SQUARED, Loss
 from offbeat.learning.sparse import SparseBlock
-from offbeat.learning.steps import BLOCKS_A_PASS, Constants, default_batch, default_step
+from offbeat.learning.steps import BLOCKS_A_PASS, Steepness, default_batch, default_step
 from offbeat.party.masked_sum import SumOptions
 from offbeat.party.problem import Problem
 
@@ -71,7 +71,7 @@ class LinearOptions:
             return metrics.NONE
         return metrics.DIAGONAL if sparse or block.width > metrics.WHOLE_WIDTH_MOST else metrics.WHOLE
 
-    def spacing(self, found: Constants, rows: int, trip_rows: float) -> float:
+    def spacing(self, found: Steepness, rows: int, trip_rows: float) -> float:
         """How many passes of steps lie between two surveys; `trip_rows`: how many rows a round trip takes.
 
         Where every block steps by all of its curvature, a few long steps between surveys are enough, and none where
@@ -85,7 +85,7 @@ class LinearOptions:
             return 1.0
         return FEW_STEPS if FEW_STEPS * BLOCKS_A_PASS * trip_rows < rows / 2 else 0.0
 
-    def choose(self, found: Constants, rows: int, trip_rows: float) -> tuple[float, int]:
+    def choose(self, found: Steepness, rows: int, trip_rows: float) -> tuple[float, int]:
         """Step size and batch, where the user left them open; `trip_rows`: how many rows a round trip takes."""
         batch = self.batch or default_batch(found, self.method, rows, trip_rows)
         batch = min(batch, rows)

@@ -17,5 +17,12 @@ class Line(NamedTuple):
     when: str
 
 
+class Goodbye(Message, frozen=True, gc=False):
+    """Whoever was told that the run is over has understood it.
+
+    Reveals: nothing.
+    """
+
+
 def messages_of(protocol: tuple[Line, ...]) -> tuple[type[Message], ...]:
     return tuple(dict.fromkeys(line.body for line in protocol))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from offbeat.learning.blocks import Block
 from offbeat.learning.metric import WHOLE, WHOLE_WIDTH_MOST
-from offbeat.learning.steps import Constants
+from offbeat.learning.steps import Steepness
 from offbeat.party.scalars import WORDS_EACH, narrow, widen
 
 Floats = NDArray[np.float64]
@@ -78,7 +78,7 @@ def _own_smoothness(block: Block) -> float:
     return largest
 
 
-def constants(total: Floats, block: Block, coin: bytes, scale: float) -> Constants:
+def constants(total: Floats, block: Block, coin: bytes, scale: float) -> Steepness:
     """From the sum over all parties."""
     rows = rows_of(block)
     images = total[: PROBES * rows].reshape(PROBES, rows).T
@@ -89,7 +89,7 @@ def constants(total: Floats, block: Block, coin: bytes, scale: float) -> Constan
     values, vectors = np.linalg.eigh(energy)
     kept = values > 1e-10 * max(float(values[-1]), 1e-300)
     if not kept.any():
-        return Constants(0.0, largest_row, plain > 0.5)
+        return Steepness(0.0, largest_row, plain > 0.5)
     basis = vectors[:, kept] / np.sqrt(values[kept])
     ratio = float(np.linalg.eigvalsh(basis.T @ squared @ basis)[-1])
-    return Constants(min(MARGIN * ratio, MARGIN * bound), largest_row, plain > 0.5)
+    return Steepness(min(MARGIN * ratio, MARGIN * bound), largest_row, plain > 0.5)

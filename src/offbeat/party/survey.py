@@ -43,7 +43,7 @@ from offbeat.party.masked_sum import MaskedSum, ShareAsked, Sum
 from offbeat.party.problem import Problem
 from offbeat.party.roster import Roster
 from offbeat.party.scalars import WORDS_EACH, decode, narrow, widen
-from offbeat.party.tables import Refresh, Tables
+from offbeat.party.tables import RowsRefreshed, Tables
 from offbeat.party.works import Works
 
 CHUNK_WORDS = 8192
@@ -557,7 +557,7 @@ class Survey:
         self.current = self.roster.epoch * EPOCH_STRIDE
         self.moves.blank()
         self.pilot.blank()
-        for kind in (Refresh, FindLeap):
+        for kind in (RowsRefreshed, FindLeap):
             self.works.drop(kind)
         self._begin_epoch()
 

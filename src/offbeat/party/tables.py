@@ -33,14 +33,14 @@ def digest_of(derivatives: Floats, second: Floats | None) -> bytes:
     return sha256(np.ascontiguousarray(derivatives).tobytes() + told).digest()[:DIGEST_BYTES]
 
 
-class Refresh(msgspec.Struct, frozen=True, gc=False):
+class RowsRefreshed(msgspec.Struct, frozen=True, gc=False):
     """Work: the rows of one chunk are refreshed from a survey's table."""
 
     survey: int
     start: int
 
 
-class Table:
+class DerivativeTable:
     """The derivatives of one survey, as they arrive, and the point they belong to."""
 
     def __init__(self, survey: int, point: Floats, outputs: int, rows: int, digests: bytes = b"") -> None:
@@ -54,7 +54,7 @@ class Table:
         return [self.survey, self.point, self.derivatives.copy(), sorted(self.arrived), self.digests, *told]
 
     @classmethod
-    def from_plain(cls, plain: list[Any] | None) -> "Table | None":
+    def from_plain(cls, plain: list[Any] | None) -> "DerivativeTable | None":
         if plain is None:
             return None
         survey, point, derivatives, arrived, digests, *told = plain
@@ -74,10 +74,10 @@ class Tables:
     def blank(self, chunks: Mapping[int, int]) -> None:
         """Forget everything. `chunks`: start to stop, of all rows."""
         self.chunks = dict(chunks)
-        self.newest: Table | None = None
+        self.newest: DerivativeTable | None = None
         self.arrived = True  # whether all of it is here
         self.left: set[int] = set()  # chunks of it that the block has not got
-        self.under_way: Refresh | None = None
+        self.under_way: RowsRefreshed | None = None
         self.refreshed = False  # since the last step along the mean gradient
         self.second: Floats | None = None  # the curvature of each row where its derivative was taken, as it was told
 
@@ -96,7 +96,7 @@ class Tables:
 
     def expect(self, survey: int, point: Floats, digests: bytes) -> None:
         """A leap has ended at this point: its table is on its way."""
-        self.newest = Table(survey, point, self.outputs, self.block.rows, digests)
+        self.newest = DerivativeTable(survey, point, self.outputs, self.block.rows, digests)
         self.left, self.arrived = set(self.chunks), False
 
     def check(self, sender: PartyName, start: int, derivatives: Floats) -> None:
@@ -129,12 +129,12 @@ class Tables:
             return []
         assert self.newest is not None
         start = min(ready)
-        self.under_way = Refresh(self.newest.survey, start)
+        self.under_way = RowsRefreshed(self.newest.survey, start)
         stop = self.chunks[start]
         halves = (stop - start + 1) // 2, self.block.nonzeros(start, stop) // 2  # a gradient is half of a pass's work
         return [self.works.begin(self.under_way, *halves)]
 
-    def done(self, work: Refresh) -> bool:
+    def done(self, work: RowsRefreshed) -> bool:
         """The time for one chunk has been spent. Whether that was work under way."""
         if work != self.under_way:
             return False
@@ -150,7 +150,7 @@ class Tables:
             self.second[:, start:stop] = table.second[:, start:stop]
         return True
 
-    def gradient_at(self, table: Table) -> Floats:
+    def gradient_at(self, table: DerivativeTable) -> Floats:
         """Steps of SAGA may have exchanged derivatives of the block meanwhile: then the gradient is taken anew."""
         if np.array_equal(self.block.table, table.derivatives):
             return self.block.mean_gradient()
@@ -170,8 +170,8 @@ class Tables:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.newest = Table.from_plain(state["newest"])
+        self.newest = DerivativeTable.from_plain(state["newest"])
         self.arrived = self.newest is None or len(self.newest.arrived) == len(self.chunks)
         self.left, self.refreshed = set(state["left"]), state["refreshed"]
-        self.under_way = Refresh(*state["under_way"]) if state["under_way"] is not None else None
+        self.under_way = RowsRefreshed(*state["under_way"]) if state["under_way"] is not None else None
         self.second = state.get("second")

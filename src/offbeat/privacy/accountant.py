@@ -280,20 +280,7 @@ def replace_one_delta(epsilons: npt.NDArray[np.float64], multiplier: float, rate
     return np.clip(curve, 0.0, 1.0)
 
 
-# -- Renyi divergences: a second opinion ----------------------------------------------------------------------------
-
-RENYI_ORDERS = (1.25, 1.5, 1.75, *np.arange(2.0, 20.0, 0.5).tolist(), *range(20, 64, 4), *range(64, 513, 32))
-
-
-def epsilon_renyi(releases: Mapping[Release, int], delta: float, adjacency: Adjacency = "replace-one") -> float:
-    """An upper bound by Renyi divergences, computed apart from the privacy-loss distributions; a little larger."""
-    from dp_accounting.rdp import rdp_privacy_accountant as rdp
-
-    _check_delta(delta)
-    total = np.zeros(len(RENYI_ORDERS))
-    for release, count in releases.items():
-        total += count * np.array([_renyi(release, order, adjacency) for order in RENYI_ORDERS])
-    return float(rdp.compute_epsilon(RENYI_ORDERS, total, delta)[0])
+# -- Renyi divergences -----------------------------------------------------------------------------------------------
 
 
 def _renyi(release: Release, order: float, adjacency: Adjacency) -> float:

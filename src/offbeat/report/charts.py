@@ -39,7 +39,7 @@ QUANTITIES: dict[Quantity, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ChartLine:
     """One line: its name, its (x, y) points and the colour it has on every chart of the page."""
 
     name: str
@@ -72,7 +72,7 @@ def axis_unit(axis: Axis, largest: float) -> Unit:
 
 
 def line_chart(
-    series: Sequence[Series],
+    series: Sequence[ChartLine],
     axis: Axis,
     quantity: str,
     log: bool,
@@ -95,7 +95,7 @@ def line_chart(
 
 def _lines(
     title: str,
-    series: Sequence[Series],
+    series: Sequence[ChartLine],
     across: Scale,
     upwards: Scale,
     unit: Unit,
@@ -117,7 +117,7 @@ def _lines(
 
 
 def against_diagonal(
-    line: Series,
+    line: ChartLine,
     along: str,
     quantity: str,
     spans: Sequence[tuple[float, float, float]] = (),
@@ -137,12 +137,12 @@ def against_diagonal(
     return _lines(f"{quantity} against {along}", [line], across, upwards, Unit(along, 1.0, ""), quantity, marks)
 
 
-def _cut(line: Series, log: bool) -> Series:
+def _cut(line: ChartLine, log: bool) -> ChartLine:
     """What can be drawn: on a logarithmic axis positive values only, and no more points than the eye can use."""
-    return Series(line.name, thin([(x, y) for x, y in line.points if not log or y > 0], POINTS_DRAWN), line.tone)
+    return ChartLine(line.name, thin([(x, y) for x, y in line.points if not log or y > 0], POINTS_DRAWN), line.tone)
 
 
-def _described(series: Sequence[Series], unit: Unit) -> str:
+def _described(series: Sequence[ChartLine], unit: Unit) -> str:
     return " ".join(
         f"{line.name}: from {numbers.short(line.points[0][1], 3)} at {unit.text(line.points[0][0])} "
         f"to {numbers.short(line.points[-1][1], 3)} at {unit.text(line.points[-1][0])}."
@@ -186,7 +186,7 @@ def tick_text(value: float, log: bool) -> str:
     return "10" + str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def _line(line: Series, across: Scale, upwards: Scale, unit: Unit) -> Markup:
+def _line(line: ChartLine, across: Scale, upwards: Scale, unit: Unit) -> Markup:
     tone = line.tone % len(SERIES)
     places = [(across.at(x), upwards.at(y)) for x, y in line.points]
     path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places) if places else ""

@@ -19,7 +19,7 @@ from offbeat.metrics.record import RunRecord
 from offbeat.report import numbers, wording
 from offbeat.report.charts import (
     QUANTITIES,
-    Series,
+    ChartLine,
     against_everything,
     legend,
     line_chart,
@@ -190,7 +190,7 @@ def _curves(runs: Comparison) -> Markup:
         against_everything(
             lambda axis: line_chart(
                 [
-                    Series(name, points(record.curve, axis, quantity), tone)
+                    ChartLine(name, points(record.curve, axis, quantity), tone)
                     for tone, (name, record) in enumerate(runs.records.items())
                 ],
                 axis,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from offbeat.metrics.held_out import HeldOut
 from offbeat.metrics.record import RunRecord
 from offbeat.report import numbers
-from offbeat.report.charts import Series, against_diagonal, value_bars
+from offbeat.report.charts import ChartLine, against_diagonal, value_bars
 from offbeat.report.html import Markup, folded, section, table, tag
 
 SCORES = {
@@ -38,7 +38,7 @@ def _roc(record: RunRecord, seen: HeldOut) -> Markup:
         return Markup("")
     auc = record.metrics.get("test_auc")
     told = f"ROC curve: AUC {numbers.short(auc)}, KS {numbers.short(seen.ks)}"
-    line = Series("true positive rate", seen.roc)
+    line = ChartLine("true positive rate", seen.roc)
     return _figure(told, against_diagonal(line, "false positive rate", "true positive rate", within=(0.0, 1.0)))
 
 
@@ -47,7 +47,7 @@ def _calibration(record: RunRecord, seen: HeldOut) -> Markup:
         return Markup("")
     most = max(max(chance, share) for chance, share, _ in seen.calibration)
     name = str(record.data.classes[1]) if len(record.data.classes) == 2 else "the positive class"
-    line = Series("share", [(chance, share) for chance, share, _ in seen.calibration])
+    line = ChartLine("share", [(chance, share) for chance, share, _ in seen.calibration])
     about = f"Calibration: how often it was {name}, against the predicted chance, by tenths of the rows"
     return _figure(
         about, against_diagonal(line, "predicted chance", "share of rows", within=(0.0, min(1.0, 1.05 * most)))
@@ -87,7 +87,7 @@ def _worst_pairs(names: Sequence[str], confusion: Sequence[Sequence[int]]) -> Ma
 def _fit(seen: HeldOut) -> Markup:
     if not seen.fit:
         return Markup("")
-    line = Series("median of the true numbers", [(told, middle) for told, _, middle, _, _ in seen.fit])
+    line = ChartLine("median of the true numbers", [(told, middle) for told, _, middle, _, _ in seen.fit])
     spans = [(told, low, high) for told, low, _, high, _ in seen.fit]
     about = "True against predicted numbers: medians, and where 80 % of them lie"
     return _figure(about, against_diagonal(line, "predicted", "true", spans))

@@ -109,7 +109,7 @@ class Tail:
         return [line for line in whole.split(b"\n") if line]
 
 
-class Kept:
+class ThinnedRows:
     """Some of many rows, evenly chosen, at most twice KEPT of them, and always the last."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class Looks:
     """All that is kept of a curve: some looks, and some certificates."""
 
     def __init__(self) -> None:
-        self.looks, self.certified = Kept(), Kept()
+        self.looks, self.certified = ThinnedRows(), ThinnedRows()
 
     def clear(self) -> None:
         self.looks.clear()

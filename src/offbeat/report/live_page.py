@@ -11,7 +11,7 @@ from offbeat.metrics.curves import Axis, CurveRow, Quantity, points
 from offbeat.metrics.live import PartyNow
 from offbeat.names import counted
 from offbeat.report import numbers, wording
-from offbeat.report.charts import QUANTITIES, Series, legend, line_chart
+from offbeat.report.charts import QUANTITIES, ChartLine, legend, line_chart
 from offbeat.report.html import Markup, asset, page_of, policy_of, section, style_of, table, tag
 from offbeat.report.layout import thin
 from offbeat.report.live import Standing, View
@@ -216,7 +216,7 @@ def _chart(view: View, quantities: Sequence[Quantity], axis: Axis, log: bool) ->
     if not shown:
         return Markup("")
     called = _called(view)
-    lines = [Series(called[name], points(view.curve, axis, name), tone) for tone, name in enumerate(shown)]
+    lines = [ChartLine(called[name], points(view.curve, axis, name), tone) for tone, name in enumerate(shown)]
     levels = [view.now.target] if log and view.now is not None and view.now.target else []
     along = view.unit if axis == "passes" else ""
     return line_chart(lines, axis, " and ".join(called[name] for name in shown), log, levels, along)

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -38,6 +39,8 @@ LOOK_S = 0.5
 QUIET_S = 15.0
 """After so long without news a comment is sent: a connection that nobody reads any more is noticed by it."""
 BROWSERS_MOST = 32
+QUIETLY: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False, "ws": "none"}
+"""How every server of ours is set up."""
 REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -198,7 +201,7 @@ def listening(port: int, host: str = HOST) -> socket.socket:
     return opened
 
 
-class _Server(uvicorn.Server):
+class _LiveServer(uvicorn.Server):
     """Ends the open streams when it is asked to end: they would never end by themselves."""
 
     def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
@@ -224,17 +227,9 @@ class _Server(uvicorn.Server):
 def serve(folder: Path, opened: socket.socket) -> None:
     """Serve until Ctrl-C."""
     app = live_app(folder)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        ws="none",
-        timeout_graceful_shutdown=5,
-        limit_concurrency=4 * BROWSERS_MOST,
-    )
+    config = uvicorn.Config(app, **QUIETLY, timeout_graceful_shutdown=5, limit_concurrency=4 * BROWSERS_MOST)
     with suppress(KeyboardInterrupt):  # uvicorn passes the signal on once everything is closed
-        _Server(config, app.state.hub).run(sockets=[opened])
+        _LiveServer(config, app.state.hub).run(sockets=[opened])
     task: asyncio.Task[None] | None = getattr(app.state, "task", None)
     if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
         raise task.exception()  # type: ignore[misc]

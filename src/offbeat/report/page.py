@@ -14,7 +14,7 @@ from offbeat.report import numbers, wording
 from offbeat.report.card import CARD_FILE, card_text
 from offbeat.report.charts import (
     QUANTITIES,
-    Series,
+    ChartLine,
     against_everything,
     lag_rows,
     legend,
@@ -158,7 +158,7 @@ def _view(record: RunRecord, quantities: Sequence[Quantity], log: bool) -> Marku
         legend([(called[quantity], tone) for tone, quantity in enumerate(shown)]) if len(shown) > 1 else "",
         against_everything(
             lambda axis: line_chart(
-                [Series(called[name], points(record.curve, axis, name), tone) for tone, name in enumerate(shown)],
+                [ChartLine(called[name], points(record.curve, axis, name), tone) for tone, name in enumerate(shown)],
                 axis,
                 title,
                 log,

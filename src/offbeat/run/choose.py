@@ -115,7 +115,7 @@ def best_of(tried: Sequence[Tried]) -> Tried:
     return next(one for one in tried if one.held_out_loss <= (1.0 + ALIKE) * least)
 
 
-class Fit(NamedTuple):
+class TriedFit(NamedTuple):
     models: Parts
     figures: tuple[float, float, float]
 
@@ -147,7 +147,7 @@ class Cut(NamedTuple):
         return found * setting.unit**2 if isfinite(found) else inf
 
 
-def _fit(job: Job, cut: Cut, strength: float, start: Parts | None, run: Run, watch: Watch | None) -> Fit:
+def _fit(job: Job, cut: Cut, strength: float, start: Parts | None, run: Run, watch: Watch | None) -> TriedFit:
     """One fit on the walk: no nearer to its best than the choice needs."""
     one = msgspec.structs.replace(_plain(job), penalty=strength, target=max(cut.near(), job.target or 0.0))
     result = run(LinearTraining(one, cut.data, start=start), watch=_telling(watch, strength))
@@ -158,7 +158,7 @@ def _fit(job: Job, cut: Cut, strength: float, start: Parts | None, run: Run, wat
             "number, or a shorter list, to have one sooner."
         )
     loss = cut.held_out_loss(result.models) if ended_well(record.verdict) else inf
-    return Fit(result.models, (loss, record.passes, record.seconds))
+    return TriedFit(result.models, (loss, record.passes, record.seconds))
 
 
 def _plain(job: Job) -> Job:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from offbeat.families.contract import Account, Counters
+from offbeat.families.contract import Counters, RunAccount
 from offbeat.metrics.lag import Lags
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import PartyRecord, Reveal, RunRecord, Transit
@@ -14,7 +14,7 @@ from offbeat.runtime.contract import Outcome, Tally
 
 
 def record_of(
-    account: Account,
+    account: RunAccount,
     outcome: Outcome,
     *,
     algorithm: str,

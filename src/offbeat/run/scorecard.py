@@ -30,7 +30,7 @@ SHARE_LEAST = 1e-4
 SCORE_BINS = 10
 
 
-class Line(msgspec.Struct, frozen=True):
+class CardLine(msgspec.Struct, frozen=True):
     """One bin or category. `good` and `bad` count rows by class, where that is allowed."""
 
     party: str
@@ -52,7 +52,7 @@ class Scorecard:
     good: Any
     bad: Any
     base: float
-    lines: tuple[Line, ...]
+    lines: tuple[CardLine, ...]
     rounding: float  # what rounding moves a score by, at most
     scale: str
     ks: float | None = None
@@ -71,7 +71,7 @@ class Scorecard:
             total += np.asarray(block @ np.array([line.points for line in self.of(party)]))
         return total
 
-    def of(self, party: str) -> list[Line]:
+    def of(self, party: str) -> list[CardLine]:
         return [line for line in self.lines if line.party == party]
 
     def information_values(self) -> dict[str, dict[str, float]]:
@@ -102,7 +102,7 @@ class Scorecard:
 
     def table(self) -> list[dict[str, Any]]:
         """One dictionary a line, for a file or a data frame."""
-        base = Line("", "", "base points", self.base)
+        base = CardLine("", "", "base points", self.base)
         return [msgspec.to_builtins(line) for line in (base, *self.lines)]
 
     def __str__(self) -> str:
@@ -184,14 +184,14 @@ def _check(model: TrainedModel, points: float, odds: float, double: float) -> No
             raise BadInput(f"A scorecard needs 0/1 columns, and those of {party} are scaled: {kept.sentence()}.")
 
 
-def _lines(fitted: Fitted, party: str, points: Floats) -> list[Line]:
+def _lines(fitted: Fitted, party: str, points: Floats) -> list[CardLine]:
     owner: dict[int, str] = {}
     for item in fitted.levels:
         owner |= dict.fromkeys(range(item.span.start, item.span.stop), fitted.raw_columns[item.column])
-    return [Line(party, owner[place], name, float(points[place])) for place, name in enumerate(fitted.columns)]
+    return [CardLine(party, owner[place], name, float(points[place])) for place, name in enumerate(fitted.columns)]
 
 
-def _by_column(lines: Sequence[Line]) -> Iterator[tuple[str, list[int]]]:
+def _by_column(lines: Sequence[CardLine]) -> Iterator[tuple[str, list[int]]]:
     """The places of each raw column's bins."""
     found: dict[str, list[int]] = {}
     for place, line in enumerate(lines):
@@ -205,7 +205,7 @@ def _by_column(lines: Sequence[Line]) -> Iterator[tuple[str, list[int]]]:
 def _counted(card: Scorecard, blocks: Mapping[str, Matrix], y: Any) -> Scorecard:
     scores = card._score(blocks)
     is_good = None if y is None else _is_good(card, np.asarray(y), len(scores))
-    lines: list[Line] = []
+    lines: list[CardLine] = []
     for party, block in blocks.items():
         told = is_good if labels_may_be_counted(card.model, party) else None
         lines += _counted_lines(card.of(party), block, told)
@@ -231,7 +231,7 @@ def _is_good(card: Scorecard, labels: Any, rows: int) -> Any:
     return labels == card.good
 
 
-def _counted_lines(lines: Sequence[Line], block: Matrix, is_good: Any) -> list[Line]:
+def _counted_lines(lines: Sequence[CardLine], block: Matrix, is_good: Any) -> list[CardLine]:
     rows = np.asarray(block.sum(axis=0)).ravel()
     if is_good is None:
         return [msgspec.structs.replace(line, rows=round(n)) for line, n in zip(lines, rows.tolist(), strict=True)]

@@ -34,6 +34,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from offbeat.errors import BadInput
 from offbeat.party.contract import PartyName
 from offbeat.runtime.certificates import named, new_key, private_pem, public_pem, unsigned
+from offbeat.runtime.processes import free_ports
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 FRAME_BYTES = 16 * 1024 * 1024
@@ -214,7 +215,7 @@ def running_broker(names: Sequence[PartyName]) -> Iterator[RunningBroker | None]
         yield None
         return
     with tempfile.TemporaryDirectory() as folder:
-        port = _free_port()
+        (port,) = free_ports(1)
         plan = BrokerPlan(names, bind="127.0.0.1", port=port, run_as=getpass.getuser())
         configuration = write_broker(Path(folder), plan)
         process = subprocess.Popen([program, "-c", str(configuration)], stderr=subprocess.DEVNULL)
@@ -233,12 +234,6 @@ def _one_folder(folder: Path, names: Sequence[PartyName]) -> Path:
         for path in (folder / "parties" / name).iterdir():
             shutil.copy(path, together / path.name)
     return together
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_until_open(port: int, process: "subprocess.Popen[bytes]") -> None:

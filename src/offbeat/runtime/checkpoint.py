@@ -31,9 +31,9 @@ def write_checkpoint(folder: Path, name: str, state: Mapping[str, Any]) -> None:
     arrays: dict[str, NDArray[Any]] = {}
     tree = _flatten(state, arrays)
     arrays_name = f"{name}.{number % 2}.safetensors"
-    _replace(folder / arrays_name, save(arrays))
+    replace_durably(folder / arrays_name, save(arrays))
     content = {"format": FORMAT, "number": number, "arrays": arrays_name, "state": tree}
-    _replace(folder / f"{name}.json", json.dumps(content).encode())
+    replace_durably(folder / f"{name}.json", json.dumps(content).encode())
 
 
 def read_checkpoint(folder: Path, name: str) -> dict[str, Any] | None:
@@ -56,7 +56,8 @@ def _number(path: Path) -> int:
     return int(json.loads(path.read_bytes())["number"]) if path.is_file() else 0
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_durably(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, force it to the disk, and put it in the place of the old one."""
     unfinished = path.with_name(path.name + ".new")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -12,91 +12,75 @@ from typing import Any
 import msgspec
 
 from offbeat.message.codec import Codec, payload_bytes
-from offbeat.party.contract import (
-    Broadcast,
-    Compute,
-    Computed,
-    Effect,
-    Event,
-    Finish,
-    Message,
-    Observe,
-    Party,
-    PartyName,
-    PeerBack,
-    PeerLost,
-    Send,
-    Wake,
-    Woken,
-)
+from offbeat.party import contract
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
     """A message on its way out, encoded once for all its receivers."""
 
-    to: tuple[PartyName, ...]
+    to: tuple[contract.PartyName, ...]
     frame: bytes
     kind: str
     payload_bytes: int
 
 
-Step = Written | Compute | Wake | Observe | Finish
+Step = Written | contract.Compute | contract.Wake | contract.Observe | contract.Finish
 
 
 class Drive:
     """Feeds a party and remembers what is open."""
 
-    def __init__(self, party: Party, codec: Codec) -> None:
+    def __init__(self, party: contract.Party, codec: Codec) -> None:
         self.party = party
         self.codec = codec
         self.events = 0
         self.digest = b"\0" * 16
         self.jobs: dict[int, Callable[[], Any] | None] = {}  # asked for and not yet computed
         self.timers: list[tuple[int, float]] = []  # (token, after_s), asked for and not yet woken
-        self.lost: set[PartyName] = set()  # peers the party was told are lost, and not told are back
-        self.finished: Finish | None = None
+        self.lost: set[contract.PartyName] = set()  # peers the party was told are lost, and not told are back
+        self.finished: contract.Finish | None = None
         self.sent: dict[str, list[int]] = {}  # kind -> [messages, payload bytes]
         self.observed: list[tuple[float, str, Any]] = []
         self.clock_s = 0.0  # set by a live runtime; in replay it stands still
 
-    def handle(self, event: Event) -> list[Step]:
+    def handle(self, event: contract.Event) -> list[Step]:
         """Give the party one event; a finished party hears nothing more."""
         if self.finished is not None:
             return []
         self.events += 1
-        if type(event) is Computed:
+        if type(event) is contract.Computed:
             self.jobs.pop(event.ticket)
-        elif type(event) is Woken:
+        elif type(event) is contract.Woken:
             self._forget_timer(event.token)
-        elif type(event) is PeerLost:
+        elif type(event) is contract.PeerLost:
             self.lost.add(event.peer)
-        elif type(event) is PeerBack:
+        elif type(event) is contract.PeerBack:
             self.lost.discard(event.peer)
         steps = [self._step(effect) for effect in self.party.handle(event)]
         self._note(steps)
         return steps
 
-    def compute(self, ticket: int, seconds: float = 0.0) -> Computed:
+    def compute(self, ticket: int, seconds: float = 0.0) -> contract.Computed:
         """Do the open job of this ticket now: what replay does, and a live runtime without lanes."""
         job = self.jobs[ticket]
-        return Computed(ticket, job() if job is not None else None, seconds)
+        return contract.Computed(ticket, job() if job is not None else None, seconds)
 
-    def _step(self, effect: Effect) -> Step:
-        if type(effect) is Send:
+    def _step(self, effect: contract.Effect) -> Step:
+        if type(effect) is contract.Send:
             return self._written((effect.to,), effect.body)
-        if type(effect) is Broadcast:
+        if type(effect) is contract.Broadcast:
             return self._written(effect.to, effect.body)
-        if type(effect) is Compute:
+        if type(effect) is contract.Compute:
             self.jobs[effect.ticket] = effect.job
-        elif type(effect) is Wake:
+        elif type(effect) is contract.Wake:
             self.timers.append((effect.token, effect.after_s))
-        elif type(effect) is Observe:
+        elif type(effect) is contract.Observe:
             self.observed.append((self.clock_s, effect.name, effect.value))
-        elif type(effect) is Finish:
+        elif type(effect) is contract.Finish:
             self.finished = effect
         return effect  # type: ignore[return-value]
 
-    def _written(self, to: tuple[PartyName, ...], body: Message) -> Written:
+    def _written(self, to: tuple[contract.PartyName, ...], body: contract.Message) -> Written:
         kind, size = type(body).__name__, payload_bytes(body)
         row = self.sent.setdefault(kind, [0, 0])
         row[0] += len(to)
@@ -116,10 +100,10 @@ class Drive:
             if type(step) is Written:
                 chain.update(",".join(step.to).encode())
                 chain.update(step.frame)
-            elif type(step) is Compute:
+            elif type(step) is contract.Compute:
                 chain.update(b"compute %d" % step.ticket)
-            elif type(step) is Wake:
+            elif type(step) is contract.Wake:
                 chain.update(b"wake %d %r" % (step.token, step.after_s))
-            elif type(step) is Finish:
+            elif type(step) is contract.Finish:
                 chain.update(b"finish " + step.verdict.encode())
         self.digest = chain.digest()

@@ -63,7 +63,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ClientBounds:
     """Limits of one client."""
 
     frame_bytes: int = FRAME_BYTES
@@ -106,7 +106,7 @@ class Mqtt:
     durable: bool = True
     snapshot_s: float = 5.0
     lanes: int = 1
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: ClientBounds = field(default_factory=ClientBounds)
 
     def serve(self, party: Party, look: Look | None = None) -> Outcome:
         """Carry one party until it finishes."""

@@ -21,7 +21,7 @@ _DECODER: msgspec.msgpack.Decoder[Packet[bytes]] = msgspec.msgpack.Decoder(Packe
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-class Links(dict[PartyName, PacketLink[bytes]]):
+class PacketLinks(dict[PartyName, PacketLink[bytes]]):
     """A link for whoever is spoken to, or speaks; made when it is first needed."""
 
     def __init__(self, make: Callable[[PartyName], PacketLink[bytes]]) -> None:
@@ -48,7 +48,7 @@ class PacketCarrier:
         self.refused = 0
         self._codec, self._transmit, self._receive = codec, transmit, receive
         life = time.time_ns()
-        self.links = Links(lambda peer: PacketLink(peer, bounds, timing, life=life, base=base()))
+        self.links = PacketLinks(lambda peer: PacketLink(peer, bounds, timing, life=life, base=base()))
 
     def send(self, step: Written) -> None:
         for peer in step.to:

@@ -31,7 +31,7 @@ import msgspec
 from offbeat.errors import BadInput, NotInstalled, OffbeatError, PeerFailed
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.contract import Finish, Message, Party, PartyName
-from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
+from offbeat.runtime.checkpoint import read_checkpoint, replace_durably, write_checkpoint
 from offbeat.runtime.contract import Look, Outcome, Tally
 from offbeat.runtime.recovery import recover
 
@@ -170,7 +170,7 @@ class _Children:
         return {name: self._end(name) for name in self.names}
 
     def _prepare(self) -> None:
-        from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
+        from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity, write_private, write_roster
 
         for place in ("ends", "final"):
             for old in (self.setting.folder / place).glob("*"):
@@ -185,7 +185,7 @@ class _Children:
                 Member(other, identities[other].certificate_pem, self._address(name, other, ports[other]))
                 for other in self.names
             ]
-            write_roster(self.keys / f"{name}.roster.toml", Roster(tuple(members)))
+            write_roster(self.keys / f"{name}.roster.toml", PinnedRoster(tuple(members)))
         for name in self.names:
             self._child_file(name).write_text(
                 json.dumps(self._child(name, f"{self.setting.host}:{ports[name]}")), encoding="utf-8"
@@ -322,7 +322,7 @@ def joined(ends: Mapping[PartyName, Mapping[str, Any]], time_s: float) -> Outcom
             key=lambda o: o[0],
         ),
         tallies={name: _tally(end) for name, end in ends.items()},
-        timeline=[],
+        timeline=sorted(tuple(row) for end in ends.values() for row in end.get("timeline", ())),
         events=sum(end["events"] for end in ends.values()),
         lost=tuple(sorted({*killed, *(lost for name in finished for lost in ends[name]["lost"])})),
         stalled=STOPPED if stopped else "",
@@ -402,14 +402,14 @@ def take_part(child: Mapping[str, Any], news: _ParentNews) -> Outcome:
     """Build the party of this process and take it through the run."""
     from offbeat.runtime.grpc.identity import load_identity, read_roster
     from offbeat.runtime.grpc.options import SessionOptions
-    from offbeat.runtime.grpc.server import Server
+    from offbeat.runtime.grpc.server import StreamServer
     from offbeat.runtime.grpc.session import Session
 
     name, keys = child["party"], Path(child["keys"])
     identity = load_identity(name, keys / f"{name}.key", keys / f"{name}.crt")
     roster = read_roster(keys / f"{name}.roster.toml")
     party, messages = load_factory(child["factory"])(child["spec"], name)
-    server = Server(identity, roster, child["listen"])
+    server = StreamServer(identity, roster, child["listen"])
     server.start()
     session = Session(
         identity,
@@ -430,9 +430,11 @@ def take_part(child: Mapping[str, Any], news: _ParentNews) -> Outcome:
     return outcome
 
 
-def _report(outcome: Outcome, name: PartyName) -> dict[str, Any]:
-    finish, tally = outcome.finished[name], outcome.tallies[name]
+def end_of(outcome: Outcome, name: PartyName) -> dict[str, Any]:
+    """What a process or an actor tells of its party, in plain values."""
+    finish = outcome.finished.get(name, Finish("", ""))
     return {
+        **asdict(outcome.tallies[name]),
         "verdict": finish.verdict,
         "reason": finish.reason,
         "digest": outcome.digest,
@@ -440,7 +442,7 @@ def _report(outcome: Outcome, name: PartyName) -> dict[str, Any]:
         "time_s": outcome.time_s,
         "lost": list(outcome.lost),
         "observations": [(at_s, what, value) for at_s, _, what, value in outcome.observations],
-        **{key: value for key, value in asdict(tally).items() if key in ("compute_s", "serve_s", "sent")},
+        "timeline": outcome.timeline,
     }
 
 
@@ -452,14 +454,12 @@ def main(path: str) -> int:
     lines = FileIO(sys.stdin.fileno(), "rb", closefd=False)
     threading.Thread(target=news.listen, args=(lines,), name="parent", daemon=True).start()
     try:
-        end, code = _report(take_part(child, news), child["party"]), 0
+        end, code = end_of(take_part(child, news), child["party"]), 0
     except OffbeatError as problem:
         end, code = {"error": str(problem)}, problem.exit_code
     ends = Path(child["folder"]) / "ends"
     ends.mkdir(parents=True, exist_ok=True)
-    unfinished = ends / f"{child['party']}.new"
-    unfinished.write_bytes(encode_state(end))
-    unfinished.replace(ends / f"{child['party']}.msgpack")
+    replace_durably(ends / f"{child['party']}.msgpack", encode_state(end))
     return code
 
 

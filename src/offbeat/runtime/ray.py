@@ -298,13 +298,11 @@ class _ActorRun:
         return {name: ends[name] for name in self.names}
 
     def outcome(self, ends: Mapping[PartyName, Mapping[str, Any]]) -> Outcome:
-        """As of processes, with what only actors tell: messages for the timeline, and why a run ended early."""
+        """As of processes, with what only the driver of actors knows: why a run ended early."""
         found = joined(ends, time.time() - self.began_s)
-        timeline = sorted(tuple(row) for end in ends.values() for row in end.get("timeline", ()))
         return replace(
             found,
             finished={name: finish for name, finish in found.finished.items() if finish.verdict},
-            timeline=timeline,
             stalled=self.stalled or found.stalled,
             out_of_time=self.out_of_time,
         )

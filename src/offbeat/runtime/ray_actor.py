@@ -22,13 +22,13 @@ import msgspec
 
 from offbeat.errors import BadInput, OffbeatError
 from offbeat.message.codec import Codec, decode_state, encode_state, payload_bytes
-from offbeat.party.contract import Finish, Party, PartyName, PeerLost
+from offbeat.party.contract import Party, PartyName, PeerLost
 from offbeat.runtime.checkpoint import write_checkpoint
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.delivery import Bounds, Timing
 from offbeat.runtime.host import HostOptions, Letter, PartyHost
 from offbeat.runtime.packets import PacketCarrier
-from offbeat.runtime.processes import load_factory
+from offbeat.runtime.processes import end_of, load_factory
 from offbeat.runtime.simulator.costs import CostModel
 
 CALLS_MOST = 32
@@ -192,21 +192,5 @@ class PartyActor:
         if self.outcome is None:
             return encode_state({"error": self.failure})
         write_checkpoint(self.folder / "final", self.name, self.party.snapshot())
-        finish, tally = self.outcome.finished.get(self.name, Finish("", "")), self.outcome.tallies[self.name]
-        observations = [(at_s, what, value) for at_s, _, what, value in self.outcome.observations]
-        return encode_state(
-            {
-                "verdict": finish.verdict,
-                "reason": finish.reason,
-                "digest": self.actor_run.host.drive.digest.hex(),
-                "events": self.outcome.events,
-                "time_s": min(self.actor_run.ended_s, self.outcome.time_s),
-                "lost": sorted(self.actor_run.host.drive.lost),
-                "observations": observations,
-                "timeline": self.outcome.timeline,
-                "sent": tally.sent,
-                "compute_s": tally.compute_s,
-                "serve_s": tally.serve_s,
-                "transit_s": tally.transit_s,
-            }
-        )
+        end = end_of(self.outcome, self.name)
+        return encode_state({**end, "time_s": min(self.actor_run.ended_s, self.outcome.time_s)})

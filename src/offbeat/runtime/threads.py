@@ -14,7 +14,7 @@ import hashlib
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -30,6 +30,7 @@ from offbeat.runtime.simulator.costs import CostModel
 FLUSH_EVENTS = 256  # the log of a run in one process is for replay, not for recovery
 
 
+@dataclass(kw_only=True)
 class Threads:
     """Runs parties on threads of this process.
 
@@ -43,21 +44,15 @@ class Threads:
     until_s       end after so many seconds
     """
 
-    def __init__(
-        self,
-        *,
-        messages: Sequence[type[Message]],
-        costs: CostModel = NO_DELAY,
-        folder: Path | None = None,
-        run_name: str = "run",
-        inbox_max: int = 65536,
-        timeline_max: int = 3000,
-        until_s: float = inf,
-    ) -> None:
-        self.messages, self.costs, self.folder, self.run_name = tuple(messages), costs, folder, run_name
-        self.inbox_max, self.timeline_max, self.until_s = inbox_max, timeline_max, until_s
-        self.bytes_sent = 0  # payload sent by anyone so far, brought up to date before each look
-        self.sent: dict[PartyName, tuple[int, int]] = {}  # the same by party: (messages, payload bytes)
+    messages: Sequence[type[Message]]
+    costs: CostModel = NO_DELAY
+    folder: Path | None = None
+    run_name: str = "run"
+    inbox_max: int = 65536
+    timeline_max: int = 3000
+    until_s: float = inf
+    bytes_sent: int = field(default=0, init=False)  # payload sent by anyone so far, brought up to date before each look
+    sent: dict[PartyName, tuple[int, int]] = field(default_factory=dict, init=False)  # by party: (messages, bytes)
 
     def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
         """Carry messages between `parties` until all have finished, or nothing can happen any more. `look` is called

@@ -9,7 +9,7 @@ nothing had been.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from offbeat.party.contract import Effect, Event, Message, Party
 from offbeat.randomness import stream
@@ -34,7 +34,7 @@ class Trial:
     converged: Callable[[Outcome, Sequence[Party]], str]
     distance: Callable[[Outcome, Sequence[Party]], float] | None = None
     distance_most: float = 1e-9
-    costs: CostModel | None = None
+    costs: CostModel = field(default_factory=CostModel)
     healed_after_s: float = 0.2
     limit_s: float = 120.0
     detect_s: float = 0.04

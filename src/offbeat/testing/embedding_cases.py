@@ -14,7 +14,16 @@ import numpy as np
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Client, Server, Vafl
 from offbeat.algorithms.vafl.messages import MESSAGES, PredictGiven, Refreshed, Upload
-from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, Head, LinearEmbedding, Optimiser, Penalty, Sgd
+from offbeat.learning.embeddings import (
+    Adam,
+    AdditiveHead,
+    ClientPenalty,
+    Embedding,
+    Head,
+    LinearEmbedding,
+    Optimiser,
+    Sgd,
+)
 from offbeat.message.codec import Codec
 from offbeat.party.contract import Effect, Event, Party, PartyName, Send
 from offbeat.privacy.embedding import PrivateEmbedding
@@ -104,7 +113,7 @@ def draw_embedding_options(rng: np.random.Generator, variant: str, names: Sequen
         initial_upload=bool(rng.random() < 0.8),
         optimiser=rule,
         head_optimiser=rule,
-        penalty=Penalty("l2", 1e-3) if rng.random() < 0.5 else Penalty(),
+        penalty=ClientPenalty("l2", 1e-3) if rng.random() < 0.5 else ClientPenalty(),
         noise=float(rng.choice([0.0, 0.0, 0.1])),
         label_dp_epsilon=None if rng.random() < 0.8 else 8.0,
         chunk=int(rng.choice([16, 4096])),

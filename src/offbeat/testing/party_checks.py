@@ -24,9 +24,10 @@ from offbeat.runtime.simulator import CostModel, Simulator
 
 Build = Callable[[], Sequence[Party]]
 EFFECTS = get_args(Effect)
+DEFAULT_COSTS = CostModel()
 
 
-def check_party(build: Build, *, restarts: int = 6, seed: int = 0, costs: CostModel | None = None) -> Outcome:
+def check_party(build: Build, *, restarts: int = 6, seed: int = 0, costs: CostModel = DEFAULT_COSTS) -> Outcome:
     """Raise AssertionError where the contract is broken; give back the outcome of the undisturbed run.
 
     `build` must give equal parties each time: seed everything, keys included."""
@@ -41,11 +42,11 @@ def check_party(build: Build, *, restarts: int = 6, seed: int = 0, costs: CostMo
     return plain
 
 
-def _run(build: Build, points: Sequence[int], costs: CostModel | None) -> Outcome:
+def _run(build: Build, points: Sequence[int], costs: CostModel) -> Outcome:
     parties = list(build())
     names = [party.name for party in parties]
     watched = _Watch(names, points, build)
-    return Simulator(costs=costs).run([_Watched(party, watched) for party in parties])
+    return Simulator(costs=costs).run([_CheckedParty(party, watched) for party in parties])
 
 
 class _Watch:
@@ -59,7 +60,7 @@ class _Watch:
         return next(party for party in self.build() if party.name == name)
 
 
-class _Watched:
+class _CheckedParty:
     """A party behind glass."""
 
     def __init__(self, party: Party, watch: _Watch) -> None:

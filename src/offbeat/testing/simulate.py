@@ -71,7 +71,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Result:
+class CaseResult:
     """How a case went; `failure` is empty where all was well."""
 
     case: Case
@@ -83,17 +83,17 @@ class Result:
     refused: int = 0
 
 
-def run_case(case: Case) -> Result:
+def run_case(case: Case) -> CaseResult:
     """Run it, and say what went wrong, if anything."""
     try:
         return _run_embedding(case) if case.method in VARIANTS else _run(case)
     except Exception as problem:
         where = traceback.extract_tb(problem.__traceback__)[-1]
         place = "" if isinstance(problem, Violation) else f" ({where.filename.rsplit('/', 1)[-1]}:{where.lineno})"
-        return Result(case, failure=f"{type(problem).__name__}: {problem}{place}")
+        return CaseResult(case, failure=f"{type(problem).__name__}: {problem}{place}")
 
 
-def _run(case: Case) -> Result:
+def _run(case: Case) -> CaseResult:
     kind = method_named(case.method)
     problem = draw_model(case.seed, case.model) if case.model else draw_problem(case.seed)
     options = draw_options(case.seed, kind.direction, target=target_of(kind))
@@ -106,12 +106,12 @@ def _run(case: Case) -> Result:
     outcome = simulator_for(case, problem, options, last).run(build_parties(case.method, problem, options, case.seed))
     parties = last.parties
     refused = sum(party.party.sums.refused for party in parties)  # type: ignore[attr-defined]
-    return Result(case, _judge(problem, parties, outcome), outcome.events, outcome.time_s, refused=refused)
+    return CaseResult(case, _judge(problem, parties, outcome), outcome.events, outcome.time_s, refused=refused)
 
 
-def _run_embedding(case: Case) -> Result:
+def _run_embedding(case: Case) -> CaseResult:
     outcome, failure, counts = run_embedding_case(case.seed, case.profile, case.method)
-    return Result(case, failure, outcome.events, outcome.time_s, *counts)
+    return CaseResult(case, failure, outcome.events, outcome.time_s, *counts)
 
 
 def simulator_for(case: Case, problem: SmallProblem, options: LinearOptions, *others: Checker) -> Simulator:
@@ -168,7 +168,7 @@ def cases(seeds: Sequence[int], profiles: Sequence[str], methods: Sequence[str],
             yield Case(seed, name, methods[(seed + at) % len(methods)], model)
 
 
-def table(results: Sequence[Result], profiles: Sequence[str]) -> str:
+def table(results: Sequence[CaseResult], profiles: Sequence[str]) -> str:
     head = f"{'profile':<10} {'runs':>5} {'failed':>6} {'events':>9} {'retried':>8} {'abandoned':>9} {'refused':>8}"
     lines = [head]
     for name in profiles:
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failures else 0
 
 
-def _run_all(wanted: Sequence[Case]) -> list[Result]:
+def _run_all(wanted: Sequence[Case]) -> list[CaseResult]:
     if len(wanted) <= CHUNK:
         return [run_case(case) for case in wanted]
     with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:

@@ -21,12 +21,28 @@ Room = partial(vertical_room.Room, afsgd_vp.build, holders=3)
 SCHEDULE = Schedule(ROWS, BATCH, 1)
 
 
+def share_given(room, giver, asker, number):
+    """What a worker answers to another's question, which is put once."""
+    kept = room.__dict__.setdefault("kept", {})
+    if (giver, asker, number) not in kept:
+        (kept[giver, asker, number],) = bodies(ask(room.parties[giver], number, asker), ShareGiven)
+    return kept[giver, asker, number]
+
+
+def let_ask_first(room, worker):
+    """Nobody takes its first step before everybody has put its first questions."""
+    here = room.parties[worker]
+    for peer in (name for name in room.parties if name != worker):
+        for number in range(here.numbers.get(peer, 0), here.party.options.in_flight or 1):
+            share_given(room, worker, peer, number)
+
+
 def products_for(room, worker, number):
     """Everything that the others' answers to a worker's question make it do."""
+    let_ask_first(room, worker)
     effects = []
     for peer in (name for name in room.parties if name != worker):
-        (given,) = bodies(ask(room.parties[peer], number, worker), ShareGiven)
-        effects += tell(room.parties[worker], given, peer)
+        effects += tell(room.parties[worker], share_given(room, peer, worker, number), peer)
     return effects
 
 
@@ -89,6 +105,21 @@ def test_whoever_is_a_step_ahead_is_answered_after_the_own_step_unless_one_is_sl
     assert bodies(ask(bo, 4, ANA), ShareGiven)
 
 
+def test_nobody_shows_a_block_beside_one_that_has_not_moved():
+    """Bo would step before Cy has asked; Cy's total would be Bo's share alone, where Ana has not moved. And Ana, who is
+    slow, would answer his next question from zero."""
+    room = Room()
+    ana, bo = room.parties[ANA], room.parties[BO]
+    ana.party.judge.slow = 0b001
+    share_given(room, BO, ANA, 0)
+    for peer in (ANA, CY):
+        assert not of(tell(bo, share_given(room, peer, BO, 0), peer), Compute)
+    (update,) = of(ask(bo, 0, CY), Compute)
+    bo.handle(Computed(update.ticket))
+    assert ask(ana, 1, BO) == [] and ana.block.version == 0
+    assert {body.first for _, body in shares(work(ana, products_for(room, ANA, 0)))} == {1}
+
+
 def test_a_share_says_that_the_next_one_comes_unasked_where_both_are_at_the_same_block():
     room = Room()
     bo = room.parties[BO]
@@ -127,15 +158,14 @@ def test_shares_that_come_before_the_own_step_wait_for_it():
 
 def test_before_a_survey_the_chair_says_so_and_everybody_rests():
     room = Room("svrg", survey_passes=1 / SCHEDULE.blocks_a_pass)
-    ana, bo, cy = (room.parties[name] for name in (ANA, BO, CY))
+    ana, bo = room.parties[ANA], room.parties[BO]
     (update,) = of(products_for(room, ANA, 0), Compute)
-    (first,) = bodies(ask(ana, 0, BO), ShareGiven)
+    first = share_given(room, ANA, BO, 0)
     assert first.then == AFTER_SURVEY
-    tell(bo, first, ANA)
-    after = work(bo, tell(bo, bodies(ask(cy, 0, BO), ShareGiven)[0], CY))
+    after = work(bo, products_for(room, BO, 0))
     assert bo.rests and not bodies(after, ShareAsked) and not shares(after)
     assert bodies(ana.handle(Computed(update.ticket)), Mark) and ana.party.survey.under_way
-    assert {to for to, body in shares(bo.resume()) if body.first == 1} == {ANA}  # after the survey, from where it ended
+    assert {to for to, body in shares(bo.resume()) if body.first == 1} == {ANA, CY}  # after the survey
 
 
 def test_a_question_that_waits_is_put_once():
@@ -164,6 +194,7 @@ def test_passes_are_those_of_the_slowest_worker_that_is_waited_for():
 def test_a_product_that_is_no_number_ends_the_run():
     room = Room()
     ana = room.parties[ANA]
+    let_ask_first(room, ANA)
     ana.block.set_weights(np.full_like(ana.block.weights(), np.inf))
     (halt,) = bodies(work(ana, products_for(room, ANA, 0)), Halt)
     assert halt.verdict == "diverged" and ana.taken == 0

@@ -17,11 +17,11 @@ from offbeat.algorithms.mapa import (
     Leaving,
     Model,
     Upload,
-    asgd,
     parties,
+    stepping,
 )
 from offbeat.algorithms.mapa.privacy import EdgePrivacy
-from offbeat.algorithms.mapa.rates import SteadyRate
+from offbeat.algorithms.mapa.rates import AsyncRate, Constants, SteadyRate
 from offbeat.errors import BadData, BadJob, UnexpectedEvent
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.message.codec import Codec, decode_state, encode_state
@@ -377,8 +377,7 @@ def test_an_upload_later_than_the_step_allows_for_moves_less():
 
 
 def test_builders_give_a_cloud_and_its_edges():
-    from offbeat.algorithms.mapa.rates import Constants
-
-    made = asgd(MODEL, {"a": DATA, "b": DATA}, constants=Constants(1, 1, 1, 1, 2, 5), updates=3, seed=None)
+    constants = Constants(1, 1, 1, 1, 2, 5)
+    made = stepping(MODEL, {"a": DATA, "b": DATA}, AsyncRate(constants), constants=constants, updates=3, seed=None)
     assert [party.name for party in made] == ["cloud", "a", "b"]
     assert not made[1].noise.seeded

@@ -27,9 +27,9 @@ from offbeat.algorithms.vafl.messages import (
     UnderWay,
     Upload,
 )
-from offbeat.algorithms.vafl.releases import LIFE, Answers
+from offbeat.algorithms.vafl.releases import LIFE, GivenAnswers
 from offbeat.errors import BadData, BadJob, UnexpectedEvent
-from offbeat.learning.embeddings import Adam, AdditiveHead, LinearEmbedding, Penalty, Sgd
+from offbeat.learning.embeddings import Adam, AdditiveHead, ClientPenalty, LinearEmbedding, Sgd
 from offbeat.learning.scores import area_under_curve
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, PeerLost, Received, Send, Started
@@ -242,11 +242,11 @@ def test_sync_asks_all_and_embeds_only_after_the_last_step():
 
 def test_every_client_may_have_its_own_rule_and_penalty():
     server, clients = build(
-        optimisers={"ana": Adam(0.1)}, penalties={"bo": Penalty("box", 0.02)}, passes=20, delay_bound=None
+        optimisers={"ana": Adam(0.1)}, penalties={"bo": ClientPenalty("box", 0.02)}, passes=20, delay_bound=None
     )
     Simulator(seed=1).run([server, *clients])
     ana, bo = clients
-    assert (ana.rule, bo.rule, ana.penalty) == (Adam(0.1), Sgd(0.5), Penalty())
+    assert (ana.rule, bo.rule, ana.penalty) == (Adam(0.1), Sgd(0.5), ClientPenalty())
     assert ana.memory["count"][0] == ana.version
     assert np.abs(bo.weights.trained["weight"]).max() == 0.02 < np.abs(ana.weights.trained["weight"]).max()
 
@@ -363,7 +363,7 @@ def test_an_upload_still_on_its_way_at_a_crash_shares_its_number_with_nothing():
 
 
 def test_lives_count_what_a_client_forgot():
-    answers = Answers(1)
+    answers = GivenAnswers(1)
     for release in (1, 2, 3):
         answers.saw(0, release)
     assert answers.new_life(0, 2, True) == Resumed(LIFE, 1, True)
@@ -373,7 +373,7 @@ def test_lives_count_what_a_client_forgot():
     assert answers.new_life(0, 2, True) == Resumed(3 * LIFE, 1 + 2 + 1, True)  # from the oldest snapshot of all
     answers.settle(0, LIFE + 2)
     assert answers.too_late(0, LIFE + 1) and not answers.too_late(0, LIFE + 2)
-    again = Answers(1)
+    again = GivenAnswers(1)
     again.restore(decode_state(encode_state(answers.snapshot())))
     assert encode_state(again.snapshot()) == encode_state(answers.snapshot())
 

@@ -9,9 +9,9 @@ from offbeat.learning.embedding_table import EmbeddingTable, lag_buckets
 from offbeat.learning.embeddings import (
     Adam,
     AdditiveHead,
+    ClientPenalty,
     Disturbance,
     LinearEmbedding,
-    Penalty,
     Sgd,
     Weights,
     expected,
@@ -141,19 +141,19 @@ def test_adam_takes_its_first_step_by_the_sign():
 
 def test_proximal_steps():
     w = {"w": np.array([3.0, -0.05, 0.5])}
-    assert Penalty("none").proximal(w, 0.1) is w
-    np.testing.assert_allclose(Penalty("l1", 1.0).proximal(w, 0.1)["w"], [2.9, 0.0, 0.4])
-    np.testing.assert_allclose(Penalty("l2", 1.0).proximal(w, 0.25)["w"], w["w"] / 1.25)
-    np.testing.assert_allclose(Penalty("box", 0.4).proximal(w, 0.1)["w"], [0.4, -0.05, 0.4])
-    ball = Penalty("ball", 1.0).proximal({"a": np.array([3.0]), "b": np.array([4.0])}, 0.1)
+    assert ClientPenalty("none").proximal(w, 0.1) is w
+    np.testing.assert_allclose(ClientPenalty("l1", 1.0).proximal(w, 0.1)["w"], [2.9, 0.0, 0.4])
+    np.testing.assert_allclose(ClientPenalty("l2", 1.0).proximal(w, 0.25)["w"], w["w"] / 1.25)
+    np.testing.assert_allclose(ClientPenalty("box", 0.4).proximal(w, 0.1)["w"], [0.4, -0.05, 0.4])
+    ball = ClientPenalty("ball", 1.0).proximal({"a": np.array([3.0]), "b": np.array([4.0])}, 0.1)
     np.testing.assert_allclose([ball["a"][0], ball["b"][0]], [0.6, 0.8])
-    assert Penalty("l1", 2.0).value(w) == pytest.approx(7.1)
-    assert Penalty("l2", 2.0).value(w) == pytest.approx(9.2525)
+    assert ClientPenalty("l1", 2.0).value(w) == pytest.approx(7.1)
+    assert ClientPenalty("l2", 2.0).value(w) == pytest.approx(9.2525)
 
 
 @pytest.mark.parametrize("name", ["l1", "l2", "box", "ball"])
 def test_a_proximal_step_minimises_what_it_should(name):
-    penalty, at, step = Penalty(name, 0.7), RNG.normal(size=4), 0.3
+    penalty, at, step = ClientPenalty(name, 0.7), RNG.normal(size=4), 0.3
     best = penalty.proximal({"w": at}, step)["w"]
 
     def cost(w):
@@ -170,9 +170,9 @@ def test_mistakes_are_named():
     with pytest.raises(BadJob, match="one output"):
         AdditiveHead(3, "logistic")
     with pytest.raises(BadJob, match="penalty of a client"):
-        Penalty("l3", 1.0)
+        ClientPenalty("l3", 1.0)
     with pytest.raises(BadJob, match="size above 0"):
-        Penalty("box")
+        ClientPenalty("box")
     with pytest.raises(BadJob, match="sampling"):
         RowOrder(5, 2, "cyclic", RNG)
 

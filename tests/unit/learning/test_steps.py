@@ -5,7 +5,7 @@ import pytest
 
 from offbeat.errors import BadJob
 from offbeat.learning import steps
-from offbeat.learning.steps import Constants
+from offbeat.learning.steps import Steepness
 
 
 def test_batch_smoothness_goes_from_the_largest_row_to_the_whole():
@@ -76,23 +76,23 @@ def test_decayed():
 def test_default_batch_where_updates_go_forward(ratio, batch):
     """2 L_max / L to the nearest power of two, between 64 and 128."""
     for method in ("sgd", "svrg"):
-        assert steps.default_batch(Constants(1.0, float(ratio), plain=True), method, 10**6) == batch
-    assert steps.default_batch(Constants(1.0, float(ratio), plain=False), "sgd", 10**6) == batch
+        assert steps.default_batch(Steepness(1.0, float(ratio), plain=True), method, 10**6) == batch
+    assert steps.default_batch(Steepness(1.0, float(ratio), plain=False), "sgd", 10**6) == batch
 
 
 @pytest.mark.parametrize(("rows", "batch"), [(100, 12), (500, 16), (1600, 50), (32000, 1000), (10**6, 4096), (5, 1)])
 def test_default_batch_by_all_of_the_curvature(rows, batch):
     """A 32nd of the rows, at least 16, at most 4096; and at least 8 blocks make a pass."""
-    assert steps.default_batch(Constants(1.0, 40.0, plain=False), "saga", rows) == batch
+    assert steps.default_batch(Steepness(1.0, 40.0, plain=False), "saga", rows) == batch
 
 
 def test_default_batch_grows_with_the_trip():
-    plain = Constants(1.0, 10.0, plain=True)
+    plain = Steepness(1.0, 10.0, plain=True)
     assert steps.default_batch(plain, "svrg", 10**6, trip_rows=50.0) == 64
     assert steps.default_batch(plain, "svrg", 10**6, trip_rows=700.9) == 700
     assert steps.default_batch(plain, "svrg", 10**6, trip_rows=1e9) == 4096
     assert steps.default_batch(plain, "svrg", 800, trip_rows=700.0) == 100
-    assert steps.default_batch(Constants(0.0, 0.0, plain=True), "svrg", 10**6) == 64
+    assert steps.default_batch(Steepness(0.0, 0.0, plain=True), "svrg", 10**6) == 64
 
 
 def test_grid():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.errors import BadData, PeerFailed
-from offbeat.orgs.align_psi import TOO_FEW, Aligner, Answered, Blinded, Joined, Ready, Seen, TooFew
+from offbeat.orgs.align_psi import TOO_FEW, Aligner, Answered, Blinded, Joined, ReadyToAlign, Seen, TooFew
 from offbeat.orgs.blinding import POINT_BYTES, multiplied, points_of
 from offbeat.orgs.jacobi import jacobi_symbols
 from offbeat.orgs.tokens import bucket_bounds, digest_of, id_column, tokens_of
@@ -239,7 +239,7 @@ TABLES: dict[str, list[object]] = {"bank": [1, 2, 3], "shop": [2, 3, 4], "teleco
         ("shop", "bank", Joined(0, 1, b"".join(sorted(tokens_of([1, 2], SALT)))), "joins 1 ids that 'shop' does not"),
         ("shop", "telecom", TooFew("shop", 3), "ends an alignment that 'bank' leads"),
         ("shop", "stranger", Seen(1, "x"), "shows its rows twice"),
-        ("shop", "bank", Ready(1), "is ready out of turn"),
+        ("shop", "bank", ReadyToAlign(1), "is ready out of turn"),
         ("bank", "shop", Answered(0, b"", b""), "answered bucket 0 of the alignment out of turn"),
     ],
 )
@@ -257,8 +257,8 @@ def test_a_member_that_brings_more_ids_than_it_said_is_named_by_the_leader() -> 
     bank, shop, _ = aligners(TABLES)
     (compute,) = [e for e in (*bank.handle(Started()),) if hasattr(e, "job")] or [None]
     assert compute is None  # nothing leaves before everybody is there
-    bank.handle(Received("shop", Ready(0)))
-    effects = bank.handle(Received("telecom", Ready(0)))
+    bank.handle(Received("shop", ReadyToAlign(0)))
+    effects = bank.handle(Received("telecom", ReadyToAlign(0)))
     (compute,) = [effect for effect in effects if hasattr(effect, "job")]
     (asked,) = bank.handle(Computed(compute.ticket, compute.job()))
     (work,) = shop.handle(Received("bank", asked.body))

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from offbeat.errors import BadJob, Refused
-from offbeat.jobs.organisations import Embedding, Job, Method, job_from_text
+from offbeat.jobs.organisations import OrgEmbedding, OrgJob, OrgMethod, job_from_text
 from offbeat.orgs.budget import COLUMNS, LABELS, Charge, PrivacyLedger, charges_of, label_digest, private_labels
 from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.privacy.accountant import GaussianRelease, PureRelease, epsilon
 
-JOB = Job(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))
+JOB = OrgJob(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))
 SECRET = bytes(range(32))
 
 
@@ -83,12 +83,14 @@ def test_noise_is_the_same_for_its_owner_and_for_nobody_else() -> None:
 def test_what_a_job_takes_of_a_party() -> None:
     assert [(c.what, c.releases) for c in charges_of(JOB, "bank")] == [(LABELS, None)]
     assert [(c.what, c.releases) for c in charges_of(JOB, "shop")] == [(COLUMNS, None)]
-    private = msgspec.structs.replace(JOB, method=Method(label_dp_epsilon=2.0))
+    private = msgspec.structs.replace(JOB, method=OrgMethod(label_dp_epsilon=2.0))
     assert charges_of(private, "bank", "run", "paid", "digest") == [
         Charge(LABELS, {PureRelease(2.0): 1}, "labels 2.0 'paid' digest")
     ]
     vafl = msgspec.structs.replace(
-        JOB, method=Method(algorithm="vafl", label_dp_epsilon=2.0), embedding=Embedding(epsilon=3.0, uploads_max=5)
+        JOB,
+        method=OrgMethod(algorithm="vafl", label_dp_epsilon=2.0),
+        embedding=OrgEmbedding(epsilon=3.0, uploads_max=5),
     )
     (shop,) = charges_of(vafl, "shop", "run")
     assert shop.what == COLUMNS and shop.releases and epsilon(shop.releases, 1e-5) == pytest.approx(3.0)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from offbeat.jobs.organisations import Job, Method
+from offbeat.jobs.organisations import OrgJob, OrgMethod
 from offbeat.orgs.budget import composed, spent_so_far
 from offbeat.orgs.console.overview import Budget, Overview, Proposal, Scores, Uses
 from offbeat.orgs.console.page import console_page, parts_of
@@ -19,7 +19,7 @@ PARTIES = ("bank", "shop", "telecom")
 
 
 def job(**method):
-    return Job(name="credit", parties=PARTIES, labels_at=("bank",), method=Method(**method))
+    return OrgJob(name="credit", parties=PARTIES, labels_at=("bank",), method=OrgMethod(**method))
 
 
 def test_an_empty_policy_says_that_nobody_may_do_anything():

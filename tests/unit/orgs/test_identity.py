@@ -10,7 +10,7 @@ from offbeat.errors import BadInput
 from offbeat.runtime.grpc.identity import (
     Identity,
     Member,
-    Roster,
+    PinnedRoster,
     check_name,
     load_identity,
     new_authority,
@@ -28,7 +28,7 @@ from offbeat.runtime.grpc.identity import (
 def test_a_roster_comes_back_from_its_file_with_the_same_hash(tmp_path: Path) -> None:
     authority = new_authority()
     members = tuple(Member(name, new_identity(name).certificate_pem, f"{name}.example:7443") for name in ("ana", "bo"))
-    roster = Roster(members, (authority.certificate_pem,))
+    roster = PinnedRoster(members, (authority.certificate_pem,))
     write_roster(tmp_path / "roster.toml", roster)
     again = read_roster(tmp_path / "roster.toml")
     assert again.hash == roster.hash and again.names == ("ana", "bo")
@@ -38,7 +38,7 @@ def test_a_roster_comes_back_from_its_file_with_the_same_hash(tmp_path: Path) ->
 
 def test_the_hash_covers_names_and_certificates_and_not_addresses() -> None:
     ana, bo = new_identity("ana"), new_identity("bo")
-    roster = Roster((Member("ana", ana.certificate_pem, "a:1"), Member("bo", bo.certificate_pem)))
+    roster = PinnedRoster((Member("ana", ana.certificate_pem, "a:1"), Member("bo", bo.certificate_pem)))
     moved = roster.with_member(Member("ana", ana.certificate_pem, "b:2"))
     assert moved.hash == roster.hash
     rekeyed = roster.with_member(Member("ana", new_identity("ana").certificate_pem, "a:1"))
@@ -48,7 +48,7 @@ def test_the_hash_covers_names_and_certificates_and_not_addresses() -> None:
 
 def test_only_the_pinned_certificate_is_somebody() -> None:
     ana = new_identity("ana")
-    roster = Roster((Member("ana", ana.certificate_pem),))
+    roster = PinnedRoster((Member("ana", ana.certificate_pem),))
     assert roster.who(ana.certificate_pem) == roster.members[0]
     assert roster.who(new_identity("ana").certificate_pem) is None
     with pytest.raises(BadInput, match="no party 'bo'"):
@@ -129,9 +129,9 @@ def test_a_damaged_roster_is_refused_with_its_path(tmp_path: Path, text: str) ->
 
 def test_a_fingerprint_that_does_not_match_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "roster.toml"
-    write_roster(path, Roster((Member("ana", new_identity("ana").certificate_pem),)))
+    write_roster(path, PinnedRoster((Member("ana", new_identity("ana").certificate_pem),)))
     text = path.read_text()
-    mark = Roster((Member("ana", new_identity("ana").certificate_pem),)).members[0].fingerprint
+    mark = PinnedRoster((Member("ana", new_identity("ana").certificate_pem),)).members[0].fingerprint
     start = text.index('fingerprint = "') + 15
     path.write_text(text[:start] + mark + text[start + 64 :])
     with pytest.raises(BadInput, match="does not belong to the certificate"):

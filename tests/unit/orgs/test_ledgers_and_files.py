@@ -17,7 +17,7 @@ from offbeat.orgs.durable import append_line, locked, read_lines, write_durably
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.run_names import RunNames, check_run_name
-from offbeat.orgs.tables import Tables
+from offbeat.orgs.tables import OwnTables
 from offbeat.party.contract import Compute, Started
 
 USES = st.lists(
@@ -216,7 +216,7 @@ def test_a_peers_words_do_not_move_the_cursor() -> None:
 def test_a_table_is_read_once_for_each_version_and_known_by_its_digest(tmp_path: Path) -> None:
     (tmp_path / "party.toml").write_text(example("bank", data="t.csv"))
     (tmp_path / "t.csv").write_text("id,x\na,1\nb,2\n")
-    tables = Tables(read_home(tmp_path))
+    tables = OwnTables(read_home(tmp_path))
     first = tables.current()
     assert tables.current() is first and first.rows_of(list(first.column(b"s").tokens), b"s").tolist() in (
         [0, 1],

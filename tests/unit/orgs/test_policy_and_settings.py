@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from offbeat.errors import BadInput, BadJob, Refused
-from offbeat.jobs.organisations import Job, Method, Model, Network, job_from_text
+from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgModel, OrgNetwork, job_from_text
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.policy import (
     Policy,
@@ -18,10 +18,10 @@ from offbeat.orgs.policy import (
     refuse_test_rows,
 )
 
-JOB = Job(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))
+JOB = OrgJob(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))
 OPEN = Policy(jobs=("any",), initiators=("any",), leaders=("any",), labels_for=("any",), predictions_for=("any",))
 
-WITHOUT_SOMEBODY = msgspec.structs.replace(JOB, network=Network(on_loss="continue"))
+WITHOUT_SOMEBODY = msgspec.structs.replace(JOB, network=OrgNetwork(on_loss="continue"))
 
 
 def policy(**changes: object) -> Policy:
@@ -45,7 +45,7 @@ def policy(**changes: object) -> Policy:
         (policy(epsilon=1.0), JOB, "adds no noise"),
     ],
 )
-def test_each_bound_of_a_policy_refuses_with_its_reason(policy: Policy, job: Job, reason: str) -> None:
+def test_each_bound_of_a_policy_refuses_with_its_reason(policy: Policy, job: OrgJob, reason: str) -> None:
     with pytest.raises(Refused, match="'shop' refuses the job 'credit' of 'bank'") as refused:
         refuse_job(policy, job, "shop", "bank", lambda charges, delta: 0.0)
     assert reason in str(refused.value)
@@ -56,7 +56,7 @@ def test_a_label_holder_names_those_who_may_learn_its_labels() -> None:
     told = "its policy does not let 'telecom' learn its labels (labels_for)"
     assert objections(policy(labels_for=("shop",)), JOB, "bank", "shop") == [told]
     assert objections(policy(labels_for=()), JOB, "shop", "bank") == []
-    private = msgspec.structs.replace(JOB, method=Method(label_dp_epsilon=1.0))
+    private = msgspec.structs.replace(JOB, method=OrgMethod(label_dp_epsilon=1.0))
     assert objections(policy(labels_for=()), private, "bank", "shop") == []
 
 
@@ -97,7 +97,7 @@ def test_a_test_set_of_few_rows_is_refused_and_none_is_fine() -> None:
 
 
 def test_a_job_comes_back_from_its_own_text_with_the_same_digest() -> None:
-    job = msgspec.structs.replace(JOB, method=Method(target=1e-9, batch=32), model=Model(strength=0.25))
+    job = msgspec.structs.replace(JOB, method=OrgMethod(target=1e-9, batch=32), model=OrgModel(strength=0.25))
     assert job_from_text(job.text) == job
     assert job_from_text(job.text).digest == job.digest != JOB.digest
 

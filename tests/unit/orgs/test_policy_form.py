@@ -13,7 +13,7 @@ from offbeat.orgs.console.policy_form import QUESTIONS, typed, wanted
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.policy import Policy
 from offbeat.orgs.policy_file import changed, doubts, edited, mark_of, policy_history, write_change
-from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
+from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity, write_private, write_roster
 
 NAMES = ("bank", "shop", "telecom")
 
@@ -28,7 +28,7 @@ def home(tmp_path, identity):
     write_private(tmp_path / "keys" / "shop.key", identity.key_pem)
     (tmp_path / "keys" / "shop.crt").write_bytes(identity.certificate_pem)
     others = [Member(name, new_identity(name).certificate_pem) for name in ("bank", "telecom")]
-    write_roster(tmp_path / "roster.toml", Roster((Member("shop", identity.certificate_pem), *others)))
+    write_roster(tmp_path / "roster.toml", PinnedRoster((Member("shop", identity.certificate_pem), *others)))
     (tmp_path / "party.toml").write_text(example("shop", jobs=("credit",), initiators=("bank",)))
     (tmp_path / "shop.csv").write_text("id,age,name\n1,2,3\n")
     return read_home(tmp_path)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from offbeat.errors import BadData, BadInput, Refused
-from offbeat.jobs.organisations import Job, Model, Rows
+from offbeat.jobs.organisations import OrgJob, OrgModel, OrgRows
 from offbeat.orgs.guard import Guarded, RowsNamed
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.row_ledger import Reservation, RowLedger
@@ -18,7 +18,7 @@ from offbeat.party.contract import Broadcast, Effect, Event, Finish, Received, S
 from offbeat.party.masked_sum import CERTIFICATE, PRODUCTS, SURVEY, ShareAsked, ShareGiven
 from offbeat.runtime.checkpoint import write_checkpoint
 
-JOB = Job(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",), rows=Rows(test_fraction=0.25))
+JOB = OrgJob(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",), rows=OrgRows(test_fraction=0.25))
 CSV = "id,age,colour,paid\na,1,red,yes\nb,2,blue,no\nc,3,red,no\nd,4,green,yes\n"
 
 
@@ -85,7 +85,7 @@ def test_a_job_that_wants_labels_which_are_not_there_is_refused(tmp_path: Path) 
     bank = read_home(tmp_path)
     with pytest.raises(BadData, match="names no label column"):
         own_rows(bank, load_table(bank), JOB, np.arange(4), [bytes([i]) * 16 for i in range(4)])
-    assert not Model(intercept=False).intercept
+    assert not OrgModel(intercept=False).intercept
 
 
 def use(ledger: RowLedger, ids: list[object], counts: list[int], what: str, cap: int = 0) -> None:

@@ -9,7 +9,7 @@ from offbeat.errors import UnexpectedEvent
 from offbeat.learning.blocks import make_block
 from offbeat.learning.penalties import L2
 from offbeat.message.codec import decode_state, encode_state
-from offbeat.party.tables import Refresh, Tables
+from offbeat.party.tables import RowsRefreshed, Tables
 from offbeat.party.works import Works
 
 ROWS, WIDTH = 23, 3
@@ -23,7 +23,7 @@ class Desk:
 
     def __init__(self):
         self.block = make_block(X, penalty=L2, strength=0.1, method="svrg")
-        self.works = Works(Refresh)
+        self.works = Works(RowsRefreshed)
         self.tables = Tables(self.block, 1, self.works)
         self.tables.blank(CHUNKS)
         self.lane = []
@@ -92,7 +92,7 @@ def test_one_chunk_at_a_time():
     desk.expect(1)
     for start in CHUNKS:
         desk.take(1, start)
-    assert len(desk.lane) == 1 and desk.works.count[Refresh] == 1
+    assert len(desk.lane) == 1 and desk.works.count[RowsRefreshed] == 1
 
 
 def test_work_of_a_table_that_was_given_up_changes_nothing():
@@ -100,7 +100,7 @@ def test_work_of_a_table_that_was_given_up_changes_nothing():
     desk.expect(1)
     desk.take(1, 0)
     desk.tables.blank({0: 12, 12: 23})
-    assert not desk.tables.done(Refresh(1, 0))
+    assert not desk.tables.done(RowsRefreshed(1, 0))
     assert not desk.block.table.any()
 
 

@@ -18,7 +18,7 @@ from offbeat.metrics.live import forget_live, read_now
 from offbeat.metrics.plain import encode_plain
 from offbeat.metrics.record import CURVE_FILE, RECORD_FILE, Certificate
 from offbeat.report import live
-from offbeat.report.live import KEPT, Follower, Kept, Tail, View, check_folder
+from offbeat.report.live import KEPT, Follower, Tail, ThinnedRows, View, check_folder
 from offbeat.report.live_page import live_page, parts_of, state_of, title_of
 from offbeat.run.experiment import run_experiment
 from offbeat.run.folder import write_record
@@ -149,7 +149,7 @@ def test_a_line_without_end_does_not_stop_the_reading(tmp_path, monkeypatch):
 
 
 def test_of_many_looks_some_are_kept_evenly_with_the_last():
-    kept = Kept()
+    kept = ThinnedRows()
     for number in range(10_000):
         kept.add(row(number))
     rows = list(kept)

@@ -12,7 +12,7 @@ from offbeat.party.linear_options import LinearOptions
 from offbeat.runtime.simulator import CostModel, CrashAndRestore, Jitter, Link, Simulator
 from offbeat.runtime.simulator import loop as simulator_loop
 from offbeat.runtime.simulator.accounts import shape_of
-from offbeat.runtime.simulator.faults import Duplicate, Loss
+from offbeat.runtime.simulator.faults import Duplicate, MessageLoss
 from offbeat.testing.small_problem import build_parties, draw_problem, method_named
 
 LINK = Link(2e-4, 1e6)
@@ -78,7 +78,7 @@ CASES = {
     "narrow links": (CostModel(link=LINK), ()),
     "answers cost": (CostModel(link=LINK, serving="slow", slow={"party0": 2.0}), ()),
     "two lanes": (CostModel(link=Link(2e-4), lanes=2), ()),
-    "faults": (CostModel(link=LINK, jitter=Jitter("lognormal")), (Loss(0.1, 0.2), Duplicate(0.1, 0.2))),
+    "faults": (CostModel(link=LINK, jitter=Jitter("lognormal")), (MessageLoss(0.1, 0.2), Duplicate(0.1, 0.2))),
     "a crash": (CostModel(link=LINK), (CrashAndRestore("party1", 0.01, 0.03),)),
 }
 

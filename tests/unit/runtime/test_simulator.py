@@ -36,7 +36,7 @@ from offbeat.runtime.simulator.checkers import (
     Violation,
     WithinBounds,
 )
-from offbeat.runtime.simulator.faults import ClogInTurn, Delay, Duplicate, Loss, Partition, Reorder
+from offbeat.runtime.simulator.faults import ClogInTurn, Delay, Duplicate, MessageLoss, Partition, Reorder
 from offbeat.testing.linear_checkers import linear_checkers
 from offbeat.testing.small_problem import build_parties, draw_problem, method_named
 
@@ -263,12 +263,12 @@ def arrivals(fault, now_s, sender="ana", receiver="bo", seed=0, count=2000):
 
 
 def test_each_fault_does_what_it_says_and_heals():
-    lost = sum(not times for times in arrivals(Loss(5.0, probability=0.2), 0.0)) / 2000
+    lost = sum(not times for times in arrivals(MessageLoss(5.0, probability=0.2), 0.0)) / 2000
     doubled = sum(len(times) == 2 for times in arrivals(Duplicate(5.0, probability=0.3), 0.0)) / 2000
     late = np.mean([times[0] - 1.0 for times in arrivals(Delay(5.0, mean_s=0.5), 0.0)])
     held = sum(times[0] > 1.0 for times in arrivals(Reorder(5.0, probability=0.4), 0.0)) / 2000
     assert (lost, doubled, late, held) == pytest.approx((0.2, 0.3, 0.5, 0.4), abs=0.05)
-    for fault in (Loss(5.0), Duplicate(5.0), Delay(5.0), Reorder(5.0)):
+    for fault in (MessageLoss(5.0), Duplicate(5.0), Delay(5.0), Reorder(5.0)):
         assert all(times == [6.0] for times in arrivals(fault, 5.0, count=50))
 
 
@@ -366,7 +366,7 @@ def tick_sender(total):
 def test_whatever_breaks_every_message_is_handled_once_and_in_order(checkpoint_events, seed):
     """Losses, doubles, late ones, and three crashes; the log goes on from the start, from just now, or from earlier."""
     faults = [
-        Loss(0.15, 0.3),
+        MessageLoss(0.15, 0.3),
         Duplicate(0.15, 0.3),
         Reorder(0.15, 0.4, spread_s=0.01),
         *(CrashAndRestore("ana", at_s, 0.01) for at_s in (0.02, 0.05, 0.0501, 0.08)),
@@ -398,14 +398,14 @@ def test_a_party_may_finish_right_after_its_last_word_over_links_that_lose_most(
     ana = Script("ana", {Started: [*(Send("bo", Note(i)) for i in range(9)), *DONE]})
     bo = Script("bo")
     bo.does[Received] = lambda event: DONE if event.body.number == 8 else []
-    outcome = Simulator(seed=1, faults=[Loss(10.0, 0.8)], until_s=10.0).run([ana, bo])
+    outcome = Simulator(seed=1, faults=[MessageLoss(10.0, 0.8)], until_s=10.0).run([ana, bo])
     assert not outcome.stalled
     assert [event.body.number for event in bo.heard[1:]] == list(range(9))
 
 
 def test_when_all_is_delivered_a_faulty_world_comes_to_rest():
     ana = Script("ana", {Started: [Send("bo", Note(1))]})
-    outcome = Simulator(faults=[Loss(0.1, 0.5)]).run([ana, Script("bo")])
+    outcome = Simulator(faults=[MessageLoss(0.1, 0.5)]).run([ana, Script("bo")])
     assert outcome.stalled == "nothing is left to happen, and ana, bo had not finished"
 
 

@@ -30,11 +30,12 @@ than `lag_max` versions late is refused, and its edge pulls anew. Both sides are
 upload is dropped and counted; other messages that no honest peer sends are refused before anything of them is used.
 """
 
-from offbeat.algorithms.mapa.builders import asgd, audp, csgd, mapa, noise_source, parties, steady
+from offbeat.algorithms.mapa.builders import noise_source, parties, stepping
 from offbeat.algorithms.mapa.cloud import Cloud, Rule
 from offbeat.algorithms.mapa.edge import Edge
-from offbeat.algorithms.mapa.messages import CLOUD, MESSAGES, PROTOCOL, Goodbye, Halt, Hello, Leaving, Model, Upload
+from offbeat.algorithms.mapa.messages import CLOUD, MESSAGES, PROTOCOL, Halt, Hello, Leaving, Model, Upload
 from offbeat.algorithms.mapa.rules import GradientStep
+from offbeat.party.protocol import Goodbye
 
 __all__ = [
     "CLOUD",
@@ -50,11 +51,7 @@ __all__ = [
     "Model",
     "Rule",
     "Upload",
-    "asgd",
-    "audp",
-    "csgd",
-    "mapa",
     "noise_source",
     "parties",
-    "steady",
+    "stepping",
 ]

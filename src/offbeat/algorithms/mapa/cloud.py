@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from offbeat.algorithms.mapa.messages import CLOUD, Goodbye, Halt, Hello, Leaving, Model, Upload, expect_number
+from offbeat.algorithms.mapa.messages import CLOUD, Halt, Hello, Leaving, Model, Upload, expect_number
 from offbeat.errors import UnexpectedEvent
 from offbeat.party.contract import (
     END,
@@ -26,6 +26,7 @@ from offbeat.party.contract import (
     Woken,
 )
 from offbeat.party.expected import expect
+from offbeat.party.protocol import Goodbye
 
 AVERAGE_DECAY = 8.0
 NOISE_MOST = 1e30  # the same of an edge's noise for a clip of one

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.mapa.messages import CLOUD, Goodbye, Halt, Hello, Leaving, Model, Upload, expect_number
+from offbeat.algorithms.mapa.messages import CLOUD, Halt, Hello, Leaving, Model, Upload, expect_number
 from offbeat.algorithms.mapa.privacy import EdgePrivacy
 from offbeat.errors import UnexpectedEvent
 from offbeat.learning.horizontal import EdgeData, HorizontalModel
@@ -30,6 +30,7 @@ from offbeat.party.contract import (
     Woken,
 )
 from offbeat.party.expected import expect
+from offbeat.party.protocol import Goodbye
 from offbeat.privacy.noise import NoiseSource
 
 CLIP_LEAST, CLIP_MOST = 1e-100, 1e100  # beyond them noise and gradient would leave the range of floats

@@ -4,7 +4,7 @@ import numpy as np
 
 from offbeat.party.contract import Message, PartyName
 from offbeat.party.expected import expect
-from offbeat.party.protocol import Line, messages_of
+from offbeat.party.protocol import Goodbye, Line, messages_of
 
 CLOUD, EDGE = "cloud", "edge"  # the roles; the cloud is called so too
 NUMBERS_END = 2**62  # numbers of uploads and versions are below: they and their successors fit the wire
@@ -67,13 +67,6 @@ class Halt(Message, frozen=True):
 
     verdict: str
     reason: str
-
-
-class Goodbye(Message, frozen=True):
-    """An edge has heard that it may stop.
-
-    Reveals: nothing more.
-    """
 
 
 PROTOCOL = (

@@ -10,7 +10,6 @@ import numpy as np
 from offbeat.algorithms.vafl.memory import client_state, restore_client
 from offbeat.algorithms.vafl.messages import (
     Ask,
-    Goodbye,
     Gradient,
     Halt,
     Noted,
@@ -52,6 +51,7 @@ from offbeat.party.contract import (
     Woken,
 )
 from offbeat.party.expected import expect
+from offbeat.party.protocol import Goodbye
 from offbeat.privacy.embedding import RecordLedger
 from offbeat.privacy.noise import NoiseSource
 from offbeat.randomness import stream

@@ -3,7 +3,7 @@
 import numpy as np
 
 from offbeat.party.contract import Message
-from offbeat.party.protocol import Line, messages_of
+from offbeat.party.protocol import Goodbye, Line, messages_of
 
 
 class Upload(Message, frozen=True, gc=False):
@@ -181,13 +181,6 @@ class Halt(Message, frozen=True, gc=False):
     verdict: str
     reason: str
     iteration: int
-
-
-class Goodbye(Message, frozen=True, gc=False):
-    """The client has understood that training is over.
-
-    Reveals: nothing.
-    """
 
 
 SERVER, CLIENT = "server", "client"

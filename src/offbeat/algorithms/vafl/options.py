@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from offbeat.errors import BadJob
-from offbeat.learning.embeddings import AdditiveHead, Embedding, Head, Optimiser, Penalty, Sgd
+from offbeat.learning.embeddings import AdditiveHead, ClientPenalty, Embedding, Head, Optimiser, Sgd
 from offbeat.names import did_you_mean
 from offbeat.party.contract import PartyName
 from offbeat.privacy.embedding import PrivateEmbedding
@@ -31,9 +31,9 @@ class Vafl:
     zeros_known: bool = False  # every embedding is zero at first and the server knows: see `known_start`
     optimiser: Optimiser = Sgd(0.1)  # noqa: RUF009  (frozen)
     head_optimiser: Optimiser = Sgd(0.1)  # noqa: RUF009
-    penalty: Penalty = Penalty()  # noqa: RUF009
+    penalty: ClientPenalty = ClientPenalty()  # noqa: RUF009
     optimisers: Mapping[PartyName, Optimiser] = field(default_factory=dict)  # of single clients; absent: `optimiser`
-    penalties: Mapping[PartyName, Penalty] = field(default_factory=dict)  # of single clients; absent: `penalty`
+    penalties: Mapping[PartyName, ClientPenalty] = field(default_factory=dict)  # of single clients; absent: `penalty`
     noise: float = 0.0  # perturbed embedding, no privacy claim: deviation of the last layer's noise
     inner_noise: bool = False  # perturbed embedding: whether a network's Perturb layers are active
     private: PrivateEmbedding | None = None
@@ -59,7 +59,7 @@ class Vafl:
     def optimiser_of(self, client: PartyName) -> Optimiser:
         return self.optimisers.get(client, self.optimiser)
 
-    def penalty_of(self, client: PartyName) -> Penalty:
+    def penalty_of(self, client: PartyName) -> ClientPenalty:
         return self.penalties.get(client, self.penalty)
 
     def contributors(self, clients: int) -> int:

@@ -145,7 +145,7 @@ LIFE = 2**32
 """Numbers of one life: release k of life j is j * LIFE + k, from k = 1."""
 
 
-class Answers:
+class GivenAnswers:
     def __init__(self, clients: int) -> None:
         self.highest: list[dict[int, int]] = [{0: 0} for _ in range(clients)]  # by life
         self.given: list[dict[int, Gradient]] = [{} for _ in range(clients)]

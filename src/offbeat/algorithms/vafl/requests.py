@@ -47,7 +47,7 @@ def united(contributions: Sequence[Contribution]) -> tuple[Array, list[Any]]:
 
 
 @dataclass
-class Wanted:
+class WantedRefresh:
     """A refresh that was asked for and has not come."""
 
     client: int
@@ -60,12 +60,12 @@ class Refreshes:
 
     def __init__(self, clients: Sequence[PartyName], patience: Patience) -> None:
         self.clients, self.patience = clients, patience
-        self.wanted: dict[int, Wanted] = {}
+        self.wanted: dict[int, WantedRefresh] = {}
         self.blocked: list[Contribution] = []
         self.asked_rows = self.refused_rows = self.abandoned = 0
 
     def want(self, request: int, client: int, rows: Array, contribution: Contribution) -> list[Effect]:
-        self.wanted[request] = Wanted(client, rows)
+        self.wanted[request] = WantedRefresh(client, rows)
         contribution.waiting.add(request)
         self.asked_rows += len(rows)
         return [Send(self.clients[client], Refresh(request, rows)), Wake(self.patience.pause_s(), request)]
@@ -121,7 +121,7 @@ class Refreshes:
         self.asked_rows, self.refused_rows, self.abandoned = state["counts"]
         self.blocked = [Contribution.from_plain(plain) for plain in state["blocked"]]
         self.wanted = {
-            request: Wanted(client, np.array(rows), tries) for request, client, rows, tries in state["wanted"]
+            request: WantedRefresh(client, np.array(rows), tries) for request, client, rows, tries in state["wanted"]
         }
 
 

@@ -10,7 +10,6 @@ from offbeat.algorithms.vafl.measures import final_observations, score
 from offbeat.algorithms.vafl.memory import restore_server, server_state
 from offbeat.algorithms.vafl.messages import (
     AnswerWanted,
-    Goodbye,
     Gradient,
     Noted,
     PredictGiven,
@@ -25,7 +24,7 @@ from offbeat.algorithms.vafl.messages import (
 from offbeat.algorithms.vafl.options import Vafl
 from offbeat.algorithms.vafl.patience import BACKOFF_MAX, Patience
 from offbeat.algorithms.vafl.received import expect_number, expect_refreshed, expect_upload, expect_vectors
-from offbeat.algorithms.vafl.releases import Answers
+from offbeat.algorithms.vafl.releases import GivenAnswers
 from offbeat.algorithms.vafl.requests import Contribution, JointPrediction, Refreshes, Rounds, Shutdown, united
 from offbeat.errors import UnexpectedEvent
 from offbeat.learning.embedding_table import EmbeddingTable
@@ -50,6 +49,7 @@ from offbeat.party.contract import (
     Woken,
 )
 from offbeat.party.expected import expect
+from offbeat.party.protocol import Goodbye
 from offbeat.randomness import stream
 
 _HALT, _WATCH, _TIME_UP = -2, -3, -4  # tokens of the server's timers; others are request numbers
@@ -94,7 +94,7 @@ class Server:
         self.fills = [0] * len(self.clients)
         self.away: set[int] = set()
         self.resting: set[int] = set()
-        self.answers = Answers(len(self.clients))
+        self.answers = GivenAnswers(len(self.clients))
         self.patience = Patience(options.retry_s)
         self.refreshes = Refreshes(self.clients, self.patience)
         self.buffer: dict[int, Contribution] = {}

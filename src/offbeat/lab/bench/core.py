@@ -76,7 +76,7 @@ OURS = (
 
 
 @dataclass(frozen=True)
-class Row:
+class SolverRow:
     """One solver on one set."""
 
     data: str
@@ -91,7 +91,7 @@ def core(options: LabOptions) -> LabResult:
     """Every solver on every set."""
     from threadpoolctl import threadpool_limits
 
-    rows: list[Row] = []
+    rows: list[SolverRow] = []
     sets, repeats = (SETS[1:2], 1) if options.quick else (SETS, 5)
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn warns at every cut-off that is not convergence
@@ -123,7 +123,9 @@ def _setting(name: str, preparation: str | None, split: str, data_dir: Path | No
     return prepare(data, loss=LOGISTIC, penalty=L2, strength=STRENGTH, intercept=False, seed=0)
 
 
-def _one_set(title: str, setting: Setting, target: float, repeats: int, progress: Callable[[str], None]) -> list[Row]:
+def _one_set(
+    title: str, setting: Setting, target: float, repeats: int, progress: Callable[[str], None]
+) -> list[SolverRow]:
     pooled = setting.pooled()
     _, best = central.optimum(pooled, setting.y_train, LOGISTIC, STRENGTH)
     goal = best * (1 + target)
@@ -145,11 +147,11 @@ def _one_set(title: str, setting: Setting, target: float, repeats: int, progress
 
 def _row(
     title: str, target: float, name: str, solver: "_Solver | None", times: Sequence[float], saga: float | None
-) -> Row:
+) -> SolverRow:
     if solver is None:
-        return Row(title, target, name, None, None, "did not reach the target")
+        return SolverRow(title, target, name, None, None, "did not reach the target")
     cpu_s = median(times)
-    return Row(title, target, name, cpu_s, saga / cpu_s if saga is not None else None, solver.note)
+    return SolverRow(title, target, name, cpu_s, saga / cpu_s if saga is not None else None, solver.note)
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ def _simulator(until_s: float = inf) -> Simulator:
 # -- updates -----------------------------------------------------------------------------------------------------------
 
 
-def update_rows(title: str, setting: Setting) -> list[Row]:
+def update_rows(title: str, setting: Setting) -> list[SolverRow]:
     """Microseconds of one update with its events, and of its arithmetic alone; events in a CPU second."""
     way = Way("", vfb2, "svrg", False, 1)
     plain = {"batch": UPDATE_BATCH, "survey_passes": PASSES_MOST, "leap": False, "by_curvature": False}
@@ -231,9 +233,9 @@ def update_rows(title: str, setting: Setting) -> list[Row]:
     events = outcomes[0].events / cpu_s
     what = f"{updates} updates of batch {UPDATE_BATCH}, labels at one, {len(setting.names)} parties"
     return [
-        Row(title, 0.0, "one update, us", spent, None, f"{spent / bare:.2f} times its arithmetic alone; {what}"),
-        Row(title, 0.0, "its arithmetic in a bare loop, us", bare, None, "shares, masks, derivatives and steps"),
-        Row(title, 0.0, "events in a CPU second", events, None, f"{outcomes[0].events} events"),
+        SolverRow(title, 0.0, "one update, us", spent, None, f"{spent / bare:.2f} times its arithmetic alone; {what}"),
+        SolverRow(title, 0.0, "its arithmetic in a bare loop, us", bare, None, "shares, masks, derivatives and steps"),
+        SolverRow(title, 0.0, "events in a CPU second", events, None, f"{outcomes[0].events} events"),
     ]
 
 

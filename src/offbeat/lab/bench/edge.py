@@ -21,7 +21,7 @@ from offbeat.algorithms.mapa.privacy import EdgePrivacy
 from offbeat.algorithms.mapa.rates import SteadyRate
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.learning.horizontal import HorizontalModel, LinearModel, edge_data
-from offbeat.party.contract import Effect, Event, Party, State
+from offbeat.party.contract import Effect, Event, Party
 from offbeat.privacy.ledger import Budget
 from offbeat.privacy.mechanism import Gaussian
 from offbeat.privacy.noise import SystemNoise
@@ -117,7 +117,7 @@ def _over(broker: RunningBroker, model: MakeModel, updates: int, durable: bool) 
     """From the first update to the last, as the cloud sees it; connecting is not counted."""
     cloud, *edges = _parties(model, updates)
     assert isinstance(cloud, Cloud)
-    watched = _Watched(cloud)
+    watched = _TimedCloud(cloud)
     with tempfile.TemporaryDirectory() as folder:
         run = f"bench{time.time_ns()}"
         state = Path(folder) if durable else None
@@ -125,11 +125,12 @@ def _over(broker: RunningBroker, model: MakeModel, updates: int, durable: bool) 
     return (updates - 1) / (watched.last - watched.first)
 
 
-class _Watched:
+class _TimedCloud:
     """The cloud, with the time of its first and its last update noted."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.name, self.cloud = cloud.name, cloud
+        self.snapshot, self.restore = cloud.snapshot, cloud.restore
         self.first = self.last = 0.0
 
     def handle(self, event: Event) -> list[Effect]:
@@ -139,12 +140,6 @@ class _Watched:
             self.last = time.perf_counter()
             self.first = self.first or self.last
         return effects
-
-    def snapshot(self) -> State:
-        return self.cloud.snapshot()
-
-    def restore(self, state: State) -> None:
-        self.cloud.restore(state)
 
 
 ENTRIES = (Entry("edge", "updates per second, simulator and broker, LR and network", edge),)

@@ -40,7 +40,7 @@ PRINTED = "batch-mean (paper)"
 
 
 @dataclass(frozen=True)
-class Finding:
+class AttackFinding:
     """One attack. `promised` is the accounted epsilon, in paper mode the paper's own claim."""
 
     attack: str
@@ -87,28 +87,44 @@ Promise = Callable[[float], float]
 
 def one_release(
     mechanism: Mechanism, attack: str, promised: Promise, score: Callable[..., float], runs: int
-) -> list[Finding]:
+) -> list[AttackFinding]:
     """Release once in each world, `runs` times over."""
     one, two, parameters, _ = worlds()
-    scores = []
-    for number, data in enumerate((one, two)):
-        source = SeededNoise(number, f"audit {attack}")
-        released = (mechanism.release(MODEL, parameters, data, CLIP, source.stream(i))[0] for i in range(runs))
-        scores.append(np.array([score(r) for r in released]))
+    scores = _scores(mechanism, MODEL, parameters, (one, two), attack, score, runs)
     return _findings(attack, mechanism, promised, scores)
 
 
-def _findings(attack: str, mechanism: Mechanism, promised: Promise, scores: Sequence[np.ndarray]) -> list[Finding]:
+def _scores(
+    mechanism: Mechanism,
+    model: HorizontalModel,
+    parameters: np.ndarray,
+    worlds: Sequence[EdgeData],
+    attack: str,
+    score: Callable[..., float],
+    runs: int,
+) -> list[np.ndarray]:
+    """Of `runs` releases in each world."""
+    found = []
+    for number, data in enumerate(worlds):
+        source = SeededNoise(number, f"audit {attack}")
+        released = (mechanism.release(model, parameters, data, CLIP, source.stream(i))[0] for i in range(runs))
+        found.append(np.array([score(values) for values in released]))
+    return found
+
+
+def _findings(
+    attack: str, mechanism: Mechanism, promised: Promise, scores: Sequence[np.ndarray]
+) -> list[AttackFinding]:
     mode = "sound" if mechanism.cost() is not None else "as doubles" if isinstance(mechanism, Doubles) else PRINTED
     found = []
     for delta in DELTAS:
         shown, most = epsilon_shown(scores[0], scores[1], delta), promised(delta)
         verdict = "within its promise" if shown.epsilon <= most else "NOT differentially private as promised"
-        found.append(Finding(attack, mode, delta, most, shown.epsilon, shown.runs, shown.confidence, verdict))
+        found.append(AttackFinding(attack, mode, delta, most, shown.epsilon, shown.runs, shown.confidence, verdict))
     return found
 
 
-def gaussian_release(multiplier: float, rate: float, runs: int) -> list[Finding]:
+def gaussian_release(multiplier: float, rate: float, runs: int) -> list[AttackFinding]:
     mechanism = Gaussian(multiplier, rate, ROWS)
     direction = _unit(worlds()[3])
     name = f"one Gaussian release, multiplier {multiplier:g}, rate {rate:g}"
@@ -116,20 +132,17 @@ def gaussian_release(multiplier: float, rate: float, runs: int) -> list[Finding]
     return one_release(mechanism, name, lambda delta: epsilon(cost, delta), lambda r: float(r @ direction), runs)
 
 
-def laplace_release(per_release: float, rate: float, runs: int) -> list[Finding]:
+def laplace_release(per_release: float, rate: float, runs: int) -> list[AttackFinding]:
     """In one dimension: in many the noise of the others hides the canary's and an attack shows far less."""
     mechanism, model = Laplace(per_release, rate, ROWS), Canaries(1)
     cost: dict[Release, int] = {PureRelease(per_release, rate): 1}
-    scores = []
-    for number, side in enumerate((CLIP, -CLIP)):
-        data, source = canary_rows(side, 1), SeededNoise(number, "audit laplace")
-        released = (mechanism.release(model, model.start(), data, CLIP, source.stream(i))[0] for i in range(runs))
-        scores.append(np.array([float(r[0]) for r in released]))
+    worlds = [canary_rows(side, 1) for side in (CLIP, -CLIP)]
+    scores = _scores(mechanism, model, model.start(), worlds, "laplace", lambda r: float(r[0]), runs)
     name = f"one Laplace release, epsilon {per_release:g}, rate {rate:g}, 1 coordinate"
     return _findings(name, mechanism, lambda delta: epsilon(cost, delta), scores)
 
 
-def paper_release(per_release: float, runs: int) -> list[Finding]:
+def paper_release(per_release: float, runs: int) -> list[AttackFinding]:
     """The whole edge is one batch, as when an edge holds few rows."""
     mechanism = PaperNoise(per_release, ROWS)
     one, two, parameters, _ = worlds()
@@ -179,7 +192,7 @@ class Doubles:
         return (clipped(model, parameters, chosen) + noise) / self.batch, NOT_COUNTED
 
 
-def last_bits(mechanism: Gaussian | Doubles, attack: str, runs: int) -> list[Finding]:
+def last_bits(mechanism: Gaussian | Doubles, attack: str, runs: int) -> list[AttackFinding]:
     """One dense row is another; the attacker knows both tables and counts the coordinates whose last bits fit each."""
     model, random = LinearModel("logistic", 200), np.random.default_rng(0)
     table, labels = random.random((ROWS, 200)), random.integers(0, 2, ROWS)
@@ -193,11 +206,7 @@ def last_bits(mechanism: Gaussian | Doubles, attack: str, runs: int) -> list[Fin
         fits = [float(reachable_as_doubles(released, value, deviation, mechanism.batch).mean()) for value in sums]
         return fits[0] - fits[1]
 
-    scores = []
-    for number, data in enumerate(worlds):
-        source = SeededNoise(number, f"audit last bits {attack}")
-        released = (mechanism.release(model, model.start(), data, CLIP, source.stream(i))[0] for i in range(runs))
-        scores.append(np.array([score(values) for values in released]))
+    scores = _scores(mechanism, model, model.start(), worlds, f"last bits {attack}", score, runs)
     cost: dict[Release, int] = {GaussianRelease(mechanism.multiplier, mechanism.rate): 1}
     return _findings(f"last bits of {attack}", mechanism, lambda delta: epsilon(cost, delta), scores)
 
@@ -267,7 +276,7 @@ def one_training(mechanism: Mechanism, side: float, steps: int, seed: int) -> li
 
 def training(
     mechanism: Mechanism, attack: str, promised: Promise, score: Callable[[np.ndarray], float], steps: int, runs: int
-) -> list[Finding]:
+) -> list[AttackFinding]:
     """The scores of a training are the sums over its releases."""
     scores = [
         np.array([sum(score(g) for g in one_training(mechanism, side, steps, run)) for run in range(runs)])
@@ -276,7 +285,7 @@ def training(
     return _findings(attack, mechanism, promised, scores)
 
 
-def gaussian_training(multiplier: float, rate: float, steps: int, runs: int) -> list[Finding]:
+def gaussian_training(multiplier: float, rate: float, steps: int, runs: int) -> list[AttackFinding]:
     mechanism = Gaussian(multiplier, rate, ROWS)
 
     def score(gradient: np.ndarray) -> float:
@@ -287,7 +296,7 @@ def gaussian_training(multiplier: float, rate: float, steps: int, runs: int) -> 
     return training(mechanism, name, lambda delta: epsilon(cost, delta), score, steps, runs)
 
 
-def paper_training(per_release: float, steps: int, runs: int) -> list[Finding]:
+def paper_training(per_release: float, steps: int, runs: int) -> list[AttackFinding]:
     mechanism = PaperNoise(per_release, ROWS)
     one = np.zeros(DIMENSION)
     one[0] = CLIP / ROWS
@@ -309,10 +318,10 @@ def _unit(vector: np.ndarray) -> np.ndarray:
 
 
 def audit(
-    releases: int = 20_000, trainings: int = 1_000, report: Callable[[Finding], None] | None = None
-) -> list[Finding]:
+    releases: int = 20_000, trainings: int = 1_000, report: Callable[[AttackFinding], None] | None = None
+) -> list[AttackFinding]:
     """All attacks."""
-    attacks: list[Callable[[], list[Finding]]] = [
+    attacks: list[Callable[[], list[AttackFinding]]] = [
         lambda: gaussian_release(2.0, 1.0, releases),
         lambda: gaussian_release(1.0, 0.2, releases),
         lambda: gaussian_release(0.6, 0.5, releases),
@@ -327,7 +336,7 @@ def audit(
         lambda: gaussian_training(6.0, 1.0, 20, trainings),
         lambda: paper_training(0.1, 10, trainings),
     ]
-    findings: list[Finding] = []
+    findings: list[AttackFinding] = []
     for attack in attacks:
         for finding in attack():
             findings.append(finding)
@@ -360,7 +369,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if as_expected(findings) else 1
 
 
-def as_expected(findings: Sequence[Finding]) -> bool:
+def as_expected(findings: Sequence[AttackFinding]) -> bool:
     """Sound mode never shows more than its promise; every attack on the others does, at some delta."""
     sound = all(finding.shown <= finding.promised for finding in findings if finding.mode == "sound")
     printed = {finding.attack for finding in findings if finding.mode != "sound"}
@@ -368,7 +377,7 @@ def as_expected(findings: Sequence[Finding]) -> bool:
     return sound and printed == broken
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: AttackFinding) -> str:
     epsilons = f"promised {finding.promised:6.3f}  shown {finding.shown:6.3f}"
     return f"{finding.mode:18} {finding.attack:60} delta {finding.delta:<7g} {epsilons}"
 

@@ -45,7 +45,7 @@ COSTED = 9
 
 
 @dataclass(frozen=True)
-class Row:
+class LanesRow:
     """One number of lanes on one problem. `times_one_lane`: the median over rounds of its rate to that of one lane;
     `at_most`: what two free cores could make of it."""
 
@@ -65,7 +65,7 @@ def lanes(options: LabOptions) -> LabResult:
     """Throughput and certificate of VFB2-SVRG with one lane and with two."""
     from threadpoolctl import threadpool_limits
 
-    rows: list[Row] = []
+    rows: list[LanesRow] = []
     repeats, batches = (1, BATCHES[1:]) if options.quick else (REPEATS, BATCHES)
     with threadpool_limits(1):
         for title, setting in _settings(options):
@@ -108,7 +108,7 @@ def _uneven(setting: Setting) -> Setting:
 
 def _compare(
     title: str, setting: Setting, batch: int, repeats: int, quick: bool, say: Callable[[str], None]
-) -> list[Row]:
+) -> list[LanesRow]:
     rates: dict[int, list[float]] = {count: [] for count in LANES}
     lags: dict[int, float] = {}
     for turn in range(repeats):
@@ -119,12 +119,12 @@ def _compare(
     return [_row(title, setting, batch, count, rates, lags[count]) for count in LANES]
 
 
-def _row(title: str, setting: Setting, batch: int, count: int, rates: dict[int, list[float]], lag: float) -> Row:
+def _row(title: str, setting: Setting, batch: int, count: int, rates: dict[int, list[float]], lag: float) -> LanesRow:
     ratios = [rate / one for rate, one in zip(rates[count], rates[1], strict=True)]
     gap, seconds = _certified(setting, batch, count)
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
     at_most = 1.0 if count == 1 else _bound(setting.new_blocks()[setting.names[-1]], batch)
-    return Row(title, batch, count, median(rates[count]), median(ratios), spread, at_most, lag, gap, seconds)
+    return LanesRow(title, batch, count, median(rates[count]), median(ratios), spread, at_most, lag, gap, seconds)
 
 
 def _bound(block: Block, batch: int) -> float:

@@ -48,7 +48,7 @@ def _measured(homes: Homes, rows: int, single: int, options: LabOptions) -> LabR
     token = CallersFile(read_home(homes.folder / "bank").private).new("bench", 2**40, 1e6)
     (port,) = free_ports(1)
     homes.process("service", "serve", run, "--home", str(homes.folder / "bank"), "--port", str(port))
-    client = Client(port, token)
+    client = HttpClient(port, token)
     options.say(f"Every daemon reads its table of {rows:,} rows.")
     asyncio.run(client.ready())
     ids = [f"P{i:07d}" for i in np.random.default_rng(options.seed).permutation(rows)]
@@ -82,7 +82,7 @@ def _row(what: str, seconds: Sequence[float], rate: float) -> dict[str, Any]:
             "seconds": float(np.sum(seconds)) if rate == 0 else len(seconds) / rate}  # fmt: skip
 
 
-class Client:
+class HttpClient:
     """Speaks as little HTTP as it takes, so that it is not what is measured."""
 
     def __init__(self, port: int, token: str) -> None:

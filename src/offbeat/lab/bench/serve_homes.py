@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from offbeat.errors import PeerFailed
-from offbeat.jobs.organisations import Job, Method, Model, Rows
+from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgModel, OrgRows
 from offbeat.orgs.client import ask
 from offbeat.orgs.control import Ping, Status, Submit
 from offbeat.orgs.party_config import CONTROL_FILE, example
-from offbeat.runtime.grpc.identity import Member, Roster, new_identity, write_private, write_roster
+from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity, write_private, write_roster
 from offbeat.runtime.processes import free_ports
 from offbeat.testing.link_proxy import LinkProxy
 
@@ -41,7 +41,9 @@ class Homes:
         ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
         addresses = self._lay_wires({name: f"127.0.0.1:{port}" for name, port in ports.items()})
         identities = {name: new_identity(name) for name in NAMES}
-        roster = Roster(tuple(Member(name, one.certificate_pem, addresses[name]) for name, one in identities.items()))
+        roster = PinnedRoster(
+            tuple(Member(name, one.certificate_pem, addresses[name]) for name, one in identities.items())
+        )
         for name, identity in identities.items():
             home = self.folder / name
             write_private(home / "keys" / f"{name}.key", identity.key_pem)
@@ -90,13 +92,13 @@ class Homes:
             )
 
     def train(self) -> str:
-        job = Job(
+        job = OrgJob(
             name="scores",
             parties=NAMES,
             labels_at=("bank",),
-            method=Method(algorithm="vfb2-svrg", target=1e-3, passes=30.0),
-            model=Model(strength=0.01),
-            rows=Rows(test_fraction=0.0),
+            method=OrgMethod(algorithm="vfb2-svrg", target=1e-3, passes=30.0),
+            model=OrgModel(strength=0.01),
+            rows=OrgRows(test_fraction=0.0),
         )
         run: str = ask(self.folder / "bank", Submit(job.text), timeout_s=WITHIN_S).run
         self._until(lambda: all(self._phase(name, run) == "done" for name in NAMES))

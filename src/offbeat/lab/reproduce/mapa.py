@@ -43,7 +43,7 @@ from offbeat.lab.reproduce.mapa_pieces import (
     untrained,
     updates_of,
 )
-from offbeat.lab.reproduce.mapa_runs import Courses, Setting
+from offbeat.lab.reproduce.mapa_runs import Courses, MapaSetting
 from offbeat.lab.reproduce.mapa_sound import accuracy_against_epsilon, sound_mnist
 from offbeat.lab.reproduce.mapa_today import beside_today
 
@@ -101,7 +101,9 @@ def figure_5(options: LabOptions) -> LabResult:
     """LR on USPS, 100 edges, epsilon 0.1: AUDP with clips 15, 3, 0.2; MAPA beginning at 200, 100, 10."""
     shop = Workshop("mapa-fig5", options)
     updates = 6_000 if options.quick else 30_000
-    base = Setting("usps", "LR", "asgd", "none", edges=100, updates=updates, seed=options.seed, looks=30, norms=True)
+    base = MapaSetting(
+        "usps", "LR", "asgd", "none", edges=100, updates=updates, seed=options.seed, looks=30, norms=True
+    )
     plain = shop.train(base)
     audp = {clip: shop.train(replace(base, algorithm="audp", mode="paper", clip=clip)) for clip in (15.0, 3.0, 0.2)}
     mapa = {clip: shop.train(replace(base, algorithm="mapa", mode="paper", clip=clip)) for clip in (200.0, 100.0, 10.0)}
@@ -205,7 +207,7 @@ def _totals(options: LabOptions, model: str) -> tuple[float, ...]:
 
 def _accuracy_lines(shop: Workshop, data: str, model: str, epsilons: Sequence[float], split: str = "parity") -> Lines:
     updates = updates_of(shop.options, model)
-    base = Setting(data, model, "asgd", "none", updates=updates, seed=shop.options.seed, split=split)
+    base = MapaSetting(data, model, "asgd", "none", updates=updates, seed=shop.options.seed, split=split)
     lines: Lines = {}
     for algorithm in ("mapa", "audp"):
         found = [shop.train(replace(base, algorithm=algorithm, mode="paper", epsilon=e)) for e in epsilons]
@@ -217,7 +219,7 @@ def _accuracy_lines(shop: Workshop, data: str, model: str, epsilons: Sequence[fl
 
 
 def _sound_lines(shop: Workshop, data: str, model: str, totals: Sequence[float]) -> Lines:
-    base = Setting(data, model, "mapa", "sound", seed=shop.options.seed)
+    base = MapaSetting(data, model, "mapa", "sound", seed=shop.options.seed)
     network = model == "CNN"
     clip = 1.0 if network else None
     fixed: dict[str, Any] = {"clip": 1.0, "step": 2.0} if network else {"clip": 1.5, "step": 0.5}

@@ -7,7 +7,7 @@ from typing import Any
 
 from offbeat.lab.catalogue import LabOptions, LabResult
 from offbeat.lab.reproduce.mapa_pieces import ALGORITHMS, QUICK_ROWS, SOUND_BATCH, Row, Workshop, accounted, paper_note
-from offbeat.lab.reproduce.mapa_runs import Setting
+from offbeat.lab.reproduce.mapa_runs import MapaSetting
 
 SOUND_WAYS = ("mapa", "audp", "fixed")
 SOUND_UPDATES = {"LR": 3_000, "SVM": 3_000, "CNN": 1_000}
@@ -67,7 +67,7 @@ def _printed(shop: Workshop, cap: int) -> tuple[list[Row], list[tuple[str, Table
 
 def _threshold(shop: Workshop, data: str, model: str, mode: str, share: float) -> float:
     """The loss after so large a share of what CSGD gains in 2,000 updates."""
-    first = Setting(data, model, "csgd", mode, edges=1, updates=2_000, seed=shop.options.seed)
+    first = MapaSetting(data, model, "csgd", mode, edges=1, updates=2_000, seed=shop.options.seed)
     curve = shop.train(first)["curve"]
     return float((1 - share) * curve[0][2] + share * curve[-1][2])
 
@@ -76,7 +76,7 @@ def _iterations(
     shop: Workshop, data: str, model: str, algorithm: str, counts: Sequence[int], threshold: float, limit: int
 ) -> list[int | None]:
     mode = "paper" if algorithm in ("mapa", "audp") else "none"
-    base = Setting(data, model, algorithm, mode, updates=limit, seed=shop.options.seed, until_loss=threshold)
+    base = MapaSetting(data, model, algorithm, mode, updates=limit, seed=shop.options.seed, until_loss=threshold)
     alone = algorithm == "csgd"  # all rows at one place, however many edges there are
     return [shop.train(replace(base, edges=1 if alone else edges))["reached"] for edges in counts]
 
@@ -124,7 +124,7 @@ def _sound_runs(
     shop: Workshop, data: str, model: str, way: str, counts: Sequence[int], threshold: float
 ) -> list[dict[str, Any]]:
     updates = SOUND_UPDATES[model] // (3 if shop.options.quick else 1)
-    base = Setting(
+    base = MapaSetting(
         data, model, way, "sound", 3.0, updates=updates, batch=SOUND_BATCH, until_loss=threshold,
         seed=shop.options.seed, count=way == "mapa",
     )  # fmt: skip

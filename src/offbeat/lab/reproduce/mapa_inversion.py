@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from offbeat.algorithms.mapa import Cloud
-from offbeat.lab.reproduce.mapa_runs import BATCH, DELTA, Courses, Setting, build, model_for
+from offbeat.lab.reproduce.mapa_runs import BATCH, DELTA, Courses, MapaSetting, build, model_for
 from offbeat.learning.grid import Grid, round_rows
 from offbeat.learning.horizontal import EdgeData, LinearModel, edge_data
 from offbeat.privacy.accountant import calibrate_multiplier
@@ -54,7 +54,7 @@ def trained_models(
     courses: Courses, model_name: str, epsilon: float, iterations: Sequence[int], seed: int
 ) -> list[tuple[np.ndarray, float]]:
     """MAPA in paper mode: (model, clip) after each of the iterations."""
-    setting = Setting("mnist", model_name, "mapa", "paper", epsilon, updates=iterations[-1], seed=seed)
+    setting = MapaSetting("mnist", model_name, "mapa", "paper", epsilon, updates=iterations[-1], seed=seed)
     rows, test = courses.rows(setting)
     parties = build(setting, model_for(setting, int(test.features.shape[1])), rows)
     cloud = parties[0]
@@ -104,7 +104,7 @@ def _recover_all(
     seed: int,
     mechanism: Callable[[float], Release],
 ) -> tuple[list[np.ndarray], list[float]]:
-    setting = Setting("mnist", model_name, "mapa", seed=seed)
+    setting = MapaSetting("mnist", model_name, "mapa", seed=seed)
     _, test = courses.rows(setting)
     model = model_for(setting, SIDE * SIDE)
     assert isinstance(model, LinearModel)

@@ -17,7 +17,7 @@ from offbeat.lab.reproduce.mapa_pieces import (
     trained_enough,
     untrained,
 )
-from offbeat.lab.reproduce.mapa_runs import Setting, broker_is_here
+from offbeat.lab.reproduce.mapa_runs import MapaSetting, broker_is_here
 
 Found = Mapping[str, Mapping[str, Any]]
 Panels = list[tuple[str, Found]]
@@ -30,7 +30,7 @@ def figure_8(options: LabOptions) -> LabResult:
     shop = Workshop("mapa-fig8", options, QUICK_ROWS if options.quick else None)
     counts = (5, 20) if options.quick else (5, 10, 15, 20)
     updates = 2_500 if options.quick else 10_000
-    base = Setting("mnist", "CNN", "asgd", "none", updates=updates, delays="random", seed=options.seed, looks=8)
+    base = MapaSetting("mnist", "CNN", "asgd", "none", updates=updates, delays="random", seed=options.seed, looks=8)
     rows: list[Row] = []
     printed: Panels = []
     for edges in counts:
@@ -47,7 +47,7 @@ def figure_8(options: LabOptions) -> LabResult:
     return LabResult([*rows, *measured], figures, _figure_8_notes(updates))
 
 
-def _printed(base: Setting, algorithm: str, edges: int) -> Setting:
+def _printed(base: MapaSetting, algorithm: str, edges: int) -> MapaSetting:
     mode = "paper" if algorithm in ("mapa", "audp") else "none"
     return replace(base, algorithm=algorithm, mode=mode, edges=1 if algorithm == "csgd" else edges)
 
@@ -65,7 +65,7 @@ def _network_row(title: str, found: Found) -> Row:
     }
 
 
-def _sound_panels(shop: Workshop, base: Setting, counts: tuple[int, ...]) -> Panels:
+def _sound_panels(shop: Workshop, base: MapaSetting, counts: tuple[int, ...]) -> Panels:
     """A total epsilon of 3 for every edge: MAPA's controller and a fixed clip, noise on all coordinates."""
     updates = 150 if shop.options.quick else 600
     sound = replace(base, mode="sound", epsilon=3.0, batch=256, updates=updates, clip=1.0)
@@ -88,7 +88,7 @@ def _sound_row(title: str, found: Found) -> Row:
     }
 
 
-def _measured_rows(shop: Workshop, base: Setting, counts: tuple[int, ...]) -> list[Row]:
+def _measured_rows(shop: Workshop, base: MapaSetting, counts: tuple[int, ...]) -> list[Row]:
     """The same parties over Mosquitto on this machine: their lags are what they are."""
     if not broker_is_here():
         return [
@@ -163,12 +163,12 @@ def figure_9(options: LabOptions) -> LabResult:
     """MAPA's network, one parameter at a time around 0.1, 12, 30, 10, 1e-3, 1/2; then what is left of them soundly."""
     shop = Workshop("mapa-fig9", options, QUICK_ROWS if options.quick else None)
     updates = 600 if options.quick else 10_000
-    base = Setting(
+    base = MapaSetting(
         "mnist", "CNN", "mapa", "paper", updates=updates, delays="random", seed=options.seed, deviation=30.0, looks=8
     )
     printed = _swept(shop, base, SWEEPS, " (paper)", ends_only=options.quick)
     rows = [_sweep_row(name, found, options.quick) for name, (_, found) in zip(SWEEPS, printed, strict=True)]
-    linear = Setting(
+    linear = MapaSetting(
         "mnist", "softmax", "mapa", "sound", 3.0, updates=500 if options.quick else 1_500, batch=512, count=True,
         delays="random", seed=options.seed,
     )  # fmt: skip
@@ -189,7 +189,7 @@ def figure_9(options: LabOptions) -> LabResult:
 
 
 def _swept(
-    shop: Workshop, base: Setting, sweeps: Mapping[str, tuple[tuple[str, float], ...]], title: str, ends_only: bool
+    shop: Workshop, base: MapaSetting, sweeps: Mapping[str, tuple[tuple[str, float], ...]], title: str, ends_only: bool
 ) -> Panels:
     panels: Panels = []
     for name, values in sweeps.items():
@@ -198,7 +198,7 @@ def _swept(
     return panels
 
 
-def changed(setting: Setting, key: str, value: float) -> Setting:
+def changed(setting: MapaSetting, key: str, value: float) -> MapaSetting:
     change: dict[str, Any] = {key: int(value) if key == "batch" else value}
     return replace(setting, **change)
 

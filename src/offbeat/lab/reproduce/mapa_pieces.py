@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.lab.catalogue import LabOptions
-from offbeat.lab.reproduce.mapa_runs import Courses, Setting, train
+from offbeat.lab.reproduce.mapa_runs import Courses, MapaSetting, train
 from offbeat.lab.reproduce.measure import Kept
 from offbeat.privacy.mechanism import PAPER_WARNING
 
@@ -42,7 +42,7 @@ class Workshop:
         self.kept = Kept(self.folder / f"pieces{'-quick' if options.quick else ''}.json", options.say)
         self.limit_rows = limit_rows
 
-    def train(self, setting: Setting) -> dict[str, Any]:
+    def train(self, setting: MapaSetting) -> dict[str, Any]:
         key = f"{setting.key()} rows={self.limit_rows}"
         known = key in self.kept.pieces
         result: dict[str, Any] = self.kept.get(key, lambda: train(self.courses, setting))
@@ -61,7 +61,7 @@ def updates_of(options: LabOptions, model: str) -> int:
     return {"LR": 5_000, "SVM": 3_000, "CNN": 3_000}[model]
 
 
-def soundly(setting: Setting, updates: int, **changes: Any) -> Setting:
+def soundly(setting: MapaSetting, updates: int, **changes: Any) -> MapaSetting:
     """The same number of rows seen, in larger batches, with a total budget."""
     fewer = max(60, updates * setting.batch // SOUND_BATCH * 2)
     return replace(setting, mode="sound", batch=SOUND_BATCH, updates=fewer, **changes)

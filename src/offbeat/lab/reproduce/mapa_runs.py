@@ -20,10 +20,21 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.fedbuff import LocalSteps, fedasync, fedbuff
-from offbeat.algorithms.mapa import MESSAGES, Cloud, asgd, audp, csgd, mapa, steady
-from offbeat.algorithms.mapa.privacy import Paper, Privacy, Sound, Unprotected
-from offbeat.algorithms.mapa.rates import Constants, QuietRate, Rate, ScoreBound, SteadyRate
+from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
+from offbeat.algorithms.mapa import MESSAGES, Cloud, Rule, parties, stepping
+from offbeat.algorithms.mapa.privacy import EdgePrivacy, Paper, Privacy, Sound, Unprotected
+from offbeat.algorithms.mapa.rates import (
+    AsyncRate,
+    CentralRate,
+    Constants,
+    NoisyRate,
+    QuietRate,
+    Rate,
+    ScoreBound,
+    StagedRate,
+    SteadyRate,
+    first_clip,
+)
 from offbeat.data.images import Images
 from offbeat.data.load import load_images
 from offbeat.errors import BadInput
@@ -51,7 +62,7 @@ LOOK_ROWS = 2_000  # test rows of a look at a network; the final figures are ove
 
 
 @dataclass(frozen=True)
-class Setting:
+class MapaSetting:
     """One training. `epsilon` is each iteration's in paper mode and the whole run's in sound mode."""
 
     data: str
@@ -85,7 +96,7 @@ class Setting:
 
     def key(self) -> str:
         """What is told apart: the first four, and what is not as usual."""
-        usual = asdict(Setting(self.data, self.model, self.algorithm, self.mode))
+        usual = asdict(MapaSetting(self.data, self.model, self.algorithm, self.mode))
         unusual = {name: value for name, value in asdict(self).items() if value != usual[name]}
         first = f"{self.data} {self.model} {self.algorithm} {self.mode}"
         return " ".join([first, *(f"{name}={value}" for name, value in unusual.items())])
@@ -106,7 +117,7 @@ class Courses:
             self._images[name] = load_images(name, self.data_dir)
         return self._images[name]
 
-    def rows(self, setting: Setting) -> tuple[dict[str, EdgeData], EdgeData]:
+    def rows(self, setting: MapaSetting) -> tuple[dict[str, EdgeData], EdgeData]:
         """Every edge's rows, shuffled by the seed and dealt evenly, and the rows to judge by."""
         edges = 1 if setting.algorithm == "csgd" else setting.edges
         kind = "linear" if setting.model in ("SVM", "softmax") else setting.model
@@ -117,7 +128,7 @@ class Courses:
             self._dealt[key] = self._deal(setting, edges)
         return self._dealt[key]
 
-    def _deal(self, setting: Setting, edges: int) -> tuple[dict[str, EdgeData], EdgeData]:
+    def _deal(self, setting: MapaSetting, edges: int) -> tuple[dict[str, EdgeData], EdgeData]:
         images = self.images(setting.data)
         order = np.random.default_rng(setting.seed).permutation(images.y_train.size)[: self.limit_rows]
         judged = (images.x_test[: self.limit_test], images.y_test[: self.limit_test])
@@ -130,7 +141,7 @@ class Courses:
             *_prepared(setting, *judged)
         )
 
-    def proxy(self, setting: Setting) -> EdgeData:
+    def proxy(self, setting: MapaSetting) -> EdgeData:
         """Some rows of the other set of digits, brought to this one's size: nobody's secret."""
         images, side = self.images(PROXY.get(setting.data, setting.data)), self.images(setting.data).shape[0]
         chosen = slice(0, PROXY_ROWS)
@@ -140,7 +151,7 @@ class Courses:
         return edge_data(*_prepared(setting, resized, images.y_train[chosen]))
 
 
-def _prepared(setting: Setting, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _prepared(setting: MapaSetting, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     labels = y
     if setting.model == "LR":
         labels = (y % 2 == 0 if setting.split == "parity" else y >= 5).astype(np.int64)
@@ -153,7 +164,7 @@ def _prepared(setting: Setting, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarra
     return rows, labels
 
 
-def model_for(setting: Setting, pixels: int) -> HorizontalModel:
+def model_for(setting: MapaSetting, pixels: int) -> HorizontalModel:
     if setting.model == "LR":
         return LinearModel("logistic", pixels)
     if setting.model == "SVM":
@@ -170,7 +181,7 @@ def start_loss(model: HorizontalModel) -> float:
 
 
 def constants_for(
-    setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData], proxy: EdgeData | None = None
+    setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData], proxy: EdgeData | None = None
 ) -> Constants:
     """The printed constants in paper mode; public ones in sound mode, sharper with a proxy's rows."""
     lag_max = setting.edges if setting.delays == "cyclic" else 3 * setting.edges
@@ -208,45 +219,40 @@ def measured_deviation(model: HorizontalModel, rows: dict[str, EdgeData]) -> flo
 
 
 def build(
-    setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData], proxy: EdgeData | None = None
+    setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData], proxy: EdgeData | None = None
 ) -> list[Party]:
     constants = constants_for(setting, model, rows, proxy)
-    common: dict[str, Any] = {"constants": constants, "updates": setting.updates, "seed": setting.seed}
-    if setting.algorithm == "csgd":
-        return csgd(model, next(iter(rows.values())), strength=STRENGTH, **common)
     if setting.algorithm in ("fedasync", "fedbuff"):
         return _with_local_steps(setting, model, rows, constants.lag_max)
-    common |= {"strength": STRENGTH, "retry_s": 10.0 if setting.delays == "measured" else 1e6}
+    common: dict[str, Any] = {"constants": constants, "updates": setting.updates, "seed": setting.seed}
+    common["strength"] = STRENGTH
+    if setting.algorithm == "csgd":
+        return stepping(model, {"pool": next(iter(rows.values()))}, CentralRate(constants), **common)
+    common["retry_s"] = 10.0 if setting.delays == "measured" else 1e6
     if setting.algorithm == "asgd":
-        return asgd(model, rows, **common)
+        return stepping(model, rows, AsyncRate(constants), **common)
     privacy = privacy_for(setting, model)
+    return stepping(model, rows, _rate(setting, model, rows, constants, privacy), privacy=privacy, **common)
+
+
+def _rate(
+    setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData], constants: Constants, privacy: Privacy
+) -> Rate:
+    """Of MAPA and AUDP; else a step of the setting, or (quiet) the one that jobs choose by rule."""
     if setting.algorithm == "audp":
-        return audp(model, rows, privacy=privacy, clip=setting.clip or widest_clip(setting, model, rows), **common)
+        return NoisyRate(constants, setting.clip or widest_clip(setting, model, rows))
     if setting.algorithm == "mapa":
         first = setting.clip
-        if setting.mode == "sound" and first is None:
-            first = widest_clip(setting, model, rows)
-        return mapa(
-            model,
-            rows,
-            privacy=privacy,
-            clip=first,
-            shrink=setting.shrink,
-            floor=setting.floor,
-            quantile=setting.quantile,
-            failure=setting.failure,
-            **common,
-        )
-    adaptive = privacy.adaptive if isinstance(privacy, Sound) else None
-    return steady(model, rows, rate=_steady_rate(setting, model, adaptive), privacy=privacy, **common)
-
-
-def _steady_rate(setting: Setting, model: HorizontalModel, adaptive: AdaptiveClip | None) -> Rate:
-    """A step of the setting, or (quiet) the one that jobs choose by rule."""
+        if first is None:
+            sound = setting.mode == "sound"
+            first = widest_clip(setting, model, rows) if sound else first_clip(constants.deviation, setting.failure)
+        within = not isinstance(privacy, Paper)
+        return StagedRate(constants, first, setting.shrink, setting.floor, within, setting.quantile)
     if setting.algorithm == "quiet":
         bound = ScoreBound(NORM_MAX, model.dimension, setting.updates)
         return QuietRate(bound, setting.clip or usual_clip(model))
     unclipped = math.inf if setting.mode == "none" else 1.0
+    adaptive = privacy.adaptive if isinstance(privacy, Sound) else None
     return SteadyRate(setting.step, setting.clip or unclipped, adaptive)
 
 
@@ -256,16 +262,21 @@ def usual_clip(model: HorizontalModel) -> float:
     return model.first_gradient_norm(NORM_MAX) / 2
 
 
-def _with_local_steps(setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData], lag_max: int) -> list[Party]:
+def _with_local_steps(
+    setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData], lag_max: int
+) -> list[Party]:
     local = LocalSteps(setting.local_steps, setting.step, max(1, setting.batch // setting.local_steps), STRENGTH)
-    common: dict[str, Any] = {"local": local, "lag_max": lag_max, "seed": setting.seed, "retry_s": 1e6}
-    if setting.algorithm == "fedasync":
-        return fedasync(model, rows, updates=setting.updates, **common)
-    steps = max(1, setting.updates // setting.buffer)
-    return fedbuff(model, rows, updates=steps, buffer=setting.buffer, **common)
+    recipes = {name: EdgePrivacy(local) for name in rows}
+    rule: Rule
+    rule, updates = (
+        (Mixing(0.6, 0.5, lag_max), setting.updates)
+        if setting.algorithm == "fedasync"
+        else (BufferedMean(setting.buffer, 1.0), max(1, setting.updates // setting.buffer))
+    )
+    return parties(model, rows, rule, recipes, updates=updates, lag_max=lag_max, seed=setting.seed, retry_s=1e6)
 
 
-def privacy_for(setting: Setting, model: HorizontalModel) -> Privacy:
+def privacy_for(setting: MapaSetting, model: HorizontalModel) -> Privacy:
     if setting.mode == "paper":
         noisy = None if isinstance(model, LinearModel) else int(model.first_layer)  # type: ignore[attr-defined]
         return Paper(setting.epsilon, noisy)
@@ -277,7 +288,7 @@ def privacy_for(setting: Setting, model: HorizontalModel) -> Privacy:
     return Sound(setting.epsilon, uploads, DELTA, adaptive=adaptive)
 
 
-def widest_clip(setting: Setting, model: HorizontalModel, rows: dict[str, EdgeData]) -> float:
+def widest_clip(setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData]) -> float:
     """The largest norm one row's gradient can have: a public bound for scaled rows, the data's own in paper mode."""
     if not isinstance(model, LinearModel):
         return NETWORK_CLIP
@@ -286,7 +297,7 @@ def widest_clip(setting: Setting, model: HorizontalModel, rows: dict[str, EdgeDa
     return model.gradient_norm_max(max(float(mine.norms.max()) for mine in rows.values()))
 
 
-def train(courses: Courses, setting: Setting) -> dict[str, Any]:
+def train(courses: Courses, setting: MapaSetting) -> dict[str, Any]:
     """One training; plain values that can be kept in a file."""
     rows, test = courses.rows(setting)
     pixels = int(test.features.shape[1])
@@ -315,7 +326,7 @@ def train(courses: Courses, setting: Setting) -> dict[str, Any]:
     }
 
 
-def _play(setting: Setting, parties: list[Party], look: Look) -> None:
+def _play(setting: MapaSetting, parties: list[Party], look: Look) -> None:
     if setting.delays == "measured":
         _play_over_broker(parties, look)
         return
@@ -356,7 +367,7 @@ def stated_privacy(edges: list[Party]) -> dict[str, float] | None:
 class _Eyes:
     """Looks at the cloud every so many updates: [update, accuracy, loss, clip, |gradient|], -1 where not taken."""
 
-    def __init__(self, cloud: Cloud, model: HorizontalModel, test: EdgeData, setting: Setting) -> None:
+    def __init__(self, cloud: Cloud, model: HorizontalModel, test: EdgeData, setting: MapaSetting) -> None:
         self.cloud, self.model, self.test = cloud, model, test
         self.setting = setting
         self.every = max(1, setting.updates // max(1, setting.looks))

@@ -15,7 +15,7 @@ from typing import Any
 
 from offbeat.lab.catalogue import LabOptions, LabResult
 from offbeat.lab.reproduce.mapa_pieces import Lines, Row, Workshop, accounted, curves_figure, lines_figure
-from offbeat.lab.reproduce.mapa_runs import Setting, usual_clip
+from offbeat.lab.reproduce.mapa_runs import MapaSetting, usual_clip
 from offbeat.learning.horizontal import LinearModel
 
 NOT_COUNTED = (
@@ -29,7 +29,7 @@ Found = Mapping[str, Any]
 class Choice:
     """The best of some candidates by the rows that were held out, and what each of them reached."""
 
-    setting: Setting
+    setting: MapaSetting
     tried: tuple[tuple[float, float, float], ...]  # (clip, step, accuracy on the rows held out)
 
     @property
@@ -38,7 +38,7 @@ class Choice:
         return f"{clip}step {self.setting.step:g}, the best of {len(self.tried)}"
 
 
-def choose(shop: Workshop, candidates: Sequence[Setting], data: str | None = None) -> Choice:
+def choose(shop: Workshop, candidates: Sequence[MapaSetting], data: str | None = None) -> Choice:
     """Judge candidates by held-out training rows: the edges' own, or those of a public set of the same shape."""
     tried: list[tuple[float, float, float]] = []
     for candidate in candidates:
@@ -49,7 +49,7 @@ def choose(shop: Workshop, candidates: Sequence[Setting], data: str | None = Non
     return Choice(candidates[best], tuple(tried))
 
 
-def _grid(base: Setting, clips: Sequence[float], steps: Sequence[float]) -> list[Setting]:
+def _grid(base: MapaSetting, clips: Sequence[float], steps: Sequence[float]) -> list[MapaSetting]:
     return [replace(base, clip=clip, step=step) for clip, step in product(clips, steps)]
 
 
@@ -61,7 +61,7 @@ def accuracy_against_epsilon(options: LabOptions) -> LabResult:
     shop = Workshop("mapa-epsilon", options)
     totals = (0.5, 3.0, 8.0)
     updates = 1_000 if options.quick else 1_500
-    base = Setting(
+    base = MapaSetting(
         "mnist", "softmax", "mapa", "sound", updates=updates, batch=512, seed=options.seed, delays="random"
     )  # fmt: skip
     rows: list[Row] = []
@@ -77,7 +77,7 @@ def accuracy_against_epsilon(options: LabOptions) -> LabResult:
     return LabResult(rows, figures, _epsilon_notes(updates))
 
 
-def _five_ways(shop: Workshop, base: Setting) -> dict[str, Setting]:
+def _five_ways(shop: Workshop, base: MapaSetting) -> dict[str, MapaSetting]:
     """Three with the best of equally many candidates, judged on rows held out, at every epsilon anew; two by rule."""
     fixed, adaptive, mapa = (
         choose(shop, candidates[: 1 if shop.options.quick else None]).setting for candidates in _candidates(base)
@@ -94,7 +94,7 @@ def _five_ways(shop: Workshop, base: Setting) -> dict[str, Setting]:
 RULED_CLIP = usual_clip(LinearModel("softmax", 784, 10))
 
 
-def _candidates(base: Setting) -> tuple[list[Setting], list[Setting], list[Setting]]:
+def _candidates(base: MapaSetting) -> tuple[list[MapaSetting], list[MapaSetting], list[MapaSetting]]:
     """Clip and step; quantile and step (its clip ends lower, so its steps may be longer); L over the proxy's, and where
     the clip stops: at a floor, or at a quantile of the norms."""
     fixed = [replace(base, algorithm="fixed", clip=clip, step=step) for clip, step in product((2.0, 1.0), (0.9, 0.3))]
@@ -107,7 +107,7 @@ def _candidates(base: Setting) -> tuple[list[Setting], list[Setting], list[Setti
     return fixed, adaptive, mapa
 
 
-def _total_row(total: float, settings: Mapping[str, Setting], found: Mapping[str, Found]) -> Row:
+def _total_row(total: float, settings: Mapping[str, MapaSetting], found: Mapping[str, Found]) -> Row:
     return {
         "setting": f"total epsilon {total:g}",
         "ours": ", ".join(f"{name} {result['accuracy_averaged']:.4f}" for name, result in found.items()),
@@ -117,7 +117,7 @@ def _total_row(total: float, settings: Mapping[str, Setting], found: Mapping[str
     }
 
 
-def _told(setting: Setting) -> str:
+def _told(setting: MapaSetting) -> str:
     if setting.algorithm == "mapa":
         stop = f"quantile {setting.quantile:g}" if setting.count else f"floor {setting.floor:g}"
         return f"L {setting.caution:g} of the proxy's, {stop}"
@@ -147,12 +147,12 @@ def sound_mnist(options: LabOptions) -> LabResult:
     """Ten digits, five asynchronous edges, a total epsilon of at most 3 each."""
     shop = Workshop("mapa-sound", options)
     shared: dict[str, Any] = {"epsilon": 3.0, "batch": 512, "delays": "random", "seed": options.seed}
-    linear = Setting("mnist", "softmax", "fixed", "sound", updates=1_500, **shared)
-    network = Setting("mnist", "CNN", "fixed", "sound", updates=250 if options.quick else 1_000, **shared)
+    linear = MapaSetting("mnist", "softmax", "fixed", "sound", updates=1_500, **shared)
+    network = MapaSetting("mnist", "CNN", "fixed", "sound", updates=250 if options.quick else 1_000, **shared)
     linears = _grid(linear, (2.0,) if options.quick else (1.0, 2.0, 4.0), (0.5, 0.9) if options.quick else STEPS)
     networks = _grid(network, (1.0,), (2.0,)) if options.quick else _grid(network, (0.5, 1.0), (1.0, 2.0, 4.0))
     rows: list[Row] = []
-    chosen: list[Setting] = []
+    chosen: list[MapaSetting] = []
     for title, candidates, wanted in (("linear", linears, 0.90), ("CNN", networks, 0.95)):
         choice = choose(shop, candidates) if len(candidates) > 1 else Choice(candidates[0], ())
         rows += [*_candidate_rows(title, choice), _aim_row(shop, title, choice, wanted)]
@@ -207,6 +207,6 @@ def _sound_notes(options: LabOptions) -> list[str]:
     return notes
 
 
-def _sound_figure(shop: Workshop, settings: Sequence[Setting]) -> tuple[Path, Path]:
+def _sound_figure(shop: Workshop, settings: Sequence[MapaSetting]) -> tuple[Path, Path]:
     panels = [(setting.model, {"sound": shop.train(setting)}) for setting in settings]
     return curves_figure(panels, shop.path("accuracy"), 1, "test accuracy")

@@ -11,7 +11,7 @@ from typing import Any
 
 from offbeat.lab.catalogue import LabOptions, LabResult
 from offbeat.lab.reproduce.mapa_pieces import Row, Workshop, accounted, paper_note
-from offbeat.lab.reproduce.mapa_runs import Setting
+from offbeat.lab.reproduce.mapa_runs import MapaSetting
 from offbeat.lab.reproduce.mapa_sound import NOT_COUNTED, choose
 
 EDGES, BATCH = 20, 100
@@ -36,8 +36,8 @@ def beside_today(options: LabOptions) -> LabResult:
     return LabResult(rows, _figure(shop, settings, found), notes)
 
 
-def _settings(shop: Workshop, uploads: int) -> dict[str, Setting]:
-    base = Setting(
+def _settings(shop: Workshop, uploads: int) -> dict[str, MapaSetting]:
+    base = MapaSetting(
         "mnist", "softmax", "asgd", "none", edges=EDGES, updates=uploads, batch=BATCH, delays="random",
         seed=shop.options.seed,
     )  # fmt: skip
@@ -57,7 +57,7 @@ def _settings(shop: Workshop, uploads: int) -> dict[str, Setting]:
     }
 
 
-def _row(name: str, setting: Setting, result: Mapping[str, Any]) -> Row:
+def _row(name: str, setting: MapaSetting, result: Mapping[str, Any]) -> Row:
     chosen = f", step {setting.step:g}" if setting.algorithm in ("fixed", "fedasync", "fedbuff") else ""
     if result["privacy"]:
         verdict = accounted([result])
@@ -71,7 +71,7 @@ def _row(name: str, setting: Setting, result: Mapping[str, Any]) -> Row:
     }
 
 
-def _figure(shop: Workshop, settings: Mapping[str, Setting], found: Found) -> tuple[Path, Path]:
+def _figure(shop: Workshop, settings: Mapping[str, MapaSetting], found: Found) -> tuple[Path, Path]:
     from offbeat.report.figures import Curve, Panel, draw_panels
 
     curves = []

@@ -16,16 +16,16 @@ from offbeat.algorithms.vafl import what_clients_learn
 from offbeat.algorithms.vafl.options import Vafl
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce.vafl_central import Look, pooled_linear, trained_centrally
-from offbeat.lab.reproduce.vafl_panels import TITLES, Cells, Panel, figure_of, rows_of, run_panels
+from offbeat.lab.reproduce.vafl_panels import TITLES, PanelCells, VaflPanel, figure_of, rows_of, run_panels
 from offbeat.lab.reproduce.vafl_private import privacy
 from offbeat.lab.reproduce.vafl_problems import (
-    Problem,
+    VaflProblem,
     intensive_care,
     parkinsons,
     picture_columns,
     solids,
 )
-from offbeat.lab.reproduce.vafl_runs import BURSTS, NONE, PUBLISHED, Trial
+from offbeat.lab.reproduce.vafl_runs import BURSTS, NONE, PUBLISHED, VaflTrial
 
 HEADS = (1.0, 4.0)  # steps of a head to choose from, as multiples of the clients'
 
@@ -34,29 +34,31 @@ def _heads(options: LabOptions) -> tuple[float, ...]:
     return HEADS[:1] if options.quick else HEADS
 
 
-def _logistic(problem: Problem, options: LabOptions, units: float) -> list[Cells]:
+def _logistic(problem: VaflProblem, options: LabOptions, units: float) -> list[PanelCells]:
     """The published setting, with and without noise; then rare long delays, and none."""
-    trial = Trial("vafl", PUBLISHED, batch=max(problem.rows // 100, 1), units=units, looks=60, seed=options.seed)
+    trial = VaflTrial("vafl", PUBLISHED, batch=max(problem.rows // 100, 1), units=units, looks=60, seed=options.seed)
 
     def central(passes: float, looks: int) -> list[Look]:
         return pooled_linear(problem, trial.batch, passes, options.seed, looks)
 
-    with_noise = Cells(problem, trial, dict.fromkeys(TITLES, 0.1), central, _heads(options))
-    others = [Cells(problem, replace(trial, delays=delays), {}, central) for delays in (BURSTS, NONE)]
+    with_noise = PanelCells(problem, trial, dict.fromkeys(TITLES, 0.1), central, _heads(options))
+    others = [PanelCells(problem, replace(trial, delays=delays), {}, central) for delays in (BURSTS, NONE)]
     return [with_noise, *others]
 
 
-def _deep(problem: Problem, options: LabOptions, batch: int, units: float, noise: float) -> Cells:
+def _deep(problem: VaflProblem, options: LabOptions, batch: int, units: float, noise: float) -> PanelCells:
     """The published setting; noise on async alone, as there."""
-    trial = Trial("vafl", PUBLISHED, batch=batch, units=units, looks=25, seed=options.seed)
+    trial = VaflTrial("vafl", PUBLISHED, batch=batch, units=units, looks=25, seed=options.seed)
 
     def central(passes: float, looks: int) -> list[Look]:
         return trained_centrally(problem, batch, passes, options.seed, looks)
 
-    return Cells(problem, trial, {"vafl": noise}, central, _heads(options))
+    return PanelCells(problem, trial, {"vafl": noise}, central, _heads(options))
 
 
-def _finished(panels: Sequence[Panel], options: LabOptions, name: str, title: str, notes: Sequence[str]) -> LabResult:
+def _finished(
+    panels: Sequence[VaflPanel], options: LabOptions, name: str, title: str, notes: Sequence[str]
+) -> LabResult:
     drawn = figure_of([panel for panel in panels if panel.delays is PUBLISHED], options.out / name, title)
     rows = [row for panel in panels for row in rows_of(panel)]
     sources = [f"{panel.problem.name}: {panel.problem.source}." for panel in panels if panel.delays is PUBLISHED]
@@ -93,7 +95,7 @@ FIRST_UPLOAD = (
 
 
 def fig3(options: LabOptions) -> LabResult:
-    cells: list[Cells] = []
+    cells: list[PanelCells] = []
     for name, step in (("mnist", 0.3), ("fashion_mnist", 0.2)):
         problem = picture_columns(name, 7, step, options.data_dir, options.seed)
         problem = problem.some_rows(6000, options.seed) if options.quick else problem

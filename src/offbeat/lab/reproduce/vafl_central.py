@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.algorithms import vafl
-from offbeat.lab.reproduce.vafl_problems import Problem
+from offbeat.lab.reproduce.vafl_problems import VaflProblem
 from offbeat.learning.embeddings import Adam, Disturbance, LinearEmbedding, Weights
 from offbeat.learning.row_order import RowOrder
 
@@ -15,7 +15,7 @@ Look = tuple[float, float, float]
 """(passes, training loss, test metric)."""
 
 
-def pooled_linear(problem: Problem, batch: int, passes: float, seed: int, looks: int = 1) -> list[Look]:
+def pooled_linear(problem: VaflProblem, batch: int, passes: float, seed: int, looks: int = 1) -> list[Look]:
     """One linear model over all columns, looked at so many times on the way."""
     x, test = (np.hstack([part[n] for n in problem.clients]) for part in (problem.features, problem.test_features))
     head, model = problem.head(), LinearEmbedding(x.shape[1], problem.targets.shape[1])
@@ -43,7 +43,7 @@ def _due(number: int, steps: int, looks: int) -> bool:
     return number * looks // steps > (number - 1) * looks // steps
 
 
-def trained_centrally(problem: Problem, batch: int, passes: float, seed: int, looks: int = 1) -> list[Look]:
+def trained_centrally(problem: VaflProblem, batch: int, passes: float, seed: int, looks: int = 1) -> list[Look]:
     """The same networks in one piece by the same rule, written as plain PyTorch."""
     import torch
 
@@ -68,7 +68,7 @@ def trained_centrally(problem: Problem, batch: int, passes: float, seed: int, lo
     return seen
 
 
-def _judged(problem: Problem, embeddings: dict, head: object) -> tuple[float, float]:  # type: ignore[type-arg]
+def _judged(problem: VaflProblem, embeddings: dict, head: object) -> tuple[float, float]:  # type: ignore[type-arg]
     from offbeat.learning.networks import weights_of
 
     looked = np.random.default_rng(7).permutation(problem.rows)[: problem.looked_at]

@@ -17,8 +17,8 @@ from typing import Any
 from offbeat.lab.catalogue import LabOptions
 from offbeat.lab.reproduce.bar import Bar
 from offbeat.lab.reproduce.vafl_central import Look
-from offbeat.lab.reproduce.vafl_problems import Problem
-from offbeat.lab.reproduce.vafl_runs import PUBLISHED, Delays, Run, Trial, kept, kept_run
+from offbeat.lab.reproduce.vafl_problems import VaflProblem
+from offbeat.lab.reproduce.vafl_runs import PUBLISHED, Delays, VaflRun, VaflTrial, kept, kept_run
 from offbeat.privacy.embedding import bought_epsilon
 
 TITLES = {"vafl-sync": "sync", "vafl-tsync": "t-sync", "vafl": "async"}
@@ -34,12 +34,12 @@ Central = Callable[[float, int], list[Look]]
 
 
 @dataclass(frozen=True)
-class Cells:
+class PanelCells:
     """The runs of one panel: all variants without noise, those of `noisy` with, and the centralised one. `heads`: the
     head's steps to choose from, as multiples of the clients'."""
 
-    problem: Problem
-    trial: Trial
+    problem: VaflProblem
+    trial: VaflTrial
     noisy: Mapping[str, float]
     central: Central
     heads: Sequence[float] = (1.0,)
@@ -49,14 +49,14 @@ class Cells:
         return len(TITLES) * len(self.heads) + len(self.noisy) + 1
 
 
-class Panel:
+class VaflPanel:
     """What came of them. `heads`: the multiple that each variant chose."""
 
     def __init__(
         self,
-        problem: Problem,
+        problem: VaflProblem,
         delays: Delays,
-        runs: Mapping[str, Run],
+        runs: Mapping[str, VaflRun],
         central: Sequence[Look],
         heads: Mapping[str, float],
     ) -> None:
@@ -90,19 +90,19 @@ class Panel:
         return found
 
 
-def run_panels(wanted: Sequence[Cells], options: LabOptions) -> list[Panel]:
+def run_panels(wanted: Sequence[PanelCells], options: LabOptions) -> list[VaflPanel]:
     """One after another, under one bar; each result is stored as soon as it is there."""
     with Bar(sum(cells.count for cells in wanted), options.say) as bar:
         return [run_panel(cells, options, bar) for cells in wanted]
 
 
-def run_panel(cells: Cells, options: LabOptions, bar: Bar) -> Panel:
+def run_panel(cells: PanelCells, options: LabOptions, bar: Bar) -> VaflPanel:
     folder, problem, trial = options.out / "panels", cells.problem, cells.trial
     stem = f"{problem.name}-{trial.delays.short}"
-    runs: dict[str, Run] = {}
+    runs: dict[str, VaflRun] = {}
     heads: dict[str, float] = {}
     for variant, title in TITLES.items():
-        tried: dict[float, Run] = {}
+        tried: dict[float, VaflRun] = {}
         for head in cells.heads:
             bar.begin(f"{problem.name}, {trial.delays.name}: {title}, head {head:g}")
             one = replace(trial, variant=variant, head=head)
@@ -115,10 +115,10 @@ def run_panel(cells: Cells, options: LabOptions, bar: Bar) -> Panel:
         one = replace(trial, variant=variant, noise=noise, head=heads[variant])
         runs[name] = kept_run(folder, problem, one, f"{stem}-{variant}-c{noise:g}-{trial.seed}", told=bar.at)
     bar.begin(f"{problem.name}: centralised")
-    return Panel(problem, trial.delays, runs, _central(cells, folder, stem, runs), heads)
+    return VaflPanel(problem, trial.delays, runs, _central(cells, folder, stem, runs), heads)
 
 
-def _central(cells: Cells, folder: Path, stem: str, runs: Mapping[str, Run]) -> list[Look]:
+def _central(cells: PanelCells, folder: Path, stem: str, runs: Mapping[str, VaflRun]) -> list[Look]:
     problem, passes = cells.problem, TO_ITS_END * max(run.passes for run in runs.values())
     what = {"data": problem.fingerprint(), "source": problem.source, "step": repr(problem.optimiser), "passes": passes}
     stored = kept(folder, f"{stem}-central", what, lambda: {"looks": cells.central(passes, CENTRAL_LOOKS)})
@@ -128,7 +128,7 @@ def _central(cells: Cells, folder: Path, stem: str, runs: Mapping[str, Run]) -> 
 # -- what a reader compares -----------------------------------------------------------------------------------------
 
 
-def rows_of(panel: Panel) -> list[dict[str, Any]]:
+def rows_of(panel: VaflPanel) -> list[dict[str, Any]]:
     """Passes, lags and all looks are in the files of `panels`."""
     rows = []
     for name, run in panel.runs.items():
@@ -157,7 +157,7 @@ def _published(name: str, delays: Delays) -> str:
     return SPEED_PUBLISHED if delays is PUBLISHED else "not published"
 
 
-def _verdict(name: str, panel: Panel, up: float | None) -> str:
+def _verdict(name: str, panel: VaflPanel, up: float | None) -> str:
     run = panel.runs[name]
     said = [_beside(run.best_metric - panel.central_after(run.passes), "centralised at equal passes")]
     said.append(_beside(run.best_metric - panel.central_best, "centralised to its end"))
@@ -180,7 +180,7 @@ def _about_noise(c: float, uploads: int) -> str:
     )
 
 
-def figure_of(panels: Sequence[Panel], path: Path, title: str) -> list[Path]:
+def figure_of(panels: Sequence[VaflPanel], path: Path, title: str) -> list[Path]:
     """Training loss and test metric against virtual time without noise, and the loss with noise: three axes each."""
     from offbeat.report import figures
 
@@ -203,7 +203,7 @@ def figure_of(panels: Sequence[Panel], path: Path, title: str) -> list[Path]:
     return list(figures.draw_panels(drawn, path, columns=3, title=title))
 
 
-def _curve(panel: Panel, name: str, column: int) -> Any:
+def _curve(panel: VaflPanel, name: str, column: int) -> Any:
     """Every variant keeps its tone, with noise and without."""
     from offbeat.report import figures
 

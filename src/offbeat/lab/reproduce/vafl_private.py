@@ -6,8 +6,8 @@ from typing import Any
 
 from offbeat.lab.catalogue import LabOptions, LabResult
 from offbeat.lab.reproduce.bar import Bar
-from offbeat.lab.reproduce.vafl_problems import Problem, picture_columns
-from offbeat.lab.reproduce.vafl_runs import EXPONENTIAL, Trial, kept_run
+from offbeat.lab.reproduce.vafl_problems import VaflProblem, picture_columns
+from offbeat.lab.reproduce.vafl_runs import EXPONENTIAL, VaflTrial, kept_run
 from offbeat.learning.embeddings import Sgd
 from offbeat.privacy.embedding import bought_epsilon, calibrate
 
@@ -35,11 +35,11 @@ def privacy(options: LabOptions) -> LabResult:
     return LabResult(rows, _privacy_figure(points, rows[0]["ours"], options), PRIVACY_NOTES)
 
 
-def _trial(problem: Problem, options: LabOptions, batches: int) -> Trial:
-    return Trial("vafl", EXPONENTIAL, batch=problem.rows // batches, units=1e6, looks=1000, seed=options.seed)
+def _trial(problem: VaflProblem, options: LabOptions, batches: int) -> VaflTrial:
+    return VaflTrial("vafl", EXPONENTIAL, batch=problem.rows // batches, units=1e6, looks=1000, seed=options.seed)
 
 
-def _plain_row(problem: Problem, options: LabOptions, bar: Bar) -> dict[str, Any]:
+def _plain_row(problem: VaflProblem, options: LabOptions, bar: Bar) -> dict[str, Any]:
     bar.begin(f"{problem.name}: not private, {PLAIN_PASSES} passes")
     trial = _trial(problem, options, 50 if options.quick else 200)
     run = kept_run(options.out / "panels", problem, trial, "privacy-none", passes=float(PLAIN_PASSES))
@@ -51,7 +51,7 @@ def _plain_row(problem: Problem, options: LabOptions, bar: Bar) -> dict[str, Any
     }
 
 
-def _private_row(problem: Problem, options: LabOptions, epsilon: float, bar: Bar) -> dict[str, Any]:
+def _private_row(problem: VaflProblem, options: LabOptions, epsilon: float, bar: Bar) -> dict[str, Any]:
     bar.begin(f"{problem.name}: epsilon {epsilon:g}")
     run = kept_run(
         options.out / "panels", problem, _trial(problem, options, BATCHES), f"privacy-{epsilon:g}",

@@ -13,14 +13,23 @@ from offbeat.algorithms.vafl import one_hot
 from offbeat.data.image_sets import views
 from offbeat.data.load import load_images, load_series, load_solids
 from offbeat.data.vertical import vertical_from_dataset
-from offbeat.learning.embeddings import Adam, AdditiveHead, Embedding, Head, LinearEmbedding, Optimiser, Penalty, Sgd
+from offbeat.learning.embeddings import (
+    Adam,
+    AdditiveHead,
+    ClientPenalty,
+    Embedding,
+    Head,
+    LinearEmbedding,
+    Optimiser,
+    Sgd,
+)
 
 Array = NDArray[Any]
 Where = Path | None
 
 
 @dataclass(frozen=True)
-class Problem:
+class VaflProblem:
     """Rows at clients, targets at the server. Embeddings and head are made anew for every run."""
 
     name: str
@@ -32,7 +41,7 @@ class Problem:
     embeddings: Callable[[], dict[str, Embedding]] = field(repr=False)
     head: Callable[[], Head] = field(repr=False)
     optimiser: Optimiser
-    penalty: Penalty = Penalty()  # noqa: RUF009  (frozen)
+    penalty: ClientPenalty = ClientPenalty()  # noqa: RUF009  (frozen)
     metric: str = "accuracy"
     looked_at: int = 2000  # the loss is followed on so many training rows at most
     network: bool = False
@@ -52,7 +61,7 @@ class Problem:
             digest.update(np.ascontiguousarray(self.features[name][:20]).tobytes())
         return digest.hexdigest()[:16]
 
-    def some_rows(self, count: int, seed: int, test: int | None = None) -> "Problem":
+    def some_rows(self, count: int, seed: int, test: int | None = None) -> "VaflProblem":
         """A random part of the training rows, and of the test rows."""
         rng = np.random.default_rng(seed)
         kept = np.sort(rng.permutation(self.rows)[:count])
@@ -73,7 +82,7 @@ class Problem:
 
 def picture_columns(
     name: str, clients: int, step: float, where: Where, seed: int = 0, *, centre: float | None = None
-) -> Problem:
+) -> VaflProblem:
     """Every client holds a vertical strip of each picture, and subtracts its own training mean of each pixel.
 
     `centre`: a number known beforehand is subtracted instead, which tells nothing about the rows.
@@ -85,7 +94,7 @@ def picture_columns(
         strip -= mean
         test_strips[client] -= mean
     classes = len(images.classes)
-    return Problem(
+    return VaflProblem(
         name=name,
         source=images.source,
         features=strips,
@@ -95,7 +104,7 @@ def picture_columns(
         embeddings=lambda: {c: LinearEmbedding(block.shape[1], classes) for c, block in strips.items()},
         head=lambda: AdditiveHead(classes),
         optimiser=Sgd(step),
-        penalty=Penalty("l2", 1e-3),
+        penalty=ClientPenalty("l2", 1e-3),
         looked_at=10_000,
     )
 
@@ -106,11 +115,11 @@ def _strips(x: Array, shape: tuple[int, ...], clients: int) -> dict[str, Array]:
     return {f"client{k}": pictures[:, :, cut].reshape(len(x), -1).astype(np.float64) for k, cut in enumerate(cuts)}
 
 
-def parkinsons(step: float, where: Where, seed: int = 0) -> Problem:
+def parkinsons(step: float, where: Where, seed: int = 0) -> VaflProblem:
     """Three clients with a third of the voice measures each; whether the score is above its median; split by person."""
     data = vertical_from_dataset("parkinsons_telemonitoring_high", 3, data_dir=where, seed=seed)
     features = {name: np.asarray(data.train[name]) for name in data.names}
-    return Problem(
+    return VaflProblem(
         name="parkinsons",
         source=data.source,
         features=features,
@@ -120,7 +129,7 @@ def parkinsons(step: float, where: Where, seed: int = 0) -> Problem:
         embeddings=lambda: {c: LinearEmbedding(block.shape[1], 1) for c, block in features.items()},
         head=lambda: AdditiveHead(1, "logistic"),
         optimiser=Sgd(step),
-        penalty=Penalty("l2", 1e-3),
+        penalty=ClientPenalty("l2", 1e-3),
         looked_at=10_000,
     )
 
@@ -130,7 +139,7 @@ def parkinsons(step: float, where: Where, seed: int = 0) -> Problem:
 
 def solids(
     clients: int, channels: int, where: Where, *, width: int = 512, device: str = "cpu", seed: int = 0
-) -> Problem:
+) -> VaflProblem:
     """Twelve views of each object, shared out among the clients; seven-layer networks, a two-layer head."""
     from offbeat.learning.networks import TorchEmbedding, TorchHead, cnn, mlp
 
@@ -151,7 +160,7 @@ def solids(
         top = mlp(clients * width, classes, (128,), seed=seed + 100)
         return TorchHead(top, [width] * clients, classes, device=device)
 
-    return Problem(
+    return VaflProblem(
         name=f"modelnet10-{clients}",
         source=f"{data.source}, twelve views, {clients} clients",
         features={n: pictures[:, share] for n, share in zip(names, shares, strict=True)},
@@ -166,7 +175,7 @@ def solids(
     )
 
 
-def intensive_care(where: Where, *, hidden: int = 32, width: int = 16, seed: int = 0) -> Problem:
+def intensive_care(where: Where, *, hidden: int = 32, width: int = 16, seed: int = 0) -> VaflProblem:
     """In-hospital death from four clients' time series; LSTM embeddings, a two-layer head."""
     from offbeat.learning.networks import TorchEmbedding, TorchHead, lstm, mlp
 
@@ -182,7 +191,7 @@ def intensive_care(where: Where, *, hidden: int = 32, width: int = 16, seed: int
         top = mlp(width * len(features), 1, (16,), seed=seed + 100)
         return TorchHead(top, [width] * len(features), 1, loss_name="logistic")
 
-    return Problem(
+    return VaflProblem(
         name="physionet2012",
         source=data.source,
         features=features,

@@ -16,11 +16,11 @@ import numpy as np
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Client, Server, Vafl
-from offbeat.lab.reproduce.vafl_problems import Problem
+from offbeat.lab.reproduce.vafl_problems import VaflProblem
 from offbeat.metrics.curves import CurveRow, to_target
 from offbeat.metrics.machine import offbeat_version
 from offbeat.metrics.plain import encode_plain, replace_file
-from offbeat.party.contract import Compute, Effect, Event, Party, State
+from offbeat.party.contract import Compute, Effect, Event, Party
 from offbeat.randomness import stream
 from offbeat.runtime.simulator import CostModel, Jitter, Link, Simulator
 
@@ -55,7 +55,7 @@ class Delays:
             return f"waits-{self.waits[0]:g}-{self.waits[1]:g}"
         return f"{self.jitter}-{self.slowest:g}"
 
-    def costs(self, problem: Problem, batch: int) -> CostModel:
+    def costs(self, problem: VaflProblem, batch: int) -> CostModel:
         factors = np.linspace(1.0, self.slowest, len(problem.clients))
         return CostModel(
             overhead_s=0.0,
@@ -66,7 +66,7 @@ class Delays:
             jitter=Jitter(self.jitter, self.cv),
         )
 
-    def delayed(self, clients: Sequence[Client], problem: Problem, trial: "Trial") -> list[Party]:
+    def delayed(self, clients: Sequence[Client], problem: VaflProblem, trial: "VaflTrial") -> list[Party]:
         """The clients, each with its own waits where there are any."""
         if self.waits is None:
             return list(clients)
@@ -78,7 +78,7 @@ class Delays:
         ]
 
 
-def unit_of(problem: Problem, batch: int) -> float:
+def unit_of(problem: VaflProblem, batch: int) -> float:
     """The work of one unit of time: one batch, forward and backward, at a client of mean size."""
     return 3 * batch * float(np.mean([embedding.work for embedding in problem.embeddings().values()]))
 
@@ -88,6 +88,7 @@ class Waiting:
 
     def __init__(self, client: Client, mean: float, unit: float, rng: np.random.Generator) -> None:
         self.name, self.client, self.mean, self.unit, self.rng = client.name, client, mean, unit, rng
+        self.snapshot, self.restore = client.snapshot, client.restore
 
     def handle(self, event: Event) -> list[Effect]:
         return [self._delayed(effect) for effect in self.client.handle(event)]
@@ -98,12 +99,6 @@ class Waiting:
         wait = round(self.unit * float(self.rng.poisson(self.mean)))
         return Compute(effect.ticket, effect.samples, effect.nonzeros + wait, effect.job)
 
-    def snapshot(self) -> State:
-        return self.client.snapshot()
-
-    def restore(self, state: State) -> None:
-        self.client.restore(state)
-
 
 PUBLISHED = Delays("Poisson delays, means of 1 to 4 units", waits=(1.0, 4.0))
 BURSTS = Delays("rare long delays, clients up to 4 times slower", 4.0, "poisson", cv=2.0)
@@ -112,7 +107,7 @@ NONE = Delays("no delays")
 
 
 @dataclass(frozen=True)
-class Trial:
+class VaflTrial:
     """What to run. `noise` is the deviation c of the last layer's noise: perturbed, no privacy claim. `head` is the
     head's step as a multiple of the clients'."""
 
@@ -127,7 +122,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Run:
+class VaflRun:
     """What came of it: looks as (time, loss, metric), and counts."""
 
     looks: list[tuple[float, float, float]]
@@ -162,7 +157,7 @@ class Run:
         return to_target(rows, loss * (1 + 1e-9), quantity="objective")
 
 
-def run_trial(problem: Problem, trial: Trial, told: Told = _nobody, **changes: Any) -> Run:
+def run_trial(problem: VaflProblem, trial: VaflTrial, told: Told = _nobody, **changes: Any) -> VaflRun:
     """Train once in the simulator; the arithmetic is real, the clock is virtual. `told` hears how much is done."""
     server, clients = parties_of(problem, trial, **changes)
     rows = None
@@ -186,7 +181,7 @@ def run_trial(problem: Problem, trial: Trial, told: Told = _nobody, **changes: A
     return _run_of(server, clients, looks)
 
 
-def parties_of(problem: Problem, trial: Trial, **changes: Any) -> tuple[Server, list[Client]]:
+def parties_of(problem: VaflProblem, trial: VaflTrial, **changes: Any) -> tuple[Server, list[Client]]:
     """Linear embeddings begin at weights of zero: all are zero, as the server's table is, and need no first upload."""
     options = Vafl(
         variant=trial.variant,
@@ -213,9 +208,9 @@ def parties_of(problem: Problem, trial: Trial, **changes: Any) -> tuple[Server, 
     return server, clients
 
 
-def _run_of(server: Server, clients: Sequence[Client], looks: list[tuple[float, float, float]]) -> Run:
+def _run_of(server: Server, clients: Sequence[Client], looks: list[tuple[float, float, float]]) -> VaflRun:
     summaries = [server.table.lag_summary(i) for i in range(len(clients))]
-    return Run(
+    return VaflRun(
         looks=looks,
         passes=server.rows_done / (server.rows * len(clients)),
         iterations=server.iteration,
@@ -243,7 +238,9 @@ def kept(folder: Path, name: str, what: Mapping[str, Any], compute: Callable[[],
     return result
 
 
-def kept_run(folder: Path, problem: Problem, trial: Trial, name: str, told: Told = _nobody, **changes: Any) -> Run:
+def kept_run(
+    folder: Path, problem: VaflProblem, trial: VaflTrial, name: str, told: Told = _nobody, **changes: Any
+) -> VaflRun:
     what = {
         "problem": problem.name,
         "data": problem.fingerprint(),
@@ -254,4 +251,4 @@ def kept_run(folder: Path, problem: Problem, trial: Trial, name: str, told: Told
         "changes": {key: repr(value) for key, value in changes.items()},
     }
     stored = kept(folder, name, what, lambda: asdict(run_trial(problem, trial, told, **changes)))
-    return Run(**{**stored, "looks": [tuple(look) for look in stored["looks"]]})
+    return VaflRun(**{**stored, "looks": [tuple(look) for look in stored["looks"]]})

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.errors import OffbeatError
-from offbeat.jobs.organisations import Job, job_from_text
+from offbeat.jobs.organisations import OrgJob, job_from_text
 from offbeat.orgs.approvals import WAITING, Approvals
 from offbeat.orgs.budget import PrivacyLedger, spent_so_far
 from offbeat.orgs.console.policy_words import costs, sentences
 from offbeat.orgs.control import (
-    Caller,
     ListRuns,
+    PeerCalls,
     Ping,
     Pong,
     Predict,
@@ -27,11 +27,11 @@ from offbeat.orgs.control import (
 )
 from offbeat.orgs.disclosure import disclosures
 from offbeat.orgs.durable import read_lines
-from offbeat.orgs.own_daemon import OwnDaemon
+from offbeat.orgs.lines import OwnDaemon
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import objections
 from offbeat.orgs.policy_file import policy_history
-from offbeat.runtime.grpc.identity import Roster, validity
+from offbeat.runtime.grpc.identity import PinnedRoster, validity
 from offbeat.runtime.grpc.wire import offbeat_version
 
 PEERS_EVERY_S = 15.0
@@ -55,7 +55,7 @@ class Proposal:
     """One that waits for the owner."""
 
     run: str
-    job: Job
+    job: OrgJob
     initiator: str
     told: Sequence[str]
     costs: Sequence[str]
@@ -88,7 +88,7 @@ class Overview:
     days_left: int
     peers: Sequence[Peer]
     runs: Sequence[RunStatus]
-    jobs: dict[str, Job]
+    jobs: dict[str, OrgJob]
     proposals: Sequence[Proposal]
     curves: dict[str, list[tuple[float, float]]]
     policy: Sequence[str]
@@ -122,7 +122,7 @@ class Watching:
         self._peers: Sequence[Peer] = ()
         self._peers_s = -PEERS_EVERY_S
         self._curves: OrderedDict[str, list[tuple[float, float]]] = OrderedDict()
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, OrgJob] = {}
         self._uses, self._uses_to, self._first_use_s = Uses(), 0, 0.0
         self._charged: tuple[int, float, Sequence[tuple[float, float]]] = (0, 0.0, ())
         self._lock = threading.Lock()
@@ -177,7 +177,7 @@ class Watching:
             scores=self.scores,
         )
 
-    def _job(self, run: str) -> Job | None:
+    def _job(self, run: str) -> OrgJob | None:
         if run not in self._jobs:
             try:
                 self._jobs[run] = job_from_text((self.home.runs / run / "job.toml").read_text(encoding="utf-8"))
@@ -185,7 +185,7 @@ class Watching:
                 return None
         return self._jobs[run]
 
-    def _proposal(self, status: RunStatus, job: Job) -> Proposal:
+    def _proposal(self, status: RunStatus, job: OrgJob) -> Proposal:
         policy, me = self.home.config.policy, self.home.name
         return Proposal(
             status.run,
@@ -209,9 +209,9 @@ class Watching:
         while len(self._curves) > CURVES_KEPT:
             self._curves.popitem(last=False)
 
-    def _all_peers(self, roster: Roster) -> Sequence[Peer]:
+    def _all_peers(self, roster: PinnedRoster) -> Sequence[Peer]:
         if time.monotonic() - self._peers_s > PEERS_EVERY_S:
-            caller, others = Caller(self.home.identity(), roster), [n for n in roster.names if n != self.home.name]
+            caller, others = PeerCalls(self.home.identity(), roster), [n for n in roster.names if n != self.home.name]
             self._peers = [_peer(caller, roster, name) for name in others]
             self._peers_s = time.monotonic()
         return self._peers
@@ -237,7 +237,7 @@ class Watching:
         return self._uses
 
 
-def _peer(caller: Caller, roster: Roster, name: str) -> Peer:
+def _peer(caller: PeerCalls, roster: PinnedRoster, name: str) -> Peer:
     member = roster.member(name)
     days = _days_left(member.certificate_pem)
     if not member.address:

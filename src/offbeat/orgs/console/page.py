@@ -9,7 +9,7 @@ from offbeat.orgs.console.overview import Overview, Proposal, Scores
 from offbeat.orgs.control import RunStatus
 from offbeat.party.verdicts import verdict_named
 from offbeat.report import numbers, wording
-from offbeat.report.charts import Series, legend, line_chart, value_bars
+from offbeat.report.charts import ChartLine, legend, line_chart, value_bars
 from offbeat.report.html import Markup, asset, page_of, policy_of, section, style_of, table, tag
 from offbeat.report.page import header
 
@@ -182,7 +182,7 @@ def _going(seen: Overview, run: RunStatus) -> Markup:
         parts.append(tag("p", bar, f" {passes:.1f} of at most {most:g} passes", class_="far"))
     curve = seen.curves.get(run.run, [])
     if len(curve) > 1:
-        chart = line_chart([Series("certified bound", curve)], "passes", "certified bound", log=True)
+        chart = line_chart([ChartLine("certified bound", curve)], "passes", "certified bound", log=True)
         parts.append(tag("figure", chart, class_="small"))
     stop = tag("form", tag("input", type="hidden", name="run", value=run.run), tag("button", "Stop this run"),
                method="post", action="stop", aria_label=f"Stop {run.run}")  # fmt: skip
@@ -287,7 +287,7 @@ def _rows_given(seen: Overview) -> Markup:
     given = _figure(
         "How often rows of yours have entered a sum, by who asked", value_bars(bars, "Uses of rows by asker")
     )
-    lines = [Series(asker, seen.uses.points[asker], tone) for tone, asker in enumerate(askers)]
+    lines = [ChartLine(asker, seen.uses.points[asker], tone) for tone, asker in enumerate(askers)]
     if max(line.points[-1][0] for line in lines) < CHART_FROM_S:
         return tag("div", given, _most_used(seen))
     chart = line_chart(lines, "time_s", "uses of rows so far", log=False, along="time since the first use")
@@ -324,7 +324,7 @@ def _budget(seen: Overview) -> Markup:
         words = tag("p", _meter(budget.spent, budget.epsilon), told, class_="far", id="epsilon")
     if not budget.points or budget.points[-1][0] < CHART_FROM_S:
         return words
-    line, levels = Series("epsilon spent", budget.points), [] if budget.epsilon is None else [budget.epsilon]
+    line, levels = ChartLine("epsilon spent", budget.points), [] if budget.epsilon is None else [budget.epsilon]
     chart = line_chart(
         [line], "time_s", at, log=False, levels=levels, along="time since the first job", level_name="budget"
     )

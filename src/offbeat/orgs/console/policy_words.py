@@ -1,6 +1,6 @@
 """A policy in sentences, and what one proposal would cost under it."""
 
-from offbeat.jobs.organisations import Job
+from offbeat.jobs.organisations import OrgJob
 from offbeat.orgs.budget import charges_of
 from offbeat.orgs.policy import Names, Policy, Spent, told_labels
 
@@ -56,7 +56,7 @@ def _who(names: Names, nobody: str = "nobody else") -> str:
     return "everyone on the roster" if "any" in names else ", ".join(names) or nobody
 
 
-def costs(job: Job, me: str, policy: Policy, spent: Spent) -> list[str]:
+def costs(job: OrgJob, me: str, policy: Policy, spent: Spent) -> list[str]:
     """What accepting this job would cost this party, in sentences."""
     charges = charges_of(job, me)
     budget = [

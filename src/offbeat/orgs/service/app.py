@@ -17,7 +17,7 @@ from starlette.routing import Route
 from offbeat.errors import BadInput, OffbeatError, Refused
 from offbeat.metrics.prometheus import CONTENT_TYPE, Metric, by, metrics_text, single
 from offbeat.orgs.control import Predicted, ScoreRows, Status
-from offbeat.orgs.own_daemon import OwnDaemon
+from offbeat.orgs.lines import OwnDaemon
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.service.batches import ROWS_IN_PART, Batches, State
 from offbeat.orgs.service.callers import Caller, CallersFile, Quotas, TooMuch
@@ -167,13 +167,13 @@ class Service:
         times = sorted(self.seconds) or [0.0]
         parts = {f"{part:g}": times[min(len(times) - 1, int(part * len(times)))] for part in (0.5, 0.99)}
         return [
-            Metric("service_answers_total", "counter", "Answers by status code.", by("code", _floats(self.answers))),
-            Metric("service_rows_today", "gauge", "Rows asked for today.", by("caller", _floats(self.quotas.taken()))),
+            Metric("service_answers_total", "counter", "Answers by status code.", by("code", self.answers)),
+            Metric("service_rows_today", "gauge", "Rows asked for today.", by("caller", self.quotas.taken())),
             Metric("service_rows_left_today", "gauge", "Rows left of the day's quota.", by("caller", left)),
             single("service_questions_total", "counter", "Questions sent to the daemon for single calls.",
                    self.gathering.questions),
             single("service_rows_waiting", "gauge", "Rows that wait for a free place.", self.gathering.rows_waiting),
-            Metric("service_batches", "gauge", "Batches that are kept.", by("standing", _floats(standing))),
+            Metric("service_batches", "gauge", "Batches that are kept.", by("standing", standing)),
             Metric("service_seconds", "gauge", "Time of the last calls, by quantile.", by("quantile", parts)),
         ]  # fmt: skip
 
@@ -280,7 +280,3 @@ def _written(lines: list[bytes], write: Callable[[bytes], int]) -> int:
 def _told(state: State) -> dict[str, Any]:
     told = {"batch": state.name, "standing": state.standing, "rows": state.rows, "done": state.done}
     return told | ({"reason": state.reason} if state.reason else {})
-
-
-def _floats(counts: Any) -> dict[str, float]:
-    return {name: float(value) for name, value in counts.items()}

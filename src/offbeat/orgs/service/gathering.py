@@ -19,7 +19,7 @@ ROWS_WAITING_MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
+class WaitingQuestion:
     ids: list[str]
     answer: "asyncio.Future[Predicted]"
 
@@ -34,7 +34,7 @@ class Gathering:
     def __init__(self, ask: Callable[[list[str]], Predicted], places: int = PLACES) -> None:
         self._ask, self._free = ask, places
         self._pool = ThreadPoolExecutor(places, "asking")
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingQuestion] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self.questions = 0
 
@@ -45,7 +45,7 @@ class Gathering:
     async def scores(self, ids: list[str]) -> Predicted:
         if self.rows_waiting + len(ids) > ROWS_WAITING_MOST:
             raise Crowded(f"{self.rows_waiting} rows wait for their scores already; ask again in a moment.")
-        one = Waiting(ids, asyncio.get_running_loop().create_future())
+        one = WaitingQuestion(ids, asyncio.get_running_loop().create_future())
         self._waiting.append(one)
         self._send()
         return await one.answer
@@ -65,14 +65,14 @@ class Gathering:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _one_question(self, group: list[Waiting]) -> None:
+    async def _one_question(self, group: list[WaitingQuestion]) -> None:
         try:
             await self._answered(group)
         finally:
             self._free += 1
             self._send()
 
-    async def _answered(self, group: list[Waiting]) -> None:
+    async def _answered(self, group: list[WaitingQuestion]) -> None:
         self.questions += 1
         try:
             answer = await asyncio.get_running_loop().run_in_executor(
@@ -99,7 +99,7 @@ def part_of(answer: Predicted, begin: int, end: int) -> Predicted:
     return Predicted(answer.scores[begin:end], answer.known[begin:end], chances, answer.classes, answer.without)
 
 
-def _fail(group: list[Waiting], problem: Exception) -> None:
+def _fail(group: list[WaitingQuestion], problem: Exception) -> None:
     for one in group:
         if not one.answer.done():
             one.answer.set_exception(problem)

@@ -12,12 +12,12 @@ import grpc
 from offbeat.errors import BadFrame, OffbeatError, PeerFailed
 from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.grpc.channel import Channel
-from offbeat.runtime.grpc.identity import Identity, Member, Roster, tls_name
+from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster, tls_name
 from offbeat.runtime.grpc.server import channel_options, read, welcome_content
 from offbeat.runtime.grpc.wire import (
     PROTOCOL_VERSION,
     SERVICE,
-    Hello,
+    Greeting,
     Refusal,
     Welcome,
     offbeat_version,
@@ -31,7 +31,7 @@ _PAUSE_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _WELCOME_WITHIN_S = 10.0
 
 
-def open_channel(identity: Identity, roster: Roster, member: Member, bounds: Bounds) -> Any:
+def open_channel(identity: Identity, roster: PinnedRoster, member: Member, bounds: Bounds) -> Any:
     """A gRPC channel to one member: our certificate shown, theirs asked for by the name it was made for."""
     credentials = grpc.ssl_channel_credentials(roster.roots_pem, identity.key_pem, identity.certificate_pem)
     options = [*channel_options(bounds), ("grpc.ssl_target_name_override", tls_name(member.name))]
@@ -46,7 +46,7 @@ class Dialer:
     def __init__(
         self,
         identity: Identity,
-        roster: Roster,
+        roster: PinnedRoster,
         peer: Member,
         channel: Channel,
         *,
@@ -130,15 +130,15 @@ class Dialer:
         call.cancel()
         return True
 
-    def _hello(self) -> Hello:
+    def _hello(self) -> Greeting:
         accepted = self.channel.delivery.accepted
         nonce = secrets.token_bytes(32)
         name = self.identity.name
-        return Hello(
+        return Greeting(
             PROTOCOL_VERSION, offbeat_version(), self.run, name, self.roster.hash, self.job_digest, accepted, nonce
         )
 
-    def _check(self, hello: Hello, welcome: Any) -> None:
+    def _check(self, hello: Greeting, welcome: Any) -> None:
         if isinstance(welcome, Refusal):
             if welcome.ended:
                 self.channel.gone(welcome.ended)

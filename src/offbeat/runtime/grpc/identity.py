@@ -76,7 +76,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class PinnedRoster:
     """The parties that may talk to each other, and the authorities (if any) that signed their certificates."""
 
     members: tuple[Member, ...]
@@ -109,15 +109,15 @@ class Roster:
         shown = fingerprint(certificate_pem)
         return next((member for member in self.members if member.fingerprint == shown), None)
 
-    def among(self, names: Iterable[str]) -> "Roster":
+    def among(self, names: Iterable[str]) -> "PinnedRoster":
         """What concerns these parties: two rosters that pin them alike are one to a run between them."""
         kept = set(names)
-        return Roster(tuple(member for member in self.members if member.name in kept), self.authorities_pem)
+        return PinnedRoster(tuple(member for member in self.members if member.name in kept), self.authorities_pem)
 
-    def with_member(self, member: Member) -> "Roster":
+    def with_member(self, member: Member) -> "PinnedRoster":
         """This roster with one party added, or with its certificate or address replaced."""
         others = tuple(m for m in self.members if m.name != member.name)
-        return Roster(tuple(sorted((*others, member), key=lambda m: m.name)), self.authorities_pem)
+        return PinnedRoster(tuple(sorted((*others, member), key=lambda m: m.name)), self.authorities_pem)
 
 
 def fingerprint(certificate_pem: bytes) -> str:
@@ -258,14 +258,14 @@ def _check_pair(identity: Identity, key_path: Path, certificate_path: Path) -> N
         raise BadInput(f"{certificate_path} belongs to '{common}', expected '{identity.name}'.")
 
 
-def read_roster(path: Path) -> Roster:
+def read_roster(path: Path) -> PinnedRoster:
     if not path.is_file():
         raise BadInput(f"expected a roster at {path}, found nothing; `offbeat keys trust` writes one.")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         members = tuple(_member(name, entry) for name, entry in sorted(content.get("party", {}).items()))
         authorities = tuple(pem.encode() for pem in content.get("authorities", []))
-        roster = Roster(members, authorities)
+        roster = PinnedRoster(members, authorities)
         _ = roster.hash
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise BadInput(f"{path} is not a roster as `offbeat keys trust` writes it: {problem}.") from problem
@@ -279,7 +279,7 @@ def _member(name: str, entry: dict[str, str]) -> Member:
     return member
 
 
-def write_roster(path: Path, roster: Roster) -> None:
+def write_roster(path: Path, roster: PinnedRoster) -> None:
     lines = [
         "# Parties that may talk to each other, with the certificate each must show. Nothing here is secret.",
         f"# Hash to compare with the other parties: {short(roster.hash)}",

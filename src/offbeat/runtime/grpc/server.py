@@ -17,11 +17,11 @@ import grpc
 from offbeat.errors import BadFrame, BadInput, OffbeatError
 from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.grpc.channel import Channel
-from offbeat.runtime.grpc.identity import Identity, Member, Roster, short
+from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster, short
 from offbeat.runtime.grpc.wire import (
     PROTOCOL_VERSION,
     SERVICE,
-    Hello,
+    Greeting,
     Refusal,
     Welcome,
     offbeat_version,
@@ -43,7 +43,7 @@ class Joinable(Protocol):
     """A run that streams can be attached to: what the server needs to know of a session."""
 
     job_digest: str
-    roster: Roster  # of those who take part
+    roster: PinnedRoster  # of those who take part
 
     def channel(self, peer: str) -> Channel: ...
 
@@ -52,13 +52,13 @@ Unary = Callable[[Member, bytes], bytes]
 """A control call: who asks (always a pinned member), and the request; returns the answer."""
 
 
-class Server:
+class StreamServer:
     """One listening port for all runs of this party."""
 
     def __init__(
         self,
         identity: Identity,
-        roster: Roster,
+        roster: PinnedRoster,
         address: str,
         *,
         bounds: Bounds | None = None,
@@ -191,12 +191,12 @@ class Server:
                 self._note("greeting does not agree", f"{member.name}: {refusal.reason}")
             yield pack(refusal)
             return
-        assert isinstance(hello, Hello)
+        assert isinstance(hello, Greeting)
         yield from self._carry(member, hello, requests, context)
 
     def _refusal(self, member: Member, hello: Any) -> Refusal | None:
         me = self.identity.name
-        if not isinstance(hello, Hello):
+        if not isinstance(hello, Greeting):
             return Refusal("a stream begins with a greeting", True)
         if hello.protocol != PROTOCOL_VERSION:
             return Refusal(
@@ -223,7 +223,7 @@ class Server:
             )
         return None
 
-    def _carry(self, member: Member, hello: Hello, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+    def _carry(self, member: Member, hello: Greeting, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         try:
             channel = self._runs[hello.run].channel(member.name)
             generation = channel.open(hello.accepted, context.cancel)
@@ -254,7 +254,7 @@ def read(channel: Channel, generation: int, packets: Iterator[bytes]) -> None:
         channel.lost(generation)
 
 
-def welcome_content(hello: Hello, listener: str) -> bytes:
+def welcome_content(hello: Greeting, listener: str) -> bytes:
     """What a listener signs: it binds the answer to this caller, this run and this greeting."""
     parts = ("offbeat welcome", listener, hello.name, hello.run, hello.roster, hello.nonce.hex())
     return "\n".join(parts).encode()

@@ -5,8 +5,7 @@ silent, who comes back and when to give up is decided between two batches of eve
 """
 
 import errno
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +17,10 @@ from offbeat.runtime.contract import Outcome
 from offbeat.runtime.drive import Written
 from offbeat.runtime.grpc.channel import Channel
 from offbeat.runtime.grpc.dialer import Dialer
-from offbeat.runtime.grpc.identity import Identity, Member, Roster
+from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster
 from offbeat.runtime.grpc.options import SessionOptions
 from offbeat.runtime.grpc.peer_monitor import REASON, PeerMonitor
-from offbeat.runtime.grpc.server import Server
+from offbeat.runtime.grpc.server import StreamServer
 from offbeat.runtime.host import NO_DELAY, HostOptions, Letter, PartyHost, Watch
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -37,12 +36,12 @@ class Session:
     def __init__(
         self,
         identity: Identity,
-        roster: Roster,
+        roster: PinnedRoster,
         party: Party,
         message_types: Sequence[type[Message]],
         *,
         run: str,
-        server: Server | None,
+        server: StreamServer | None,
         peers: Sequence[PartyName] | None = None,
         options: SessionOptions | None = None,
         folder: Path | None = None,
@@ -224,17 +223,3 @@ def we_dial(me: Member, peer: Member) -> bool:
     if not peer.address:
         return False
     return not me.address or me.name > peer.name
-
-
-def own_thread(session: Session, done: Callable[[Outcome | OffbeatError], None]) -> threading.Thread:
-    """Run a session beside others; `done` gets its outcome or its error."""
-
-    def body() -> None:
-        try:
-            done(session.run())
-        except OffbeatError as problem:
-            done(problem)
-
-    thread = threading.Thread(target=body, name=f"session {session.run_name}", daemon=True)
-    thread.start()
-    return thread

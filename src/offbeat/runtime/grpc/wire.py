@@ -1,6 +1,6 @@
 """The packets on a stream between two parties.
 
-A stream opens with the caller's `Hello`, answered by `Welcome` or `Refusal`; then both sides write `Data` and `Beat`
+A stream opens with the caller's `Greeting`, answered by `Welcome` or `Refusal`; then both sides write `Data` and `Beat`
 as they please, and `Bye` when their party is done and everything it sent is acknowledged. Whatever does not decode
 to one of these, in its place and within the bounds, closes the stream.
 """
@@ -30,7 +30,7 @@ class StreamPart(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=Tru
     """Base of what travels."""
 
 
-class Hello(StreamPart, frozen=True, gc=False):
+class Greeting(StreamPart, frozen=True, gc=False, tag="Hello"):
     """The caller presents itself. `accepted` is the last of our messages it holds; the answer starts after it."""
 
     protocol: Number
@@ -83,7 +83,7 @@ class Bye(StreamPart, frozen=True, gc=False):
     verdict: Text
 
 
-AnyPacket = Hello | Welcome | Refusal | Data | Beat | Bye
+AnyPacket = Greeting | Welcome | Refusal | Data | Beat | Bye
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[AnyPacket] = msgspec.msgpack.Decoder(AnyPacket)

@@ -127,7 +127,7 @@ def _by_first_appearance(kinds: Sequence[type], codes: Codes) -> Codes:
     return np.array([numbers[kind] for kind in kinds], np.int64)[codes]
 
 
-class Rows:
+class MessageRows:
     """Of messages that take their own time: what was sent, and what travelled when."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class Accounts:
             mine = touches[party][codes]
             self._note_transit(party, departs[mine], arrivals[mine])
 
-    def take(self, rows: Rows) -> None:
+    def take(self, rows: MessageRows) -> None:
         """Bring these rows into the sums, and empty them."""
         self.count(np.array(rows.sent, np.int64))
         self.add(np.array(rows.departs), np.array(rows.arrivals), np.array(rows.codes, np.int64))

@@ -61,7 +61,7 @@ class Delay(_MessageFault):
 
 
 @dataclass(frozen=True)
-class Loss(_MessageFault):
+class MessageLoss(_MessageFault):
     """Each message is lost with this probability, whatever it says."""
 
     probability: float = 0.1
@@ -195,7 +195,7 @@ def profile(name: str, names: Sequence[PartyName], rng: np.random.Generator, unt
     start, length = float(rng.uniform(0, until_s / 2)), float(rng.uniform(until_s / 20, until_s / 4))
     single: dict[str, Fault] = {
         "delay": Delay(until_s, mean_s=float(rng.uniform(0.001, 0.02))),
-        "loss": Loss(until_s, probability=float(rng.uniform(0.01, 0.3))),
+        "loss": MessageLoss(until_s, probability=float(rng.uniform(0.01, 0.3))),
         "duplicate": Duplicate(until_s, probability=float(rng.uniform(0.05, 0.5))),
         "reorder": Reorder(until_s, probability=float(rng.uniform(0.05, 0.5))),
         "partition": Partition(start + length, inside=(victim,), start_s=start),

@@ -22,7 +22,7 @@ BOUNDS = Bounds(packet_frames=64)
 LATENCY_LEAST_S = 1e-5
 
 
-class Frame:
+class CarriedMessage:
     """A message between two deliveries: what it is, and when its sender gave it away."""
 
     __slots__ = ("body", "code", "sent_s", "size")
@@ -31,7 +31,7 @@ class Frame:
         self.body, self.size, self.code, self.sent_s = body, size, code, sent_s
 
 
-def _size(frame: Frame) -> int:
+def _size(frame: CarriedMessage) -> int:
     return frame.size
 
 
@@ -52,11 +52,13 @@ class FaultyLinks(Links):
         self._timing, self._latency_s = timing_for(slowest), slowest
         self.lives = [1] * count
         self.ends = [{j: self._new(i, j) for j in range(count) if j != i} for i in range(count)]
-        self._inboxes: list[list[tuple[int, int, Frame]]] = [[] for _ in range(count)]  # (sender, number, message)
+        self._inboxes: list[list[tuple[int, int, CarriedMessage]]] = [
+            [] for _ in range(count)
+        ]  # (sender, number, message)
         self._ready = [[0.0] * count for _ in range(count)]  # when what was offered may leave, by link
         self._armed = [[inf] * count for _ in range(count)]
 
-    def _new(self, index: int, peer: int) -> PacketLink[Frame]:
+    def _new(self, index: int, peer: int) -> PacketLink[CarriedMessage]:
         return PacketLink(self.world.names[peer], BOUNDS, self._timing, life=self.lives[index], size_of=_size)
 
     # -- sending -----------------------------------------------------------------------------------------------------
@@ -72,16 +74,16 @@ class FaultyLinks(Links):
         peer = self.world.index[to]
         assert peer != index, f"{to} sends a {type(body).__name__} to itself, which no network carries"
         posting, size = self.measured(index, to, body)
-        self.ends[index][peer].offer(Frame(body, size, posting.code, self.world.now))
+        self.ends[index][peer].offer(CarriedMessage(body, size, posting.code, self.world.now))
         self._ready[index][peer] = max(depart, self._ready[index][peer])
         if self._ready[index][peer] > self.world.now:
             self.world.call(self._ready[index][peer], lambda: self.pump(index, peer))
         else:
             self.pump(index, peer)
 
-    def frame(self, index: int, to: PartyName, body: Message) -> Frame:
+    def frame(self, index: int, to: PartyName, body: Message) -> CarriedMessage:
         """A message that is sent again after a restart, as it was."""
-        return Frame(body, payload_bytes(body), self.world.posting(index, to, type(body)).code, self.world.now)
+        return CarriedMessage(body, payload_bytes(body), self.world.posting(index, to, type(body)).code, self.world.now)
 
     def pump(self, index: int, peer: int) -> None:
         """Transmit what is to be transmitted now, and come back when there is more to do."""
@@ -101,7 +103,7 @@ class FaultyLinks(Links):
             self._armed[index][peer] = inf
             self.pump(index, peer)
 
-    def _arrivals(self, index: int, peer: int, packet: Packet[Frame]) -> list[float]:
+    def _arrivals(self, index: int, peer: int, packet: Packet[CarriedMessage]) -> list[float]:
         """When a packet arrives, if it does, and how often."""
         sender, to, now = self.world.names[index], self.world.names[peer], self.world.now
         times = [now + self.transit_s(sender, to, sum(frame.size for frame in packet.frames))]
@@ -111,7 +113,7 @@ class FaultyLinks(Links):
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
-    def _came(self, index: int, sender: int, packet: Packet[Frame]) -> None:
+    def _came(self, index: int, sender: int, packet: Packet[CarriedMessage]) -> None:
         outages = self.world.outages
         assert outages is not None
         if index in outages.down:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from offbeat.party.contract import Broadcast, Message, PartyName, Received, Send
 from offbeat.randomness import stream
-from offbeat.runtime.simulator.accounts import Posting, Rows
+from offbeat.runtime.simulator.accounts import MessageRows, Posting
 
 if TYPE_CHECKING:
     from offbeat.runtime.simulator.loop import World
@@ -22,7 +22,7 @@ class Links:
     def __init__(self, world: "World") -> None:
         setting = world.setting
         costs = setting.costs
-        self.world, self.costs, self.rows = world, costs, Rows()
+        self.world, self.costs, self.rows = world, costs, MessageRows()
         self.serve_s = [0.0] * len(world.names)
         self._listener_free = [0.0] * len(world.names)
         self._serve_factor = [costs.serve_factor(name) for name in world.names]

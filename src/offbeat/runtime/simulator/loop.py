@@ -15,6 +15,7 @@ final states.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import repeat
 from math import inf
@@ -53,6 +54,7 @@ Entry = tuple[float, int, tuple[int, ...], int, Any]
 Rebuild = Callable[[PartyName], Party]
 
 
+@dataclass(kw_only=True)
 class Simulator:
     """Runs parties in virtual time.
 
@@ -69,34 +71,19 @@ class Simulator:
     digest             whether events and effects are digested, for replay
     """
 
-    def __init__(
-        self,
-        *,
-        seed: int = 0,
-        costs: CostModel | None = None,
-        faults: Sequence[Fault] = (),
-        checkers: Sequence[Checker] = (),
-        rebuild: Rebuild | None = None,
-        checkpoint_events: int = 0,
-        until_s: float = inf,
-        events_max: int = 200_000_000,
-        detect_s: float = 1.0,
-        timeline_max: int = 3000,
-        digest: bool = True,
-    ) -> None:
-        self.seed = seed
-        self.costs = costs or CostModel()
-        self.faults = tuple(faults)
-        self.checkers = tuple(checkers)
-        self.rebuild = rebuild
-        self.checkpoint_events = checkpoint_events
-        self.until_s = until_s
-        self.events_max = events_max
-        self.detect_s = detect_s
-        self.timeline_max = timeline_max
-        self.digest = digest
-        self.bytes_sent = 0  # payload sent by anyone so far, brought up to date before each look
-        self.sent: dict[PartyName, tuple[int, int]] = {}  # the same by party: (messages, payload bytes)
+    seed: int = 0
+    costs: CostModel = field(default_factory=CostModel)
+    faults: Sequence[Fault] = ()
+    checkers: Sequence[Checker] = ()
+    rebuild: Rebuild | None = None
+    checkpoint_events: int = 0
+    until_s: float = inf
+    events_max: int = 200_000_000
+    detect_s: float = 1.0
+    timeline_max: int = 3000
+    digest: bool = True
+    bytes_sent: int = field(default=0, init=False)  # payload sent by anyone so far, brought up to date before each look
+    sent: dict[PartyName, tuple[int, int]] = field(default_factory=dict, init=False)  # by party: (messages, bytes)
 
     def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
         """Carry messages between `parties` until all have finished, or nothing can happen any more. `look` is called

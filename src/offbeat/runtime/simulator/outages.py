@@ -17,7 +17,7 @@ from offbeat.runtime.drive import Drive
 from offbeat.runtime.eventlog import AnyRecord, LogMark, Replayed, feed, record_of
 from offbeat.runtime.recovery import checkpoint_state, resume
 from offbeat.runtime.simulator.faults import Outage, Suspicion
-from offbeat.runtime.simulator.faulty import FaultyLinks, Frame
+from offbeat.runtime.simulator.faulty import CarriedMessage, FaultyLinks
 
 if TYPE_CHECKING:
     from offbeat.runtime.simulator.loop import World
@@ -80,7 +80,7 @@ class Recorded:
         self.drive.handle(event)
         return self._tap.effects
 
-    def checkpoint(self, links: dict[PartyName, tuple[int, int, list[Frame]]]) -> None:
+    def checkpoint(self, links: dict[PartyName, tuple[int, int, list[CarriedMessage]]]) -> None:
         """After enough events. `links`: the state of each delivery, whose messages stay here as they are."""
         if not self._every or len(self._log) < self._every:
             return
@@ -102,7 +102,7 @@ class Recorded:
         return into
 
 
-def _sealed(frame: Frame) -> Sealed:
+def _sealed(frame: CarriedMessage) -> Sealed:
     sealed = Sealed()
     sealed.body = frame.body
     return sealed
@@ -161,7 +161,7 @@ class Outages:
 
         self.world.call(time, act)
 
-    def deliver(self, index: int, event: Event, number: int = 0, frame: Frame | None = None) -> None:
+    def deliver(self, index: int, event: Event, number: int = 0, frame: CarriedMessage | None = None) -> None:
         """To a party that is there; into its log first, if it is to crash."""
         recorded, ends = self._recorded.get(index), self.links.ends[index]
         if recorded is None or index in self.world.deaf:
@@ -247,7 +247,7 @@ class Outages:
             kept = [self.links.frame(index, name, frame.body) for frame in replayed.kept.get(name, [])]  # type: ignore[attr-defined]
             self._restore_link(index, peer, replayed.sent.get(name, 0), kept, replayed.accepted.get(name, 0))
 
-    def _restore_link(self, index: int, peer: int, sent: int, kept: list[Frame], accepted: int) -> None:
+    def _restore_link(self, index: int, peer: int, sent: int, kept: list[CarriedMessage], accepted: int) -> None:
         end = self.links.ends[index][peer]
         end.restore(sent=sent, kept=kept, accepted=accepted)
         if self.world.names[peer] in self._recorded[index].drive.lost:

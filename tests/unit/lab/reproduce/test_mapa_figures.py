@@ -21,7 +21,7 @@ from offbeat.lab.reproduce.mapa_pieces import (
 )
 from offbeat.lab.reproduce.mapa_runs import (
     Courses,
-    Setting,
+    MapaSetting,
     accuracy_and_loss,
     constants_for,
     model_for,
@@ -34,7 +34,7 @@ from offbeat.learning.horizontal import LinearModel, edge_data
 ROW_KEYS = ("setting", "ours", "published", "verdict")
 
 COURSES = Courses(None, 600, 200)
-BASE = Setting("digits-like", "LR", "mapa", "paper", 0.5, updates=60, edges=3, looks=3)
+BASE = MapaSetting("digits-like", "LR", "mapa", "paper", 0.5, updates=60, edges=3, looks=3)
 
 
 def changed(**changes):

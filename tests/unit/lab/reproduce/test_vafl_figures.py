@@ -12,10 +12,10 @@ from offbeat.lab.bench import vafl_gpu
 from offbeat.lab.catalogue import LabOptions, catalogue
 from offbeat.lab.reproduce.bar import Bar
 from offbeat.lab.reproduce.vafl_central import pooled_linear
-from offbeat.lab.reproduce.vafl_panels import TITLES, Cells, figure_of, rows_of, run_panels
-from offbeat.lab.reproduce.vafl_problems import Problem
-from offbeat.lab.reproduce.vafl_runs import NONE, PUBLISHED, Delays, Run, Trial, kept, kept_run, run_trial
-from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Penalty, Sgd
+from offbeat.lab.reproduce.vafl_panels import TITLES, PanelCells, figure_of, rows_of, run_panels
+from offbeat.lab.reproduce.vafl_problems import VaflProblem
+from offbeat.lab.reproduce.vafl_runs import NONE, PUBLISHED, Delays, VaflRun, VaflTrial, kept, kept_run, run_trial
+from offbeat.learning.embeddings import AdditiveHead, ClientPenalty, LinearEmbedding, Sgd
 
 
 def tiny():
@@ -23,7 +23,7 @@ def tiny():
     x = rng.normal(size=(260, 6))
     targets = one_hot(np.argmax(x @ rng.normal(size=(6, 3)), axis=1), 3)
     parts = {f"client{k}": x[:, 2 * k : 2 * k + 2] for k in range(3)}
-    return Problem(
+    return VaflProblem(
         name="tiny",
         source="generated",
         features={name: part[:200] for name, part in parts.items()},
@@ -33,12 +33,12 @@ def tiny():
         embeddings=lambda: {name: LinearEmbedding(2, 3) for name in parts},
         head=lambda: AdditiveHead(3),
         optimiser=Sgd(0.3),
-        penalty=Penalty("l2", 1e-3),
+        penalty=ClientPenalty("l2", 1e-3),
     )
 
 
 def test_everyone_is_looked_at_at_the_same_times():
-    runs = [run_trial(tiny(), Trial(variant, PUBLISHED, batch=10, units=60, looks=12)) for variant in TITLES]
+    runs = [run_trial(tiny(), VaflTrial(variant, PUBLISHED, batch=10, units=60, looks=12)) for variant in TITLES]
     assert [[look[0] for look in run.looks] for run in runs[1:]] == [[look[0] for look in runs[0].looks]] * 2
     assert len(runs[0].looks) == 13
     assert all(run.looks[-1][1] < run.looks[0][1] for run in runs)
@@ -46,16 +46,16 @@ def test_everyone_is_looked_at_at_the_same_times():
 
 def test_a_unit_of_time_is_one_batch_of_a_fast_client():
     """Without delays a synchronous round takes one unit, two trips, and the head's arithmetic on a faster machine."""
-    run = run_trial(tiny(), Trial("vafl-sync", NONE, batch=20, units=100, looks=4))
+    run = run_trial(tiny(), VaflTrial("vafl-sync", NONE, batch=20, units=100, looks=4))
     assert run.iterations == pytest.approx(100 / (1 + 2 * 0.05 + 0.5 / 20), rel=0.02)
 
 
 def test_rows_say_what_they_must(tmp_path):
     said = []
     options = LabOptions(out=tmp_path, say=said.append)
-    trial = Trial("vafl", PUBLISHED, batch=10, units=100, looks=12)
+    trial = VaflTrial("vafl", PUBLISHED, batch=10, units=100, looks=12)
     problem = tiny()
-    cells = Cells(
+    cells = PanelCells(
         problem, trial, {"vafl": 0.1}, lambda passes, looks: pooled_linear(problem, 10, passes, 0, looks), (1.0, 2.0)
     )
     (panel,) = run_panels([cells], options)
@@ -74,8 +74,8 @@ def test_rows_say_what_they_must(tmp_path):
 
 
 def test_a_variant_keeps_the_head_step_that_ends_at_the_lower_training_loss(tmp_path):
-    problem, trial = tiny(), Trial("vafl", NONE, batch=10, units=40, looks=4)
-    cells = Cells(problem, trial, {}, lambda passes, looks: [(passes, 1.0, 0.5)], (1e-6, 1.0))
+    problem, trial = tiny(), VaflTrial("vafl", NONE, batch=10, units=40, looks=4)
+    cells = PanelCells(problem, trial, {}, lambda passes, looks: [(passes, 1.0, 0.5)], (1e-6, 1.0))
     (panel,) = run_panels([cells], LabOptions(out=tmp_path))
     ends = {head: run_trial(problem, replace(trial, head=head)).final_loss for head in cells.heads}
     assert panel.heads["vafl"] == min(ends, key=ends.get)
@@ -85,7 +85,7 @@ def test_a_variant_keeps_the_head_step_that_ends_at_the_lower_training_loss(tmp_
 def test_clients_wait_a_poisson_number_of_units_of_their_own_mean():
     """Alone, a synchronous round takes one unit of computing, its trips, and the longest of the waits."""
     calm, late = (
-        run_trial(tiny(), Trial("vafl-sync", delays, batch=20, units=2000, looks=2))
+        run_trial(tiny(), VaflTrial("vafl-sync", delays, batch=20, units=2000, looks=2))
         for delays in (NONE, Delays("waits", waits=(0.0, 3.0)))
     )
     longest = np.random.default_rng(0).poisson([0.0, 1.5, 3.0], size=(20_000, 3)).max(axis=1).mean()
@@ -123,7 +123,7 @@ def test_a_bar_counts_parts_and_shares_of_them(monkeypatch):
 
 
 def test_an_interrupted_job_goes_on_where_it_was(tmp_path):
-    problem, trial = tiny(), Trial("vafl", PUBLISHED, batch=10, units=30, looks=3)
+    problem, trial = tiny(), VaflTrial("vafl", PUBLISHED, batch=10, units=30, looks=3)
     first = kept_run(tmp_path, problem, trial, "one")
     stored = json.loads((tmp_path / "one.json").read_text())
     stored["result"]["verdict"] = "from the file"
@@ -142,7 +142,7 @@ def test_kept_results_survive_only_for_the_same_question(tmp_path):
 
 def test_time_to_a_loss_needs_three_looks():
     looks = [(float(t), loss, 0.0) for t, loss in enumerate([4.0, 0.5, 4.0, 1.0, 1.0, 1.0])]
-    run = Run(looks, 1.0, 5, 1, 0.0, 0, 0.0, "")
+    run = VaflRun(looks, 1.0, 5, 1, 0.0, 0, 0.0, "")
     assert run.time_to(1.0) == 5.0
     assert run.time_to(0.5) is None
     assert run.loss_at(5.0) == pytest.approx(1.0)
