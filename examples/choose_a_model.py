@@ -1,4 +1,4 @@
-"""Which model: several classes, counts over years, exact zeros. Three parties, beside scikit-learn on pooled columns.
+"""Which model: classes, counts over years, labels far off, exact zeros. Three parties, beside pooled scikit-learn.
 
 Run with `python examples/choose_a_model.py`. The data is generated.
 """
@@ -34,6 +34,14 @@ def counts_over_years() -> None:
     print(f"Claims a year: certificate {model.certificate_.duality_gap:.1e}, rates at most {apart:.0e} apart.")
 
 
+def far_labels() -> None:
+    price = pooled @ np.arange(1.0, 10.0) + rng.normal(size=ROWS) + 500.0 * (rng.random(ROWS) < 0.05)
+    for loss in ({"loss": "squared"}, {"loss": "huber", "huber_delta": 1.35}):
+        model = VerticalRegressor(penalty=1e-4, prepare="none", **loss).fit(blocks, price)
+        off = np.abs(np.concatenate(list(model.coef_.values())) - np.arange(1.0, 10.0)).max()
+        print(f"One label in twenty is far off, {model.loss}: coefficients at most {off:.2g} from the true ones.")
+
+
 def exact_zeros() -> None:
     late = pooled[:, 0] - pooled[:, 4] + rng.logistic(size=ROWS) > 1.0
     model = VerticalClassifier(penalty=0.05, l1_ratio=0.8, class_weight="balanced").fit(blocks, late)
@@ -44,4 +52,5 @@ def exact_zeros() -> None:
 if __name__ == "__main__":
     several_classes()
     counts_over_years()
+    far_labels()
     exact_zeros()

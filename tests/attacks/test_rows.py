@@ -12,6 +12,7 @@ from asker import BEGIN, ROWS, ask, probe, world
 
 from offbeat.algorithms import afsgd_vp
 from offbeat.errors import Refused, UnexpectedEvent
+from offbeat.learning.losses import LOGISTIC, softmax
 from offbeat.orgs.guard import Guarded
 from offbeat.orgs.row_ledger import Reservation, RowLedger
 from offbeat.orgs.scoring import TableScores
@@ -139,14 +140,16 @@ class Kept:
         return np.array([int(token[0]) for token in tokens])
 
 
-def scorer(folder, cap, name="predict-0"):
+def scorer(folder, cap, name="predict-0", loss=LOGISTIC):
     policy = SimpleNamespace(row_cap=cap)
     home = SimpleNamespace(name="shop", config=SimpleNamespace(policy=policy, data=SimpleNamespace(shape=())))
-    job = SimpleNamespace(embedding=SimpleNamespace(epsilon=None), embeds=False)
+    job = SimpleNamespace(embedding=SimpleNamespace(epsilon=None), embeds=False, loss=loss)
     own = SimpleNamespace(salt=b"", given=None)
     model = SimpleNamespace(
         network=None, weights=np.ones(2), block=lambda table, rows: rows, products=lambda rows: 1.0 * rows
     )
+    if loss.outputs > 1:
+        model.weights, model.products = np.ones((loss.outputs, 2)), lambda rows: np.ones((len(rows), loss.outputs))
     run = SimpleNamespace(job=job, own=own)
     return TableScores(home, run, Kept(), model, RowLedger(folder), what=name, asker="eve")
 
@@ -172,6 +175,13 @@ def test_the_same_question_under_a_second_roster_is_a_second_sum(tmp_path):
 def test_a_row_named_twice_in_one_question_counts_twice(tmp_path):
     scorer(tmp_path, cap=9).scores([bytes([1]) * 16, bytes([2]) * 16, bytes([1]) * 16])
     assert RowLedger(tmp_path).counts(["a", "b", "c"]).tolist() == [0, 2, 1]
+
+
+def test_the_scores_of_all_classes_are_as_many_numbers_of_a_row(tmp_path):
+    scores, known = scorer(tmp_path, cap=3, loss=softmax(3)).scores([bytes([1]) * 16])
+    assert scores.shape == (1, 3) and known.all() and RowLedger(tmp_path).counts(["b"]).tolist() == [3]
+    with pytest.raises(Refused):
+        scorer(tmp_path, cap=3, loss=softmax(3)).scores([bytes([1]) * 16])
 
 
 def test_two_predictions_at_once_share_one_cap(tmp_path):

@@ -24,6 +24,7 @@ from offbeat.testing.linear_checkers import linear_checkers
 from offbeat.testing.small_problem import build_parties, draw_problem, method_named
 
 NOISE_OF_A_SUM = 2.0**-40
+CALM = CostModel()
 
 
 class Pooled:
@@ -140,7 +141,7 @@ class Landings:
         return [problem.pooled(self.points[survey]) for survey in sorted(self.points)]
 
 
-def landings_of(method, problem, *, costs=None, scheme="pairwise", **options):
+def landings_of(method, problem, *, costs=CALM, scheme="pairwise", **options):
     """(where every leap ended, the certificates, the parties, the outcome)"""
     chosen = LinearOptions(
         method=method_named(method).direction,

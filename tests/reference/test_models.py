@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.sparse
 from sklearn.linear_model import ElasticNet, GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
 
@@ -11,7 +12,7 @@ from offbeat import VerticalRegressor
 from offbeat.algorithms.methods import LINEAR
 from offbeat.errors import BadJob
 from offbeat.learning import central
-from offbeat.learning.losses import GAMMA, LOGISTIC, POISSON, SQUARED, softmax
+from offbeat.learning.losses import GAMMA, LOGISTIC, POISSON, SQUARED, huber, softmax, weighted
 from offbeat.learning.penalties import L2, elastic_net
 from offbeat.party.linear_options import LinearOptions
 from offbeat.runtime.simulator import Simulator
@@ -85,6 +86,27 @@ def test_parties_columns_and_rows_in_another_order_give_the_same_model(method, s
         np.testing.assert_allclose(after, before, rtol=0, atol=1e-7 if leap else 1e-9, err_msg=what)
 
 
+ORDERS = {"logistic": LOGISTIC, "squared": SQUARED, "huber": huber(0.5), "poisson": POISSON, "gamma": GAMMA}
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
+@pytest.mark.parametrize("name", ORDERS)
+def test_another_order_gives_the_same_model_whatever_the_loss(name, weighted):
+    X, score, columns, rng = drawn_blocks()
+    y = {"logistic": np.sign(score), "poisson": rng.poisson(np.exp(score)), "gamma": np.exp(score)}.get(name, score)
+    weights = rng.choice([0.5, 1.0, 2.0], ROWS) if weighted else np.ones(ROWS)
+    kept = weights / weights.mean() if weighted else np.empty(0)
+    terms = {"labels_at": ("ana",), "intercept": True}
+    problem = SmallProblem(X, y.astype(float), ORDERS[name], STRENGTH, columns, weights=kept, **terms)
+    before = after_passes(problem, "vfb-saga", False)
+    order = np.random.default_rng(1).permutation(ROWS)
+    rows = replace(problem, X=X[order], y=problem.y[order], weights=kept[order] if weighted else kept)
+    others = replace(problem, columns={party: columns[party][::-1] for party in ("cy", "ana", "bo")})
+    for other in (rows, others):
+        np.testing.assert_allclose(after_passes(other, "vfb-saga", False), before, rtol=0, atol=1e-9)
+    assert np.abs(before).max() > 0.05
+
+
 def test_the_gap_of_a_softmax_run_bounds_what_is_left():
     problem = classes_problem()
     _, least = central.optimum(problem.with_ones(), problem.y, problem.loss, STRENGTH, free=1)
@@ -142,7 +164,7 @@ def test_weighted_classes_have_the_coefficients_of_scikit_learn(method, sparse):
     assert apart(found, np.append(theirs.coef_, theirs.intercept_)) <= 1e-4
 
 
-@pytest.mark.parametrize("loss", [LOGISTIC, SQUARED, softmax(3), POISSON], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("loss", [LOGISTIC, SQUARED, softmax(3), POISSON, huber(0.5)], ids=lambda loss: loss.name)
 def test_a_weight_of_two_is_the_row_twice(loss):
     X, score, columns, rng = drawn_blocks()
     y = {
@@ -150,6 +172,7 @@ def test_a_weight_of_two_is_the_row_twice(loss):
         "squared": score,
         "softmax": np.arange(ROWS) % 3.0,
         "poisson": rng.poisson(np.exp(score)),
+        "huber": score + rng.standard_t(1, ROWS),
     }
     labels, twice = y[loss.name].astype(float), rng.random(ROWS) < 0.3
     weights = np.where(twice, 2.0, 1.0)
@@ -212,6 +235,61 @@ def test_an_elastic_net_has_the_coefficients_and_the_zeros_of_scikit_learn(loss,
     np.testing.assert_array_equal(found[:-1] == 0.0, coefficients == 0.0)
 
 
+def huber_by_scipy(problem):
+    """The minimum by formulas of its own, and a general minimiser."""
+    X, y, delta = problem.with_ones(), problem.y, problem.loss.delta
+    weights = problem.weights if len(problem.weights) else np.ones(len(y))
+
+    def both(w):
+        away = X @ w - y
+        inside = np.abs(away) <= delta
+        value = np.where(inside, away**2, 2 * delta * np.abs(away) - delta**2)
+        slope = np.where(inside, 2 * away, 2 * delta * np.sign(away))
+        pull = np.append(w[:-1], 0.0)
+        return np.mean(weights * value) + STRENGTH / 2 * pull @ pull, X.T @ (weights * slope) / len(y) + STRENGTH * pull
+
+    options = {"maxiter": 20_000, "maxfun": 50_000, "ftol": 1e-16, "gtol": 1e-10}
+    return scipy.optimize.minimize(both, np.zeros(X.shape[1]), jac=True, method="L-BFGS-B", options=options).x
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("method", VARIANCE_REDUCED)
+def test_hubers_loss_has_the_coefficients_of_a_general_minimiser(method, sparse):
+    """Every tenth label is far from all others, and one delta has most rows beyond it."""
+    _, score, _, rng = drawn_blocks(sparse)
+    y = score + 0.5 * rng.standard_normal(ROWS) + 30.0 * (rng.random(ROWS) < 0.1)
+    weights = rng.choice([0.5, 1.0, 2.0], ROWS)
+    for delta, by, target in ((0.7, None, 1e-8), (0.1, weights, 1e-10)):
+        problem = one_output(y, huber(delta), sparse, by)
+        assert apart(solved(problem, method, target)[0], huber_by_scipy(problem)) <= 1e-4
+
+
+def test_hubers_loss_with_a_delta_beyond_all_errors_is_the_squared_one_and_its_gap_bounds_what_is_left():
+    _, score, _, rng = drawn_blocks()
+    y = score + rng.standard_normal(ROWS)
+    far, squared = (solved(one_output(y, loss), "vfb2-saga", target=1e-12) for loss in (huber(1e3), SQUARED))
+    np.testing.assert_allclose(far, squared, atol=1e-6)
+    problem = one_output(y, huber(0.3))
+    _, least = central.optimum(problem.with_ones(), y, problem.loss, STRENGTH, free=1)
+    parties = build_parties("vfb2-saga", problem, LinearOptions(method="saga", passes=200, target=1e-9), 0)
+    outcome = Simulator(seed=0).run(parties)
+    looks = [value for _, _, name, value in outcome.observations if name == "certificate"]
+    for look in looks:
+        assert -1e-12 <= look["objective"] - least <= look["gap"] * (1 + 1e-9) + 1e-12
+    assert looks[-1]["gap"] <= 1e-9
+
+
+def test_hubers_loss_and_an_elastic_net_end_at_their_target_with_exact_zeros():
+    _, score, _, rng = drawn_blocks()
+    y = score + 0.3 * rng.standard_t(2, ROWS)
+    problem = replace(one_output(y, huber(0.5)), penalty=elastic_net(0.7), strength=0.3)
+    found = solved(problem, "vfb2-saga", target=1e-9)
+    loss = weighted(problem.loss, problem.weights)
+    best = central.descend(problem.with_ones(), y, np.zeros(WIDTH + 1), loss, problem.penalty, 0.3, free=1)
+    assert apart(found[0], best) <= 1e-4
+    assert 0 < (found[0] == 0.0).sum() < WIDTH
+
+
 def test_what_a_growing_loss_cannot_go_with_is_said():
     problem = one_output(np.ones(ROWS), POISSON)
     for options, words in (
@@ -239,3 +317,16 @@ def test_labels_of_any_size_are_learned_in_their_own_units(size, middle, interce
     assert np.abs(ours.predict(blocks) - theirs.predict(X)).max() < 1e-4 * y.std()
     assert ours.record_.verdict == "target"
     assert any("in units of" in note for note in ours.record_.data.notes) == (size != 1.0 or intercept)
+
+
+def test_hubers_loss_takes_labels_of_any_size_in_their_own_units():
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((400, 6))
+    y = X @ np.arange(1.0, 7.0) + rng.standard_normal(400) + 40.0 * (rng.random(400) < 0.1)
+    blocks, terms = {"a": X[:, :2], "b": X[:, 2:3], "c": X[:, 3:]}, {"penalty": 1e-3, "loss": "huber"}
+    models = []
+    for size in (1.0, 1e6):
+        ours = VerticalRegressor(**terms, huber_delta=1.5 * size, target=1e-10, prepare="none").fit(blocks, size * y)
+        models.append(np.append(np.concatenate(list(ours.coef_.values())), ours.intercept_) / size)
+    assert apart(models[1], models[0]) <= 1e-5
+    assert apart(models[0][:-1], np.arange(1.0, 7.0)) <= 0.05  # the far labels have hardly moved it

@@ -49,6 +49,9 @@ def test_each_owner_reads_its_own_part_and_the_parts_add_up(town: Town) -> None:
     assert "label counts by bin" in cards["shop"].notes[0] and cards["shop"].good == "the negative class"
     assert cards["bank"].good == 0 and set(own_part(homes["shop"], run).coefficients) == {"shop"}
     # The commands.
+    told = CliRunner().invoke(app, ["export", str(homes["shop"].runs / run), "--onnx", str(town.folder / "parts")])
+    assert told.exit_code == 0, told.output
+    assert [file.name for file in (town.folder / "parts").iterdir()] == ["shop.onnx"]
     for option in ("--coefficients", "--scorecard"):
         told = CliRunner().invoke(app, ["export", str(homes["shop"].runs / run), option, "-"])
         assert told.exit_code == 0 and "shop0 < " in told.stdout and "bank" not in told.stdout

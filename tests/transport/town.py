@@ -5,17 +5,20 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from offbeat.families.linear import penalty_of
 from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgModel, OrgNetwork, OrgRows
-from offbeat.learning.central import optimum
-from offbeat.learning.losses import LOGISTIC
+from offbeat.learning.central import descend, optimum, products
+from offbeat.learning.losses import weighted
 from offbeat.orgs import control
 from offbeat.orgs.client import ask
 from offbeat.orgs.daemon import Daemon
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.rows import load_table, own_rows
+from offbeat.orgs.train import vertical_of
 from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity, write_private, write_roster
 from offbeat.runtime.processes import free_ports
@@ -118,9 +121,9 @@ class Town:
         return status
 
 
-def pooled_scores(town: Town, run: str, wanted: OrgJob) -> dict[str, float]:
+def pooled_scores(town: Town, run: str, wanted: OrgJob) -> dict[str, Any]:
     """By id: the score of the centralised model on the pooled tables, as only a test can compute it."""
-    train, whole, labels, ids = [], [], None, []
+    train, whole, labels, ids, loss = [], [], None, [], wanted.loss
     for name in wanted.parties:
         home = read_home(town.folder / name)
         table, kept = load_table(home), read_checkpoint(home.private / run, "alignment")
@@ -129,14 +132,18 @@ def pooled_scores(town: Town, run: str, wanted: OrgJob) -> dict[str, float]:
         train.append(own.train)
         whole.append(np.vstack([own.train, own.test]))
         if own.y_train is not None:
-            labels = own.y_train
+            labels, loss = own.y_train, weighted(loss, own.weights)
             row_of = dict(zip(kept["tokens"], kept["rows"].tolist(), strict=True))
             ids = [str(table.ids[row_of[token]]) for token in (*own.tokens_train, *own.tokens_test)]
     assert labels is not None
     train.append(np.ones((len(labels), 1)))
     whole.append(np.ones((len(ids), 1)))
-    weights, _ = optimum(np.hstack(train), labels, LOGISTIC, wanted.model.strength, free=1, tolerance=1e-12)
-    return dict(zip(ids, np.hstack(whole) @ weights, strict=True))
+    X, penalty, strength = np.hstack(train), penalty_of(vertical_of(wanted)), wanted.model.strength
+    if penalty.l1 > 0.0:
+        weights = descend(X, labels, np.zeros(X.shape[1]), loss, penalty, strength, free=1)
+    else:
+        weights, _ = optimum(X, labels, loss, strength, free=1, tolerance=1e-12)
+    return dict(zip(ids, products(np.hstack(whole), weights, loss).T, strict=True))
 
 
 def serve(town: Town, name: str) -> "subprocess.Popen[bytes]":

@@ -68,7 +68,7 @@ def _masks(side: OwnSide, training: OwnLinear) -> MaskWatch:
             names=job.parties,
             labels_at=job.labels_at,
             rows=len(side.rows.tokens_train),
-            outputs=1,
+            outputs=job.loss.outputs,
             classifies=job.model.task == "classification",
             y_train=side.rows.y_train,
             private_labels=job.method.label_dp_epsilon is not None,

@@ -19,6 +19,7 @@ EXTRAS = {
     "grpc": ("grpc", "organisations over gRPC, and the runtime 'processes'"),
     "mlflow": ("mlflow", "offbeat export --to mlflow"),
     "mqtt": ("paho", "edge sites over a broker"),
+    "onnx": ("onnx", "a party's part of a model for other runtimes (offbeat export --onnx)"),
     "ray": ("ray", "the runtime 'ray': parties as actors of a cluster"),
     "web": ("starlette", "watching a run in the browser (offbeat watch)"),
 }

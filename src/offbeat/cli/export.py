@@ -24,6 +24,20 @@ class Tracker(StrEnum):
     tensorboard = "tensorboard"
 
 
+CoefficientsOption = Annotated[
+    Path | None, typer.Option(help="Write every coefficient with its party and name there; - for standard output.")
+]
+ScorecardOption = Annotated[
+    Path | None, typer.Option(help="Write points by bin and party there; - for standard output.")
+]
+GoodOption = Annotated[
+    str | None, typer.Option(help="Scorecard: the class that points count for; the first by default.")
+]
+OnnxOption = Annotated[
+    Path | None, typer.Option(help="Write each party's part as an ONNX graph into this folder, PARTY.onnx.")
+]
+
+
 def export(
     run: RunFolder,
     csv_file: Annotated[
@@ -33,31 +47,33 @@ def export(
     out: Annotated[Path, typer.Option("--out", help="TensorBoard's folder; the run gets one below it.")] = Path(
         "tensorboard"
     ),
-    coefficients: Annotated[
-        Path | None, typer.Option(help="Write every coefficient with its party and name there; - for standard output.")
-    ] = None,
-    scorecard: Annotated[
-        Path | None, typer.Option(help="Write points by bin and party there; - for standard output.")
-    ] = None,
+    coefficients: CoefficientsOption = None,
+    scorecard: ScorecardOption = None,
+    onnx: OnnxOption = None,
     points: Annotated[float, typer.Option(help="Scorecard: points at --odds.")] = 600.0,
     odds: Annotated[float, typer.Option(help="Scorecard: odds for the good class at --points.")] = 50.0,
     double: Annotated[float, typer.Option(help="Scorecard: points that double the odds.")] = 20.0,
-    good: Annotated[
-        str | None, typer.Option(help="Scorecard: the class that points count for; the first by default.")
-    ] = None,
+    good: GoodOption = None,
     json: Annotated[bool, typer.Option("--json", help="Curve, metrics and options as one JSON document.")] = False,
 ) -> None:
-    """A finished run for other programs: its looks as a table or JSON, its coefficients by name, its scorecard, or all
-    of it for a tracker of runs."""
+    """A finished run for other programs: its looks as a table or JSON, its coefficients by name, its scorecard, each
+    party's part as an ONNX graph, or all of it for a tracker of runs."""
     from offbeat.metrics.curves import CurveRow
     from offbeat.metrics.record import RunRecord
 
     record = RunRecord.read(run)
-    ways = [csv_file is not None, coefficients is not None, scorecard is not None, to is not None, json]
+    ways = [
+        csv_file is not None,
+        coefficients is not None,
+        scorecard is not None,
+        onnx is not None,
+        to is not None,
+        json,
+    ]
     if ways.count(True) != 1:
         raise BadInput(
-            "expected one way to export: --csv, --coefficients or --scorecard FILE (- for standard output), --json, "
-            "--to tensorboard or --to mlflow."
+            "expected one way to export: --csv, --coefficients or --scorecard FILE (- for standard output), --onnx "
+            "FOLDER, --json, --to tensorboard or --to mlflow."
         )
     if to is not None:
         _track(run, record, to, out)
@@ -68,6 +84,8 @@ def export(
         _write(list(CurveRow.__struct_fields__), _rows(record), csv_file, "looks")
     elif coefficients is not None:
         _write(["party", "column", "class", "coefficient"], _coefficients(run), coefficients, "coefficients")
+    elif onnx is not None:
+        _graphs(run, onnx)
     elif scorecard is not None:
         card = _scorecard(run, points=points, odds=odds, double=double, good=good)
         _write(list(card.table()[0]), card.table(), scorecard, "lines")
@@ -88,6 +106,18 @@ def _track(run: Path, record: "RunRecord", to: Tracker, out: Path) -> None:
     else:
         print(to_mlflow(run, record))
         say("this is the id of the run in MLflow.")
+
+
+def _graphs(run: Path, folder: Path) -> None:
+    """Of a run between organisations, this party's own part alone."""
+    from offbeat.run.model import load
+
+    model = _own(run) or load(run)
+    graphs = {party: model.to_onnx(party).SerializeToString() for party in model.names}
+    folder.mkdir(parents=True, exist_ok=True)
+    for party, graph in graphs.items():
+        (folder / f"{party}.onnx").write_bytes(graph)
+        say(f"wrote {folder / f'{party}.onnx'}.")
 
 
 def _coefficients(run: Path) -> list[dict[str, Any]]:

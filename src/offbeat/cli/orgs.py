@@ -288,16 +288,17 @@ def job_submit(
     job: Annotated[Path, typer.Argument(help="The job file.")],
     party: PartyOption = "",
     home: HomeOption = Path("."),
+    from_: Annotated[str, typer.Option("--from", help="A run whose model all parties begin with.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Watch it to its end.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say who would learn what, and send nothing.")] = False,
     json_: Json = False,
 ) -> None:
     """Propose a job to all its parties, and begin when all have accepted."""
-    from offbeat.jobs.organisations import read_job
+    from offbeat.jobs.organisations import begun_with, read_job
     from offbeat.orgs.control import Submit
     from offbeat.orgs.disclosure import disclosures
 
-    wanted = read_job(job)
+    wanted = begun_with(read_job(job), from_, job) if from_ else read_job(job)
     say("\n".join(["What this job tells whom:", *(f"  - {line}" for line in disclosures(wanted))]))
     if dry_run:
         return
@@ -325,7 +326,14 @@ def job_status(run: str, party: PartyOption = "", home: HomeOption = Path("."), 
 @job.command("watch")
 def job_watch(run: str, party: PartyOption = "", home: HomeOption = Path("."), json_: Json = False) -> None:
     """Follow a run to its end; the exit code is the run's."""
-    from offbeat.orgs.control import Status, error_named
+    status = followed(run, party, home)
+    show(msgspec.to_builtins(status), json_)
+    refuse_failed(status)
+
+
+def followed(run: str, party: str, home: Path) -> Any:
+    """The status of a run at its end."""
+    from offbeat.orgs.control import Status
 
     last = ""
     while True:
@@ -334,9 +342,13 @@ def job_watch(run: str, party: PartyOption = "", home: HomeOption = Path("."), j
             last = status_line(status)
             say(last)
         if status.ended:
-            break
+            return status
         time.sleep(0.3)
-    show(msgspec.to_builtins(status), json_)
+
+
+def refuse_failed(status: Any) -> None:
+    from offbeat.orgs.control import error_named
+
     if status.kind:
         raise error_named(status.kind, status.reason)
     if status.phase != "done":
@@ -453,8 +465,10 @@ def predict(
 
 
 def _tell_scores(rows: list[dict[str, Any]], answer: Any, out: Path | None, json_: bool) -> None:
+    from offbeat.orgs.control import cell_text
+
     if out is not None:
-        write_csv(rows, out)
+        write_csv([{key: cell_text(cell) for key, cell in row.items()} for row in rows], out)
         say(f"wrote {counted(len(rows), 'row')} to {out}.")
     missing = sum(row["score"] is None for row in rows)
     say(

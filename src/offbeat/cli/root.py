@@ -15,7 +15,7 @@ from offbeat.cli.output import Polite
 ELSEWHERE = {
     "keys": ("offbeat.cli.orgs", "keys"),
     "party": ("offbeat.cli.orgs", "party"),
-    "job": ("offbeat.cli.orgs", "job"),
+    "job": ("offbeat.cli.job_path", "job"),
     "predict": ("offbeat.cli.orgs", "predict"),
     "serve": ("offbeat.cli.serving", "serve"),
     "caller": ("offbeat.cli.serving", "caller"),

@@ -11,7 +11,7 @@ party without a module has a small network. PyTorch (the extra `deep`) is import
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +38,7 @@ HEADS = ("mlp", "additive")
 Own = TypeVar("Own", bound="_Deep")
 
 
+@dataclass(eq=False, repr=False)
 class _Deep(ByParty):
     """What the two estimators share. The constructor only stores; `fit` checks.
 
@@ -67,52 +68,28 @@ class _Deep(ByParty):
     verbose             tell of the progress on standard error
     """
 
-    def __init__(
-        self,
-        modules: Mapping[str, Any] | None = None,
-        head: Any = "mlp",
-        *,
-        algorithm: str = "vafl",
-        shapes: Mapping[str, Sequence[int]] | None = None,
-        width: int = 16,
-        hidden: Sequence[int] = (64,),
-        parties: Mapping[str, Sequence[str | int]] | int | None = None,
-        prepare: Any = "auto",
-        passes: float = 40,
-        step: float | str = "auto",
-        batch: int | str = "auto",
-        penalty: float = 1e-4,
-        early_stopping: float | None = None,
-        validation_fraction: float = 0.2,
-        warm_start: bool = False,
-        device: str = "auto",
-        label_dp_epsilon: float | None = None,
-        runtime: str = "simulator",
-        slow: dict[str, float] | None = None,
-        seed: int | None = 0,
-        verbose: bool = False,
-    ) -> None:
-        self.modules = modules
-        self.head = head
-        self.algorithm = algorithm
-        self.shapes = shapes
-        self.width = width
-        self.hidden = hidden
-        self.parties = parties
-        self.prepare = prepare
-        self.passes = passes
-        self.step = step
-        self.batch = batch
-        self.penalty = penalty
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.warm_start = warm_start
-        self.device = device
-        self.label_dp_epsilon = label_dp_epsilon
-        self.runtime = runtime
-        self.slow = slow
-        self.seed = seed
-        self.verbose = verbose
+    modules: Mapping[str, Any] | None = None
+    head: Any = "mlp"
+    _: KW_ONLY
+    algorithm: str = "vafl"
+    shapes: Mapping[str, Sequence[int]] | None = None
+    width: int = 16
+    hidden: Sequence[int] = (64,)
+    parties: Mapping[str, Sequence[str | int]] | int | None = None
+    prepare: Any = "auto"
+    passes: float = 40
+    step: float | str = "auto"
+    batch: int | str = "auto"
+    penalty: float = 1e-4
+    early_stopping: float | None = None
+    validation_fraction: float = 0.2
+    warm_start: bool = False
+    device: str = "auto"
+    label_dp_epsilon: float | None = None
+    runtime: str = "simulator"
+    slow: dict[str, float] | None = None
+    seed: int | None = 0
+    verbose: bool = False
 
     def _job(self, task: Task, X: Blocks) -> Job:
         me = type(self).__name__

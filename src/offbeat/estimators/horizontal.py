@@ -10,6 +10,7 @@ without noise, not even their scale: `ranges` says in advance what columns can h
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ Array = NDArray[Any]
 Ranges = Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
 
 
+@dataclass(eq=False, repr=False)
 class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Two classes or more, from rows at several sites. The constructor only stores; `fit` checks. After `fit`:
     classes_, coef_ (outputs x columns), intercept_, sites_, privacy_ (each site's statement), record_, n_features_in_.
@@ -81,36 +83,20 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     verbose             tell of the progress on standard error
     """
 
-    def __init__(
-        self,
-        sites: int | str = 5,
-        *,
-        epsilon: float | Mapping[str, float] | None = None,
-        delta: float = 1e-5,
-        ranges: Ranges | None = None,
-        kind: str = "auto",
-        algorithm: str = DEFAULT_HORIZONTAL,
-        updates: int = 1500,
-        batch: int = 512,
-        strength: float = 1e-4,
-        runtime: str = "simulator",
-        slow: dict[str, float] | None = None,
-        seed: int | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.sites = sites
-        self.epsilon = epsilon
-        self.delta = delta
-        self.ranges = ranges
-        self.kind = kind
-        self.algorithm = algorithm
-        self.updates = updates
-        self.batch = batch
-        self.strength = strength
-        self.runtime = runtime
-        self.slow = slow
-        self.seed = seed
-        self.verbose = verbose
+    sites: int | str = 5
+    _: KW_ONLY
+    epsilon: float | Mapping[str, float] | None = None
+    delta: float = 1e-5
+    ranges: Ranges | None = None
+    kind: str = "auto"
+    algorithm: str = DEFAULT_HORIZONTAL
+    updates: int = 1500
+    batch: int = 512
+    strength: float = 1e-4
+    runtime: str = "simulator"
+    slow: dict[str, float] | None = None
+    seed: int | None = None
+    verbose: bool = False
 
     # -- fitting -------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,8 @@ class _Vertical(ByParty, Readable):
     penalty_kind        "l2", "nonconvex", "none"
     l1_ratio            how much of the penalty is of absolute values (elastic net: exact zeros); 0, and below 1
     loss                "auto" (logistic for two classes, softmax for more, squared for numbers), "logistic", "softmax",
-                        "squared_hinge", "ls_svm"; for numbers "squared", "poisson", "gamma"
+                        "squared_hinge", "ls_svm"; for numbers "squared", "poisson", "gamma", "huber"
+    huber_delta         for "huber": how far from its label a prediction counts by the square, in the label's units
     class_weight        for classes: "balanced", or a weight by class; None: every row counts alike
     intercept           whether there is one
     passes              end after so many passes over the rows; at 60, with a target, not before five seconds
@@ -80,6 +81,7 @@ class _Vertical(ByParty, Readable):
         penalty_kind: str = "l2",
         l1_ratio: float = 0.0,
         loss: str = "auto",
+        huber_delta: float | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         intercept: bool = True,
         passes: float = 60,
@@ -106,7 +108,7 @@ class _Vertical(ByParty, Readable):
         self.prepare = prepare
         self.penalty, self.penalty_folds = penalty, penalty_folds
         self.penalty_kind, self.l1_ratio = penalty_kind, l1_ratio
-        self.loss = loss
+        self.loss, self.huber_delta = loss, huber_delta
         self.class_weight = class_weight
         self.intercept = intercept
         self.passes, self.target = passes, target
@@ -216,7 +218,8 @@ class VerticalClassifier(Classifies, _Vertical):
 
 
 class VerticalRegressor(RegressorMixin, _Vertical):  # type: ignore[misc]
-    __doc__ = f"""A number to predict: by the squared loss; a count by "poisson", an amount above 0 by "gamma". After
+    __doc__ = f"""A number to predict: by the squared loss, or by "huber" where some labels are far
+    from all others; a count by "poisson", an amount above 0 by "gamma". After
     `fit`: coef_ (arrays by party), coefficients_ (by party and name), intercept_, certificate_, record_,
     feature_names_in_, n_features_in_.
 {(_Vertical.__doc__ or "").partition("checks.")[2]}"""

@@ -24,7 +24,7 @@ from offbeat.jobs.runtime import costs_of
 from offbeat.jobs.vertical import Job
 from offbeat.learning.blocks import Block
 from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, POISSON, SQUARED, Loss, loss_named, softmax
-from offbeat.learning.penalties import L2, NONE, elastic_net, penalty_named
+from offbeat.learning.penalties import L2, NONE, Penalty, elastic_net, penalty_named
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
 from offbeat.metrics.record import Certificate
@@ -51,14 +51,18 @@ def setting_for(data: VerticalData, job: Job) -> Setting:
     loss = _loss(job, data)
     if loss.outputs > 1 and data.task == "classification":  # two classes come as -1 and 1, and softmax counts from 0
         data = replace(data, y_train=(data.y_train > 0).astype(float), y_test=(data.y_test > 0).astype(float))
-    penalty = elastic_net(job.l1_ratio) if job.l1_ratio > 0.0 else penalty_named(job.penalty_kind)
+    penalty = penalty_of(job)
     _check_numbers(data, loss)
     strength = job.strength if penalty.name != "none" else 0.0
     data = replace(data, weights_train=row_weights(job, data))
     setting = prepare(data, loss=loss, penalty=penalty, strength=strength, intercept=job.intercept, seed=job.seed)
-    if loss is SQUARED and penalty in (L2, NONE):
+    if (loss is SQUARED or loss.delta) and penalty in (L2, NONE):
         setting = _in_units(setting)
     return _with_private_labels(setting, job) if job.label_dp_epsilon is not None else setting
+
+
+def penalty_of(job: Job) -> Penalty:
+    return elastic_net(job.l1_ratio) if job.l1_ratio > 0.0 else penalty_named(job.penalty_kind)
 
 
 def _in_units(setting: Setting) -> Setting:
@@ -81,13 +85,13 @@ def _loss(job: Job, data: VerticalData) -> Loss:
         return softmax(classes)
     if job.loss == "auto":
         return SQUARED if data.task == "regression" else LOGISTIC
-    loss = loss_named(job.loss.replace("_", "-"))
+    loss = loss_named(job.loss.replace("_", "-"), job.huber_delta)
     if data.task == "multiclass":
         raise BadJob(
             f"The loss {job.loss} is for one product a row, and there are {classes} classes: leave the loss out, or "
             'use loss = "softmax".'
         )
-    if loss.grows and data.task != "regression":
+    if (loss.grows or loss.delta) and data.task != "regression":
         raise BadJob(f'The loss {job.loss} is for numbers, and the labels are classes. Set task = "regression".')
     if loss.binary and data.task != "classification":
         raise BadJob(f'The loss {job.loss} is for two classes, and this is {data.task}. Use loss = "squared".')
@@ -96,23 +100,32 @@ def _loss(job: Job, data: VerticalData) -> Loss:
 
 def _check_numbers(data: VerticalData, loss: Loss) -> None:
     """Counts and amounts, as their losses need them."""
-    if data.exposed and not loss.grows:
-        raise BadJob(
-            f'An exposure is for counts and amounts: loss = "poisson" or "gamma". The loss is {loss.name}; leave '
-            "the exposure out, or use it as a weight."
-        )
+    check_exposed(data.exposed, loss)
     if not loss.grows:
         return
     if data.y_offset:
         raise BadJob(f"The labels of {data.source} are centred, and the loss {loss.name} needs them as they are.")
-    y = np.concatenate((data.y_train, data.y_test))
+    check_counts(data.y_train, data.y_test, loss)
+
+
+def check_exposed(exposed: bool, loss: Loss) -> None:
+    if exposed and not loss.grows:
+        raise BadJob(
+            f'An exposure is for counts and amounts: loss = "poisson" or "gamma". The loss is {loss.name}; leave '
+            "the exposure out, or use it as a weight."
+        )
+
+
+def check_counts(y_train: np.ndarray, y_test: np.ndarray, loss: Loss) -> None:
+    """Labels of a loss that grows."""
+    y = np.concatenate((y_train, y_test))
     wrong, wanted = (y < 0.0, "0 or more") if loss is POISSON else (y <= 0.0, "above 0")
     if wrong.any():
         raise BadData(
             f"The loss {loss.name} needs labels of {wanted}; {int(wrong.sum()):,} of {len(y):,} rows have others, such "
             f'as {y[wrong][0]:g}. Check the label column, leave these rows out, or use loss = "squared".'
         )
-    if not data.y_train.any():
+    if not y_train.any():
         raise BadData(f"All labels of the training rows are 0: there is nothing for the loss {loss.name} to learn.")
 
 
@@ -251,24 +264,8 @@ class LinearTraining:
             if party.name in start:
                 middle = self.setting.middle if party.party.roster.is_chair else 0.0
                 columns = self.data.columns[party.name]
-                party.block.set_weights(self._weights_from(start[party.name], party.block, columns, middle))
-
-    def _weights_from(self, part: Part, block: Block, columns: Sequence[str], middle: float) -> np.ndarray:
-        outputs, before = self.setting.loss.outputs, np.atleast_2d(part.arrays["weights"])
-        if len(before) != outputs:
-            raise BadJob(
-                f"The model to begin with has {len(before)} output(s) a row, and this run's has {outputs}: one for "
-                "each class where there are more than two. Give a run with as many classes, or begin anew."
-            )
-        names = NumberedColumns(range(before.shape[1])) if part.columns is None else part.columns
-        places = {name: place for place, name in enumerate(names)}
-        found = np.zeros((outputs, block.width + 1))
-        for at, name in enumerate(columns):
-            if name in places:
-                found[:, at] = before[:, places[name]]
-        if self.setting.intercept:  # a block's constant is that of columns less their means
-            found[:, -1] = part.arrays.get("intercept", 0.0) - middle + found[:, :-1] @ block.means
-        return found / self.setting.unit
+                found = weights_from(start[party.name], party.block, columns, self.setting.intercept, middle)
+                party.block.set_weights(found / self.setting.unit)
 
     @cached_property
     def chair(self) -> Any:
@@ -422,6 +419,25 @@ class LinearTraining:
             named = None if isinstance(columns, NumberedColumns) else columns
             found[name] = Part(arrays, named, self.data.fitted.get(name))
         return found
+
+
+def weights_from(part: Part, block: Block, columns: Sequence[str], intercept: bool, middle: float = 0.0) -> np.ndarray:
+    """What a block begins with that continues this part of a model: its columns are found by name."""
+    outputs, before = block.outputs, np.atleast_2d(part.arrays["weights"])
+    if len(before) != outputs:
+        raise BadJob(
+            f"The model to begin with has {len(before)} output(s) a row, and this run's has {outputs}: one for "
+            "each class where there are more than two. Give a run with as many classes, or begin anew."
+        )
+    names = NumberedColumns(range(before.shape[1])) if part.columns is None else part.columns
+    places = {name: place for place, name in enumerate(names)}
+    found = np.zeros((outputs, block.width + 1))
+    for at, name in enumerate(columns):
+        if name in places:
+            found[:, at] = before[:, places[name]]
+    if intercept:  # a block's constant is that of columns less their means
+        found[:, -1] = part.arrays.get("intercept", 0.0) - middle + found[:, :-1] @ block.means
+    return found
 
 
 def linear_counters(party: Any) -> Counters:

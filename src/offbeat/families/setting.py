@@ -17,9 +17,10 @@ from offbeat.data.weights import NO_WEIGHTS
 from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning.blocks import Block, make_block, with_means
-from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, Loss, weighted
+from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, Loss, huber, weighted
 from offbeat.learning.penalties import L2, NONE, Penalty
 from offbeat.learning.scores import (
+    growing_metrics,
     log_link,
     probabilities,
     root_mean_square,
@@ -57,9 +58,10 @@ class Setting:
 
     def in_units(self, middle: float, unit: float) -> "Setting":
         """The same problem in other units. For the squared loss with an l2 penalty or none, the least point is divided
-        by the unit, its constant less the middle, and nothing else changes."""
+        by the unit, its constant less the middle, and nothing else changes; for Huber's too, with delta in the unit."""
+        loss = huber(self.loss.delta / unit) if self.loss.delta else self.loss
         train, test = (self.y_train - middle) / unit, (self.y_test - middle) / unit
-        return replace(self, y_train=train, y_test=test, middle=middle, unit=unit)
+        return replace(self, y_train=train, y_test=test, loss=loss, middle=middle, unit=unit)
 
     @property
     def rows(self) -> int:
@@ -104,8 +106,7 @@ class Setting:
         if self.loss.outputs > 1:
             return several_class_metrics(scores, self.y_test)
         if self.loss.grows:
-            deviance = 2.0 * float(np.mean(self.loss.value(scores, self.y_test)))
-            return {"test_deviance": deviance, "test_rmse": root_mean_square(log_link(scores) - self.y_test)}
+            return growing_metrics(scores, self.y_test, self.loss)
         if not self.classifies:
             return {"test_rmse": self.unit * root_mean_square(scores - self.y_test)}
         return two_class_metrics(scores, self.y_test)

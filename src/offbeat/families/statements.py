@@ -75,6 +75,7 @@ DERIVATIVES_TELL = {
     "poisson": _COUNTS,
     "gamma": _COUNTS,
     "squared": _MARGIN,
+    "huber": f"{_MARGIN}, up to delta",
     "ls-svm": _MARGIN,
 }
 """What a derivative says of a label, by loss."""

@@ -90,7 +90,7 @@ def _table(entry: PartyEntry, preparation: Preparation, job: Job) -> Table:
 
 def _task(job: Job) -> Task:
     if job.task == "auto":
-        return "regression" if job.loss in ("squared", "poisson", "gamma") else "classification"
+        return "regression" if job.loss in ("squared", "poisson", "gamma", "huber") else "classification"
     return job.task
 
 

@@ -23,7 +23,8 @@ from msgspec import Meta
 from offbeat.errors import BadJob
 from offbeat.jobs.elsewhere import is_elsewhere
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named, linear_named
-from offbeat.jobs.vertical import IN_FLIGHT_MOST
+from offbeat.jobs.vertical import IN_FLIGHT_MOST, wanted_delta
+from offbeat.learning.losses import DEBIASED_LOGISTIC, Loss, loss_named, softmax
 from offbeat.privacy.label_response import EPSILON_MOST
 from offbeat.runtime.grpc.identity import NAME_PATTERN
 from offbeat.settings import (
@@ -37,6 +38,9 @@ from offbeat.settings import (
     settings_from,
     toml_text,
 )
+
+CLASSES_MOST = 1000
+NUMBERS = ("squared", "huber", "poisson", "gamma")
 
 
 class OrgMethod(Settings, frozen=True):
@@ -54,15 +58,21 @@ class OrgMethod(Settings, frozen=True):
         None  # answer the labels at random, once for each epsilon
     )
     seed: int = 0
+    start: Annotated[str, Meta(pattern=r"^([a-z0-9][a-z0-9_-]{0,119})?$")] = ""  # a run whose model all begin with
 
 
 class OrgModel(Settings, frozen=True):
     """What to learn: a linear model over all columns of all parties."""
 
     task: Literal["classification", "regression"] = "classification"
-    loss: Literal["logistic", "squared", "squared-hinge"] = "logistic"
+    loss: Literal[
+        "logistic", "squared-hinge", "ls-svm", "softmax", "squared", "huber", "poisson", "gamma"
+    ] = "logistic"  # fmt: skip
+    classes: Annotated[int, Meta(ge=2, le=CLASSES_MOST)] | None = None  # of softmax: every party has weights for each
+    huber_delta: Positive | None = None
     penalty: Literal["l2", "nonconvex", "none"] = "l2"
     strength: NotNegative = 1e-4
+    l1_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     intercept: bool = True  # a column of ones at the first label holder
 
 
@@ -115,6 +125,14 @@ class OrgJob(Settings, frozen=True):
         return family_named(self.method.algorithm) == "embedding"
 
     @property
+    def loss(self) -> Loss:
+        """What labels are held against; under label_dp_epsilon these are answers."""
+        if self.method.label_dp_epsilon is not None:
+            return DEBIASED_LOGISTIC
+        model = self.model
+        return softmax(model.classes) if model.classes is not None else loss_named(model.loss, model.huber_delta)
+
+    @property
     def digest(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
@@ -125,6 +143,12 @@ class OrgJob(Settings, frozen=True):
 
 def read_job(path: Path) -> OrgJob:
     return job_from(read_toml(path, "job file", "Give the path of a .toml file.", BadJob), path)
+
+
+def begun_with(job: OrgJob, run: str, where: str | Path) -> OrgJob:
+    """The same job, begun with the model of this run."""
+    tree = msgspec.to_builtins(job)
+    return job_from({**tree, "method": {**tree["method"], "start": run}}, where)
 
 
 def job_from_text(text: str, where: str | Path = "the job") -> OrgJob:
@@ -145,16 +169,18 @@ def _refuse_choosing(tree: Mapping[str, Any], where: str | Path) -> None:
     if strength == "auto" or isinstance(strength, list):
         raise BadJob(
             f"{where}: model.strength must be one number between organisations, so far; got {strength!r}. Choosing it "
-            "takes scores of held-out rows for every strength, and policies count and cap those: run a job for each "
-            "strength and compare the test metrics, or choose it on rows of your own by `offbeat run`."
+            "takes scores of held-out rows for every strength, and policies count and cap those: `offbeat job path "
+            "JOB.toml --strength 1 --strength 0.1 ...` runs a job for each, begun with the one before it, and compares "
+            "their test metrics."
         )
     method = tree.get("method")
-    for key in ("start", "early_stopping"):
-        if key in tree or (isinstance(method, Mapping) and key in method):
-            raise BadJob(
-                f"{where}: {key} is for runs in one place (`offbeat run`), so far. Between organisations a run begins "
-                "anew, and ends by passes, target or request: leave it out."
-            )
+    if "early_stopping" in tree or (isinstance(method, Mapping) and "early_stopping" in method):
+        raise BadJob(
+            f"{where}: early_stopping is for runs in one place (`offbeat run`), so far. Between organisations a run "
+            "ends by passes, target or request: leave it out."
+        )
+    if "start" in tree:
+        raise BadJob(f"{where}: start belongs under [method], with the name of a run that all parties have kept.")
 
 
 def _without_test_seed(tree: Mapping[str, Any], where: str | Path) -> Mapping[str, Any]:
@@ -189,13 +215,33 @@ def check_job(job: OrgJob, where: str | Path) -> None:
             f"{where}: with two parties no sum hides one's share from the other. Add a third party, or accept this by "
             "two_party_insecure = true under [method]."
         )
-    if (job.model.task == "regression") != (job.model.loss == "squared"):
-        raise BadJob(f"{where}: task '{job.model.task}' does not go with loss '{job.model.loss}'.")
+    _check_model(job, where)
     _check_privacy(job, where)
     if job.embeds:
         _check_embedding(job, where)
     if job.model.penalty == "none" and job.model.strength > 0:
         raise BadJob(f"{where}: penalty 'none' has no strength; set strength = 0.")
+
+
+def _check_model(job: OrgJob, where: str | Path) -> None:
+    model = job.model
+    if (model.task == "regression") != (model.loss in NUMBERS):
+        raise BadJob(f"{where}: task '{model.task}' does not go with loss '{model.loss}'.")
+    if (model.loss == "softmax") != (model.classes is not None):
+        raise BadJob(
+            f"{where}: loss = 'softmax' and classes = N go together: every party has weights for each class, and "
+            f"only label holders can count them. Got loss '{model.loss}' and classes {model.classes}."
+        )
+    if (model.loss == "huber") != (model.huber_delta is not None):
+        raise BadJob(f"{where}: {wanted_delta(model.loss)}")
+    if model.l1_ratio > 0.0 and model.penalty != "l2":
+        raise BadJob(f"{where}: l1_ratio mixes absolute values into the penalty 'l2'; the job has '{model.penalty}'.")
+    grows = model.loss in ("poisson", "gamma")
+    if grows and (model.l1_ratio > 0.0 or model.penalty == "nonconvex" or job.method.algorithm.endswith("-sgd")):
+        raise BadJob(
+            f"{where}: the loss '{model.loss}' grows without bound: it needs the penalty 'l2' or 'none', no l1_ratio, "
+            "and a method with svrg or saga."
+        )
 
 
 def check_method(job: OrgJob, where: str | Path) -> None:
@@ -224,11 +270,13 @@ def _check_privacy(job: OrgJob, where: str | Path) -> None:
 def _check_embedding(job: OrgJob, where: str | Path) -> None:
     if len(job.labels_at) != 1:
         raise BadJob(f"{where}: '{job.method.algorithm}' has one label holder, its server; labels_at lists more.")
-    if job.model.loss not in ("logistic", "squared") or job.model.penalty == "nonconvex":
+    if job.model.loss not in ("logistic", "squared") or job.model.penalty == "nonconvex" or job.model.l1_ratio > 0.0:
         raise BadJob(
             f"{where}: '{job.method.algorithm}' takes the losses 'logistic' and 'squared' and the penalties 'l2' and "
-            f"'none'; the job has '{job.model.loss}' and '{job.model.penalty}'."
+            f"'none'; the job has '{job.model.loss}' and '{job.model.penalty}', l1_ratio = {job.model.l1_ratio:g}."
         )
+    if job.method.start:
+        raise BadJob(f"{where}: start is for the linear methods; '{job.method.algorithm}' begins anew.")
     if job.embedding.epsilon is not None and job.embedding.uploads_max is None:
         raise BadJob(
             f"{where}: embedding.epsilon needs embedding.uploads_max, how often one record's number may leave at most; "

@@ -67,7 +67,10 @@ class Job(Settings, frozen=True):
     algorithm: str = DEFAULT_ALGORITHM
     seed: Natural = 0
     task: Literal["auto", "classification", "multiclass", "regression"] = "auto"
-    loss: Literal["auto", "logistic", "softmax", "squared", "squared_hinge", "ls_svm", "poisson", "gamma"] = "auto"
+    loss: Literal[
+        "auto", "logistic", "softmax", "squared", "squared_hinge", "ls_svm", "poisson", "gamma", "huber"
+    ] = "auto"  # fmt: skip
+    huber_delta: Positive | None = None
     penalty: NotNegative | list[Positive] | Literal["auto"] = 1e-4
     penalty_folds: Annotated[int, Meta(ge=1, le=FOLDS_MOST)] = 1
     penalty_kind: Literal["l2", "nonconvex", "none", "l1", "box", "ball"] = "l2"
@@ -135,7 +138,7 @@ SET_ONLY = ("set", "dir", "parties", "split", "split_after_one_hot", "preparatio
 """Keys of [data] that say nothing where the parties bring files."""
 LINEAR_ONLY = (
     "target", "loss", "seconds", "lag_max", "survey_passes", "leap", "by_curvature", "on_loss", "secure_sum",
-    "two_party_insecure", "fraction_bits", "l1_ratio", "class_weight", "penalty_folds",
+    "two_party_insecure", "fraction_bits", "l1_ratio", "class_weight", "penalty_folds", "huber_delta",
 )  # fmt: skip
 """Keys that say nothing to VAFL."""
 RETIRED = {
@@ -296,6 +299,16 @@ def _check_set_only(job: Job, where: str) -> None:
             )
 
 
+def wanted_delta(loss: str) -> str:
+    """What to write where a loss and huber_delta do not go together."""
+    if loss == "huber":
+        return (
+            'loss = "huber" needs huber_delta: how far from its label, in the units of the label, a prediction counts '
+            "by the square; errors beyond count by their size. 1.35 times the usual error is common."
+        )
+    return f'huber_delta is for loss = "huber"; the loss is {loss!r}. Leave one of the two out.'
+
+
 def _check_family(job: Job, where: str) -> None:
     """A key that the method would not look at is refused rather than passed over."""
     family = family_named(job.algorithm)
@@ -316,6 +329,8 @@ def _check_family(job: Job, where: str) -> None:
                     "column of them. Use a linear method, such as vfb2-saga, or leave the key out."
                 )
         check_embedding(job, usual.embedding, where)
+    elif (job.loss == "huber") != (job.huber_delta is not None):
+        raise BadJob(f"{where}: {wanted_delta(job.loss)}")
     elif job.l1_ratio > 0.0 and job.penalty_kind != "l2":
         raise BadJob(
             f'{where}: l1_ratio mixes absolute values into the penalty "l2"; penalty_kind is {job.penalty_kind!r}. '

@@ -186,7 +186,7 @@ def finish_product(
     if loss.outputs > 1:
         finish_classes(words, own, start, labels, weights, loss.outputs, scale, z, theta)
     else:
-        kernels.finish(words, own, start, labels, weights, loss.code, scale, z, theta)
+        kernels.finish(words, own, start, labels, weights, loss.code, loss.delta, scale, z, theta)
     if known is not None:
         kernels.finish_growing(z, start, labels, weights, known, loss.code, theta)
     return z, theta

@@ -44,8 +44,8 @@ def solver(
     return DenseRowSolver(X, y, loss, penalty, strength, method, rng)
 
 
-@compiled(types.void, BLOCK, READ, ORDER, INT, INT, INT, REAL, REAL, REAL, INT, WRITE, WRITE, WRITE)
-def dense_rows(X, y, order, steps, method, loss, eta, decay, strength, penalty, table, w, mu):  # type: ignore[no-untyped-def]
+@compiled(types.void, BLOCK, READ, ORDER, INT, INT, INT, REAL, REAL, REAL, REAL, INT, WRITE, WRITE, WRITE)
+def dense_rows(X, y, order, steps, method, loss, delta, eta, decay, strength, penalty, table, w, mu):  # type: ignore[no-untyped-def]
     """One step for each row in this order."""
     rows, width = X.shape
     accumulate = 1.0 / rows if method == SAGA else 0.0
@@ -55,7 +55,7 @@ def dense_rows(X, y, order, steps, method, loss, eta, decay, strength, penalty, 
         z = 0.0
         for j in range(width):
             z += x[j] * w[j]
-        theta = derivative_of(loss, z, y[i])
+        theta = derivative_of(loss, delta, z, y[i])
         r = theta - table[i]
         size = eta / (1.0 + eta * decay * (steps + k)) if method == SGD else eta
         for j in range(width):
@@ -66,8 +66,8 @@ def dense_rows(X, y, order, steps, method, loss, eta, decay, strength, penalty, 
             table[i] = theta
 
 
-@compiled(types.void, BLOCK, READ, INT, WRITE, WRITE, WRITE)
-def dense_snapshot(X, y, loss, w, table, mu):  # type: ignore[no-untyped-def]
+@compiled(types.void, BLOCK, READ, INT, REAL, WRITE, WRITE, WRITE)
+def dense_snapshot(X, y, loss, delta, w, table, mu):  # type: ignore[no-untyped-def]
     """table = derivatives at w, mu = X^T table / n."""
     rows, width = X.shape
     mu[:] = 0.0
@@ -76,7 +76,7 @@ def dense_snapshot(X, y, loss, w, table, mu):  # type: ignore[no-untyped-def]
         z = 0.0
         for j in range(width):
             z += x[j] * w[j]
-        theta = derivative_of(loss, z, y[i])
+        theta = derivative_of(loss, delta, z, y[i])
         table[i] = theta
         for j in range(width):
             mu[j] += theta / rows * x[j]
@@ -88,7 +88,7 @@ class DenseRowSolver:
     ) -> None:
         self._X = np.ascontiguousarray(X, dtype=np.float64)
         self._y = np.ascontiguousarray(y, dtype=np.float64)
-        self._loss, self._penalty, self._strength = loss.code, penalty.code, strength
+        self._loss, self._penalty, self._strength = (loss.code, loss.delta), penalty.code, strength
         self._decay = strength if penalty is L2 else 0.0
         self._method = CODES[method]
         self._rng = rng
@@ -100,9 +100,9 @@ class DenseRowSolver:
         order = self._rng.permutation(len(self._y))
         began = time.process_time()
         if self._method == SVRG:
-            dense_snapshot(self._X, self._y, self._loss, self._w, self.table, self._mu)
+            dense_snapshot(self._X, self._y, *self._loss, self._w, self.table, self._mu)
         dense_rows(
-            self._X, self._y, order, self._steps, self._method, self._loss, eta, self._decay, self._strength,
+            self._X, self._y, order, self._steps, self._method, *self._loss, eta, self._decay, self._strength,
             self._penalty, self.table, self._w, self._mu,
         )  # fmt: skip
         self._steps += len(order)
@@ -113,11 +113,11 @@ class DenseRowSolver:
 
 
 @compiled(
-    types.void, OFFSETS, COLUMNS, READ, READ, ORDER, INT, INT, INT, REAL, REAL, REAL, WRITE, PAIRS_OUT, WRITE,
+    types.void, OFFSETS, COLUMNS, READ, READ, ORDER, INT, INT, INT, REAL, REAL, REAL, REAL, WRITE, PAIRS_OUT, WRITE,
     fastmath=False,
 )  # fmt: skip
 def sparse_rows(  # type: ignore[no-untyped-def]
-    offsets, columns, values, y, order, steps, method, loss, eta, shrinkage, owing, table, pairs, scalars
+    offsets, columns, values, y, order, steps, method, loss, delta, eta, shrinkage, owing, table, pairs, scalars
 ):
     """One step for each row in this order, with w = s v + c mu and the nonconvex penalty's debt in `scalars`."""
     accumulate = 1.0 / (len(offsets) - 1) if method == SAGA else 0.0
@@ -137,7 +137,7 @@ def sparse_rows(  # type: ignore[no-untyped-def]
             for t in range(len(column)):
                 j = column[t]
                 z += x[t] * after_penalty(NONCONVEX_CODE, s * pairs[j, 0] + c * pairs[j, 1], owed)
-        theta = derivative_of(loss, z, y[i])
+        theta = derivative_of(loss, delta, z, y[i])
         r = theta - table[i]
         if method == SAGA:
             table[i] = theta
@@ -162,8 +162,8 @@ def sparse_rows(  # type: ignore[no-untyped-def]
     scalars[0], scalars[1], scalars[2] = s, c, owed
 
 
-@compiled(types.void, OFFSETS, COLUMNS, READ, READ, INT, READ, WRITE, PAIRS_OUT, fastmath=False)
-def sparse_snapshot(offsets, columns, values, y, loss, w, table, pairs):  # type: ignore[no-untyped-def]
+@compiled(types.void, OFFSETS, COLUMNS, READ, READ, INT, REAL, READ, WRITE, PAIRS_OUT, fastmath=False)
+def sparse_snapshot(offsets, columns, values, y, loss, delta, w, table, pairs):  # type: ignore[no-untyped-def]
     """table = derivatives at w, pairs = (w, X^T table / n)."""
     rows = len(offsets) - 1
     for j in range(len(w)):
@@ -174,7 +174,7 @@ def sparse_snapshot(offsets, columns, values, y, loss, w, table, pairs):  # type
         z = 0.0
         for t in range(len(column)):
             z += x[t] * w[column[t]]
-        theta = derivative_of(loss, z, y[i])
+        theta = derivative_of(loss, delta, z, y[i])
         table[i] = theta
         for t in range(len(column)):
             pairs[column[t], 1] += theta / rows * x[t]
@@ -187,7 +187,7 @@ class SparseRowSolver:
         csr = scipy.sparse.csr_matrix(X, dtype=np.float64)
         self._csr = (csr.indptr.astype(np.int64), csr.indices.astype(np.uint32), np.ascontiguousarray(csr.data))
         self._y = np.ascontiguousarray(y, dtype=np.float64)
-        self._loss = loss.code
+        self._loss = loss.code, loss.delta
         self._shrinkage = strength if penalty is L2 else 0.0
         self._owing = strength if penalty is NONCONVEX else 0.0
         self._method = CODES[method]
@@ -201,10 +201,10 @@ class SparseRowSolver:
         order = self._rng.permutation(len(self._y))
         began = time.process_time()
         if self._method == SVRG:
-            sparse_snapshot(*self._csr, self._y, self._loss, self.weights(), self.table, self._pairs)
+            sparse_snapshot(*self._csr, self._y, *self._loss, self.weights(), self.table, self._pairs)
             self._scalars[:] = 1.0, 0.0, 0.0
         sparse_rows(
-            *self._csr, self._y, order, self._steps, self._method, self._loss, eta, self._shrinkage, self._owing,
+            *self._csr, self._y, order, self._steps, self._method, *self._loss, eta, self._shrinkage, self._owing,
             self.table, self._pairs, self._scalars,
         )  # fmt: skip
         self._steps += len(order)

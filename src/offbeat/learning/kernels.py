@@ -110,15 +110,15 @@ def encode_plain(z, scale, limit, out):  # type: ignore[no-untyped-def]
     return inside
 
 
-@compiled(types.void, WORDS, READ, INT, READ, READ, INT, REAL, WRITE, WRITE)
-def finish(words, own, start, labels, weights, code, scale, z, theta):  # type: ignore[no-untyped-def]
+@compiled(types.void, WORDS, READ, INT, READ, READ, INT, REAL, REAL, WRITE, WRITE)
+def finish(words, own, start, labels, weights, code, delta, scale, z, theta):  # type: ignore[no-untyped-def]
     """z = decoded words + own; theta = derivative of the loss there, times the row's weight where rows have one."""
     back = 1.0 / scale
     for i in range(len(words)):
         z[i] = np.float64(np.int64(words[i])) * back + own[i]
     label = labels[start : start + len(z)]
     for i in range(len(words)):
-        theta[i] = derivative_of(code, z[i], label[i])
+        theta[i] = derivative_of(code, delta, z[i], label[i])
     if len(weights) > 0:
         weight = weights[start : start + len(z)]
         for i in range(len(words)):

@@ -20,9 +20,10 @@ difference f(w) - D(theta) equals |gradient|^2 / (2 * strength) (Fenchel's equal
 | ls-svm        | (1-yz)^2         | -2y(1-yz)               | 2         |
 | poisson       | e^z - yz + c     | e^z - y                 | none      | counts; c: half the deviance
 | gamma         | y e^-z + z + c   | 1 - y e^-z              | none      | amounts above 0; c likewise
+| huber         | (z-y)^2, straight from |z-y| = delta on | 2(z-y), at most 2 delta | 2 | `huber(delta)`
 
-`logistic`, `squared-hinge` and `ls-svm` expect labels -1 and +1. The last two *grow*: their curvature has no bound, so
-steps follow the curvature at a known point, and `kernels.finish_growing` keeps derivatives within reach of that.
+`logistic`, `squared-hinge` and `ls-svm` expect labels -1 and +1. Poisson's and gamma's *grow*: their curvature has no
+bound, so steps follow the curvature at a known point; `kernels.finish_growing` keeps derivatives within reach of it.
 Another, `debiased-logistic`, is the logistic loss for labels that went
 through randomised response: value log(1+exp(z)) - t z and derivative 1/(1+exp(-z)) - t, where the target t is the
 de-biased answer (outside of [0, 1], with the true 0 or 1 as its mean). With t = 0 or 1 it is `logistic`.
@@ -75,6 +76,8 @@ class Loss:
     outputs: int = 1
     hessian: Callable[[Floats, Floats, Floats], Floats] | None = None
     """With more than one output: the matrix of second derivatives at (z, y), times a direction."""
+    delta: float = 0.0
+    """Of Huber's loss alone: how far from the label it is a square."""
 
 
 def _sigmoid(t: Floats) -> Floats:
@@ -256,6 +259,27 @@ def _softmax_dual(theta: Floats, y: Floats) -> Floats:
     return np.where(inside, _entropy(np.where(p > 0.0, p, 1.0)).sum(axis=0), -np.inf)
 
 
+def huber(delta: float) -> Loss:
+    """The square of how far a product is from its label, up to `delta`; beyond, a straight line goes on from there, so
+    that a few labels far from all others pull no harder than some. Minus its conjugate is that of the square, for
+    derivatives of at most 2 delta."""
+
+    def value(z: Floats, y: Floats) -> Floats:
+        near = np.clip(z - y, -delta, delta)
+        return np.asarray(near * (2.0 * (z - y) - near))
+
+    def derivative(z: Floats, y: Floats) -> Floats:
+        return np.asarray(2.0 * np.clip(z - y, -delta, delta))
+
+    def second(z: Floats, y: Floats) -> Floats:
+        return np.where(np.abs(z - y) <= delta, 2.0, 0.0)
+
+    def dual(theta: Floats, y: Floats) -> Floats:
+        return np.where(np.abs(theta) <= 2.0 * delta, _squared_dual(theta, y), -np.inf)
+
+    return Loss("huber", 8, 2.0, value, derivative, second, dual, binary=False, delta=delta)
+
+
 def softmax(classes: int) -> Loss:
     """The loss of so many classes, each with an output of its own. No class is set apart, so all have a penalty."""
     return replace(_SOFTMAX, outputs=classes)
@@ -306,8 +330,10 @@ def weighted(loss: Loss, weights: Floats) -> Loss:
     return replace(loss, value=value, derivative=derivative, second=second, hessian=hessian if loss.hessian else None)
 
 
-def loss_named(name: str) -> Loss:
-    """The loss of this name, or a BadJob that names the nearest one."""
+def loss_named(name: str, delta: float | None = None) -> Loss:
+    """The loss of this name, or a BadJob that names the nearest one; `delta`: Huber's."""
+    if name == "huber" and delta is not None:
+        return huber(delta)
     for loss in (*LOSSES, *GROWING):
         if loss.name == name:
             return loss
@@ -322,7 +348,7 @@ def unknown_name(kind: str, name: object, known: list[str]) -> str:
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def derivative_of(code: int, z: float, y: float) -> float:
+def derivative_of(code: int, delta: float, z: float, y: float) -> float:
     """The derivative of the loss with this code, for use inside compiled loops."""
     if code == 0:
         t = y * z
@@ -340,11 +366,14 @@ def derivative_of(code: int, z: float, y: float) -> float:
         return math.exp(z) - y
     if code == 7:
         return 1.0 - y * math.exp(-z)
+    if code == 8:
+        short = z - y
+        return math.copysign(2.0 * delta, short) if abs(short) > delta else 2.0 * short  # NaN stays NaN
     return -2.0 * y * (1.0 - y * z)
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def value_of(code: int, z: float, y: float) -> float:
+def value_of(code: int, delta: float, z: float, y: float) -> float:
     """The loss with this code, for use inside compiled loops."""
     if code == 0:
         t = y * z
@@ -357,12 +386,15 @@ def value_of(code: int, z: float, y: float) -> float:
         return math.exp(z) - y * z - y + (y * math.log(y) if y > 0.0 else 0.0)
     if code == 7:
         return y * math.exp(-z) + z - 1.0 - math.log(y)
+    if code == 8:
+        away = abs(z - y)
+        return delta * (2.0 * away - delta) if away > delta else away * away
     short = 1.0 - y * z
     return 0.0 if code == 2 and short <= 0.0 else short * short
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def second_of(code: int, z: float, y: float) -> float:
+def second_of(code: int, delta: float, z: float, y: float) -> float:
     """The second derivative of the loss with this code, for use inside compiled loops."""
     if code == 0 or code == 4:
         small = math.exp(-abs(z))
@@ -372,5 +404,7 @@ def second_of(code: int, z: float, y: float) -> float:
     if code == 7:
         return y * math.exp(-z)
     if code == 2 and y * z >= 1.0:
+        return 0.0
+    if code == 8 and abs(z - y) > delta:
         return 0.0
     return 2.0

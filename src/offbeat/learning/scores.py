@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.errors import BadJob
-from offbeat.learning.losses import EXP_MOST
+from offbeat.learning.losses import EXP_MOST, Loss
 
 Floats = NDArray[np.float64]
 
@@ -67,6 +67,12 @@ def class_probabilities(scores: Floats) -> Floats:
 def log_link(scores: Floats) -> Floats:
     """What is expected of a count or an amount whose logarithm this is."""
     return np.asarray(np.exp(np.minimum(scores, EXP_MOST)))
+
+
+def growing_metrics(scores: Floats, y: Floats, loss: Loss) -> dict[str, float]:
+    """What a test of counts or amounts is told by."""
+    deviance = 2.0 * float(np.mean(loss.value(scores, y)))
+    return {"test_deviance": deviance, "test_rmse": root_mean_square(log_link(scores) - y)}
 
 
 def root_mean_square(errors: Floats) -> float:

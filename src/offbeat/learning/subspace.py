@@ -74,8 +74,8 @@ class Best:
     objective: float  # with the penalty
 
 
-@compiled(REAL, READ, BLOCK, READ, REAL, READ, READ, INT, WRITE, WRITE, WRITE)
-def evaluate(base, directions, a, constant, labels, weights, code, z, theta, slope):  # type: ignore[no-untyped-def]
+@compiled(REAL, READ, BLOCK, READ, REAL, READ, READ, INT, REAL, WRITE, WRITE, WRITE)
+def evaluate(base, directions, a, constant, labels, weights, code, delta, z, theta, slope):  # type: ignore[no-untyped-def]
     """The mean loss at z = base + a directions + constant; theta takes its derivatives, row by row, and slope their
     mean times each direction and, last, their mean. One reading of the directions, a tile of rows at a time."""
     rows, count, total = len(base), len(a), 0.0
@@ -91,8 +91,8 @@ def evaluate(base, directions, a, constant, labels, weights, code, z, theta, slo
                 here[i] += factor * row[i]
         for i in range(last - first):
             value, derivative = (
-                value_of(code, here[i], labels[first + i]),
-                derivative_of(code, here[i], labels[first + i]),
+                value_of(code, delta, here[i], labels[first + i]),
+                derivative_of(code, delta, here[i], labels[first + i]),
             )
             weight = weights[first + i] if len(weights) > 0 else 1.0
             total += weight * value
@@ -108,13 +108,13 @@ def evaluate(base, directions, a, constant, labels, weights, code, z, theta, slo
     return total / rows
 
 
-@compiled(types.void, BLOCK, READ, READ, READ, INT, INT, BLOCK_OUT)
-def curvature(directions, z, labels, weights, code, rows, into):  # type: ignore[no-untyped-def]
+@compiled(types.void, BLOCK, READ, READ, READ, INT, REAL, INT, BLOCK_OUT)
+def curvature(directions, z, labels, weights, code, delta, rows, into):  # type: ignore[no-untyped-def]
     """The Hessian of the mean loss over the first rows, in the directions and, last, in the constant."""
     count = len(directions)
     second = np.empty(rows)
     for i in range(rows):
-        second[i] = second_of(code, z[i], labels[i]) * (weights[i] if len(weights) > 0 else 1.0)
+        second[i] = second_of(code, delta, z[i], labels[i]) * (weights[i] if len(weights) > 0 else 1.0)
     scaled = np.empty(rows)
     for k in range(count + 1):
         if k < count:
@@ -225,7 +225,7 @@ class Search:
         if self.outputs > 1:
             data = (base, directions, a[:count], a[count:], self.labels, self.weights)
             return z, theta, float(evaluate_classes(*data, z, theta, slope)), slope
-        one = (base, directions, a[:-1], float(a[-1]), self.labels, self.weights, self.loss.code)
+        one = (base, directions, a[:-1], float(a[-1]), self.labels, self.weights, self.loss.code, self.loss.delta)
         return z, theta, float(evaluate(*one, z, theta, slope)), slope
 
     def _curvature(self, directions: Floats) -> Floats:
@@ -235,7 +235,7 @@ class Search:
         if self.outputs > 1:
             curvature_classes(directions, self.z, self.weights, self.outputs, into)
         else:
-            curvature(directions, self.z, self.labels, self.weights, self.loss.code, len(self.z), into)
+            curvature(directions, self.z, self.labels, self.weights, self.loss.code, self.loss.delta, len(self.z), into)
         return into
 
     def _add_penalty(self, slope: Floats, a: Floats) -> None:

@@ -35,21 +35,24 @@ class JointModel:
     address: str = ""
 
     def decision_function(self, ids: Sequence[Any]) -> NDArray[np.float64]:
-        return np.array([score if known else np.nan for score, known in zip(*_of(self._ask(ids)), strict=True)])
+        """One score a row, of several classes one for each; where numbers are predicted, these."""
+        return np.array(self._ask(ids).scores, dtype=np.float64)
 
     def predict_proba(self, ids: Sequence[Any]) -> NDArray[np.float64]:
-        """Two columns, as scikit-learn has them: the chance of the negative and of the positive class."""
+        """A column for each class, as scikit-learn has them: of two, the negative and the positive one."""
         answer = self._ask(ids)
         if answer.probabilities is None:
-            raise BadJob("probabilities need the logistic loss; use decision_function.")
-        positive = np.where(answer.known, answer.probabilities, np.nan)
-        return np.column_stack([1 - positive, positive])
+            raise BadJob("probabilities need the logistic loss or softmax; use decision_function.")
+        chances = np.array(answer.probabilities, dtype=np.float64)
+        chances[~np.array(answer.known, dtype=np.bool_)] = np.nan
+        return chances if chances.ndim == 2 else np.column_stack([1 - chances, chances])
 
     def predict(self, ids: Sequence[Any]) -> list[Any]:
-        """The class of each row, under its own name where this party holds the labels; None where it is unknown."""
+        """The number of each row, or its class, under its own name where this party holds the labels (elsewhere its
+        place among several classes); None where it is unknown."""
         answer = self._ask(ids)
-        classes = answer.classes or [-1, 1]
-        return [classes[int(score >= 0)] if known else None for score, known in zip(*_of(answer), strict=True)]
+        told = zip(answer.scores, answer.known, strict=True)
+        return [_answer(answer, score) if known else None for score, known in told]
 
     def _ask(self, ids: Sequence[Any]) -> Predicted:
         wanted = id_texts(ids)
@@ -77,6 +80,7 @@ def predict_in_parts(ask_for: Callable[[list[str]], Any], ids: list[str]) -> Pre
         chances,
         first.classes,
         sorted({name for answer in answers for name in answer.without}),
+        first.numbers,
     )
 
 
@@ -109,5 +113,10 @@ def ask(home_path: Path, request: Request, address: str = "", timeout_s: float =
     return PeerCalls(home.identity(), home.roster(), addresses).call(home.name, request, timeout_s)
 
 
-def _of(answer: Predicted) -> tuple[list[float], list[bool]]:
-    return answer.scores, answer.known
+def _answer(answer: Predicted, score: Any) -> Any:
+    if answer.numbers:
+        return score
+    if isinstance(score, list):
+        place = int(np.argmax(score))
+        return answer.classes[place] if answer.classes else place
+    return (answer.classes or [-1, 1])[int(score >= 0)]

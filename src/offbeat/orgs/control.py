@@ -262,17 +262,26 @@ class RowUses(Answer, frozen=True):
 
 
 class Predicted(Answer, frozen=True):
-    scores: list[float]
+    """Of several classes, scores and probabilities have one number for each; `numbers`: the scores are what is
+    predicted, not classes."""
+
+    scores: list[Any]
     known: list[bool]
-    probabilities: list[float] | None
+    probabilities: list[Any] | None
     classes: list[Any] | None
     without: list[str]
+    numbers: bool = False
 
-    def rows(self, ids: Sequence[str]) -> Iterator[tuple[str, float | None, float | None]]:
+    def rows(self, ids: Sequence[str]) -> Iterator[tuple[str, Any, Any]]:
         """(id, score, probability); a row that not all parties know has neither."""
-        chances: Sequence[float | None] = self.probabilities or [None] * len(ids)
+        chances: Sequence[Any] = self.probabilities or [None] * len(ids)
         for id_, score, known, chance in zip(ids, self.scores, self.known, chances, strict=True):
             yield (id_, score, chance) if known else (id_, None, None)
+
+
+def cell_text(value: Any) -> str:
+    """As a file of scores has it: nothing where there is none, of several classes all in one cell."""
+    return " ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
 class ScoringKey(Answer, frozen=True):

@@ -43,6 +43,7 @@ from offbeat.orgs.room import refuse_without_room
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.run_names import RunNames, check_run_name
 from offbeat.orgs.runs import Run
+from offbeat.orgs.sessions import begins_with
 from offbeat.orgs.tables import OwnTables
 from offbeat.orgs.train_embedding import check_shape
 from offbeat.runtime.grpc.identity import Member, validity
@@ -415,6 +416,7 @@ class Daemon:
                 'label = "..." under [data], or leave this party out of labels_at.'
             )
         check_shape(job, self.home.config.data.shape, self.home.name)
+        begins_with(self.home, job)
 
     def _refuse_crowd(self, initiator: str) -> None:
         """Proposals that never begin expire, and one initiator's cannot take all the room."""

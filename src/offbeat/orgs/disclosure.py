@@ -28,15 +28,17 @@ def _about_labels(job: OrgJob) -> list[str]:
     learners = told_labels(job)
     if not learners:
         return []
-    return [f"The labels of {holders} for all training rows are told to {_listed(learners)}, by the derivatives."]
+    told = f"The labels of {holders} for all training rows are told to {_listed(learners)}, by the derivatives."
+    beside = f"Weights or exposures of rows, if the party.toml of {holders} names any, are told to them too."
+    return [told] if job.embeds else [told, beside]
 
 
 def _about_columns(job: OrgJob) -> list[str]:
     if not job.embeds:
         return [
             f"The label holder ({_listed(job.labels_at)}) learns the sum over all parties of each training row's "
-            "product with the model, once for each time the row is used; enough of them can give columns away up to a "
-            "rotation."
+            f"product with the model{_for_classes(job)}, once for each time the row is used; enough of them can give "
+            "columns away up to a rotation."
         ]
     noise = (
         "unmasked and without noise"
@@ -44,6 +46,10 @@ def _about_columns(job: OrgJob) -> list[str]:
         else f"clipped and noisy: ({job.embedding.epsilon:g}, {job.embedding.delta:g})-differentially private"
     )
     return [f"'{job.labels_at[0]}' learns one number of every row from every party, many times over, {noise}."]
+
+
+def _for_classes(job: OrgJob) -> str:
+    return "" if job.model.classes is None else f" (one for each of {job.model.classes} classes)"
 
 
 def _about_tests(job: OrgJob) -> list[str]:

@@ -81,21 +81,27 @@ class Guarded:
             return self._of_share(self._asker(effect), body)
         if isinstance(body, Backward | Product):
             number = body.number if isinstance(body, Backward) else body.round
-            return (slice(0, 0), 0) if number < 0 else (slice(*self.inner.rows_asked(self.name, number)), 1)
+            told = self._outputs
+            return (slice(0, 0), 0) if number < 0 else (slice(*self.inner.rows_asked(self.name, number)), told)
         values = body.values if isinstance(body, Products) else body.derivatives
-        return self._rows_from(body.start, values), 1
+        return self._rows_from(body.start, values), self._outputs
 
     def _of_share(self, asker: PartyName, body: Any) -> tuple[slice, int]:
         if body.kind == PRODUCTS:
-            return slice(*self.inner.rows_asked(asker, body.first)), 1
+            return slice(*self.inner.rows_asked(asker, body.first)), self._outputs
         if body.kind == SURVEY:
-            return self._rows_from(body.first, body.words), 1
+            return self._rows_from(body.first, body.words), self._outputs
         if body.kind == PROBES:
             return slice(0, smoothness.rows_of(self.inner.block)), smoothness.PROBES
         return slice(0, 0), 0  # numbers about weights, not about rows
 
     def _rows_from(self, start: int, values: np.ndarray) -> slice:
-        return slice(start, start + len(values) // self.inner.party.problem.outputs)
+        return slice(start, start + len(values) // self._outputs)
+
+    @property
+    def _outputs(self) -> int:
+        """How many numbers a sum tells of a row: one for each of several classes."""
+        return int(self.inner.party.problem.outputs)
 
     def snapshot(self) -> State:
         return {"inner": self.inner.snapshot(), "asked": self.rows.asked.copy()}

@@ -22,7 +22,7 @@ from offbeat.orgs.control import Answer, Predicted, Request
 from offbeat.orgs.lines import LineBroken
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_prediction
-from offbeat.orgs.predict import WORDS_EACH, scores_from
+from offbeat.orgs.predict import scores_from, words_in_all
 from offbeat.orgs.predicting import Predictions
 from offbeat.orgs.runs import Run
 from offbeat.orgs.standing import Lane, Terms
@@ -145,7 +145,8 @@ class Asking:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _one_question(self, run: Run, session: ScoringSession, names: list[bytes]) -> Predicted:
-        number, total = next(session.numbers), np.zeros(WORDS_EACH * len(names), np.uint64)
+        number = next(session.numbers)
+        total = np.zeros(words_in_all(len(names), run.job.loss.outputs), np.uint64)
         request = control.ScoreAsked(run.run, session.service, number, b"".join(names))
         for name, answer in self._all(run, request):
             if isinstance(answer, control.NotOpen):

@@ -7,7 +7,7 @@ from typing import Any
 
 from offbeat.families.contract import RunAccount
 from offbeat.families.linear import certificate_from, certified_row
-from offbeat.families.statements import about_sums, label_ledger
+from offbeat.families.statements import about_labels, about_sums, label_ledger
 from offbeat.jobs.organisations import OrgJob
 from offbeat.metrics.held_out import HeldOut
 from offbeat.metrics.record import Certificate, DataRecord, RunRecord
@@ -127,11 +127,8 @@ def _warnings(job: OrgJob, name: str, outcome: Outcome) -> tuple[str, ...]:
             f"The labels at {', '.join(job.labels_at)} were answered at random ({private:g}-label-privacy): objective, "
             "certificate and test metrics are computed from those answers, never from the labels."
         )
-    elif others and job.model.task == "classification":
-        found.append(
-            f"Labels are disclosed: they stay at {', '.join(job.labels_at)}, but {', '.join(others)} received "
-            "derivatives whose sign is the label."
-        )
+    elif others:
+        found += about_labels(job.parties, job.labels_at, job.model.loss, None)
     if job.embeds:
         found.append(_about_embeddings(job))
     return (*found, *about_sums(len(job.parties), job.method.secure_sum), *_losses(name, outcome))

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import log
+from typing import Any
 
 import numpy as np
 
 from offbeat.data.holdout import id_text
 from offbeat.errors import BadInput
-from offbeat.families.contract import Part
 from offbeat.jobs.organisations import OrgJob, read_job
 from offbeat.jobs.vertical import Job
 from offbeat.metrics.record import JOB_FILE
@@ -24,11 +24,14 @@ UNNAMED = ("the negative class", "the positive class")
 def own_part(home: Home, run: str) -> TrainedModel:
     """This party's coefficients and preparation, as a model of one party."""
     job, own = _job(home, run), _linear(home, run)
-    classes = None if job.model.task == "regression" else own.classes or UNNAMED
-    arrays = {"weights": own.weights[:-1], "intercept": own.weights[-1:]}
-    known = Job(algorithm=job.method.algorithm, label_dp_epsilon=job.method.label_dp_epsilon)
-    part = Part(arrays, own.fitted.columns, own.fitted)
-    return TrainedModel(known, (home.name,), {home.name: part}, job.model.task, classes)
+    classes = None if job.model.task == "regression" else own.classes or _unnamed(job)
+    loss: Any = job.model.loss.replace("-", "_")
+    known = Job(algorithm=job.method.algorithm, label_dp_epsilon=job.method.label_dp_epsilon, loss=loss)
+    return TrainedModel(known, (home.name,), {home.name: own.part}, job.model.task, classes)
+
+
+def _unnamed(job: OrgJob) -> tuple[str, ...]:
+    return UNNAMED if job.model.classes is None else tuple(f"class {at + 1}" for at in range(job.model.classes))
 
 
 def _job(home: Home, run: str) -> OrgJob:

@@ -27,6 +27,8 @@ class OwnData(Settings, frozen=True):
     file: str
     id: str
     label: str | None = None
+    weight: str | None = None  # the column that says how much a row counts, at the party with the labels
+    exposure: str | None = None  # and what a count or an amount is of
     columns: tuple[str, ...] = ()
     prepare: Prepare = "auto"
     shape: tuple[int, ...] = ()  # how the columns are laid out for a convolutional or recurrent embedding
@@ -205,6 +207,8 @@ listen = {listen}   # where others reach this party; "" if it only calls out
 file = {file}   # .csv, .tsv, .parquet, .npz or LIBSVM
 id = {id_column}                 # the column by which rows are matched with the others'
 {label_line}
+# weight = "weight"         # with the labels: how much each row counts; all parties learn it
+# exposure = "years"        # with the labels, for losses poisson and gamma: what a count or an amount is of
 columns = []                # feature columns; none listed: all but id and label
 prepare = "auto"            # "bins", "scaled", "none"; learned from this party's own training rows, nothing is shared
 # prepare = {{ how = "auto", columns = {{ town = "category", note = "leave-out" }} }}   # with columns treated otherwise

@@ -1,9 +1,10 @@
 """Joint prediction: every party gives its share of the asked rows' scores, under the same secure sum as in training.
 
-The sum has two words for each row. The first is 0 where a party has the row and a secret random word where it has not;
-the second is its part of the score, or another random word. So the asker learns whether all have a row, not who lacks
-it; and where somebody lacks it, the sum of the others' parts is hidden by random words. The masks belong to these
-tokens in this order: parties that were asked for different rows give words that do not cancel.
+The sum has two words for each row; with several classes, one for each and one more. The first is 0 where a party has
+the row and a secret random word where it has not; the second is its part of the score, or another random word. So the
+asker learns whether all have a row, not who lacks it; and where somebody lacks it, the sum of the others' parts is
+hidden by random words. The masks belong to these tokens in this order: parties that were asked for different rows give
+words that do not cancel.
 
 The asker alone learns the scores. A party that is lost ends the prediction, unless every policy allows to go on
 without it: then its block is left out of the sum, under a new roster epoch, and the answer says so.
@@ -24,8 +25,6 @@ from offbeat.party.masked_sum import PRODUCTS, KeyOffered, MaskedSum, PartialGiv
 from offbeat.party.protocol import Line, messages_of
 from offbeat.party.roster import Roster
 from offbeat.privacy.masks import KeyStream
-
-WORDS_EACH = 2
 
 
 class Wanted(contract.Message, frozen=True):
@@ -98,6 +97,7 @@ class Predictor:
         sums: SumOptions,
         tokens: Sequence[bytes] = (),
         rows: int | None = None,
+        outputs: int = 1,
         without: bool = False,
     ) -> None:
         self.name, self.parties, self.asker, self.scorer, self.without = name, parties, asker, scorer, without
@@ -109,7 +109,8 @@ class Predictor:
         self.left_out: list[contract.PartyName] = []
         self.roster = Roster(name, parties, (asker,))
         self.sums = MaskedSum(roster=self.roster, run=run, secret=secret, options=sums)
-        self.sums.stride = max(1, WORDS_EACH * self.rows)
+        self.words = words_in_all(self.rows, outputs)
+        self.sums.stride = max(1, self.words)
         self._wanted = False
         self._asked: bytes | None = None  # the tokens that were answered; other ones are another prediction
         self._handlers: dict[type[contract.Message], Callable[[contract.PartyName, Any], list[contract.Effect]]] = {
@@ -142,7 +143,7 @@ class Predictor:
             return []
         self._wanted, tokens = True, b"".join(self.tokens)
         self._bind(tokens)
-        self.sums.expect(PRODUCTS, 0, 0, WORDS_EACH * self.rows, 0)
+        self.sums.expect(PRODUCTS, 0, 0, self.words, 0)
         return [contract.Broadcast(self.roster.peers, Wanted(tokens))]
 
     def _bind(self, tokens: bytes) -> None:
@@ -229,7 +230,7 @@ class Predictor:
             values, known = self.scorer.scores(
                 [tokens[i : i + TOKEN_BYTES] for i in range(0, len(tokens), TOKEN_BYTES)]
             )
-            words = self._words(np.where(known, values, 0.0), known)
+            words = self._words(values, known)
         except (Refused, OutOfRange) as problem:
             return self._decline(str(problem))
         self._bind(tokens)
@@ -279,24 +280,31 @@ class Predictor:
         self.known, self.left_out = state["known"], list(state["left_out"])
 
 
-# -- two words for each row --------------------------------------------------------------------------------------------
+# -- the words of a row ------------------------------------------------------------------------------------------------
+
+
+def words_in_all(rows: int, outputs: int) -> int:
+    """One for whether a row is there, one for each of its scores."""
+    return (1 + outputs) * rows
 
 
 def words_of(
     values: Floats, known: NDArray[np.bool_], lacking_key: bytes, *, scale: float, limit: float
 ) -> NDArray[np.uint64]:
-    """What a party adds to the sum, before masks. The key is its own, and of this one question."""
-    if not bool((np.abs(values) < limit).all()):
+    """What a party adds to the sum, before masks: of `values`, one a row or rows x classes, those of rows it knows. The
+    key is its own, and of this one question."""
+    by_output = np.where(known, np.atleast_2d(values.T), 0.0)
+    if not bool((np.abs(by_output) < limit).all()):
         raise OutOfRange(f"a score is outside the fixed-point range of +-{limit:.3g}.")
-    hidden = KeyStream(lacking_key).words(0, WORDS_EACH * len(values)).reshape(WORDS_EACH, len(values))
-    told = np.stack([np.zeros(len(values), np.uint64), np.rint(values * scale).astype(np.int64).view(np.uint64)])
-    return np.where(known, told, hidden).ravel()
+    told = np.vstack([np.zeros((1, len(known))), np.rint(by_output * scale)]).astype(np.int64).view(np.uint64)
+    return np.where(known, told, KeyStream(lacking_key).words(0, told.size).reshape(told.shape)).ravel()
 
 
 def scores_from(
     words: NDArray[np.uint64], own: Floats, own_known: NDArray[np.bool_], scale: float
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """(the scores, which rows all parties have), from the others' sum and the asker's own part."""
-    lacking, others = words.reshape(WORDS_EACH, len(own))
+    lacking, *others = words.reshape(-1, len(own)).view(np.int64)
     known = own_known & (lacking == 0)
-    return own + np.where(known, others.view(np.int64) / scale, 0.0), known
+    told = np.where(known, np.array(others) / scale, 0.0)
+    return own + told.T.reshape(own.shape), known

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from offbeat.data.matrix import Floats
 from offbeat.errors import OffbeatError, PeerFailed, Refused
-from offbeat.learning.scores import probabilities
+from offbeat.learning.scores import class_probabilities, log_link, probabilities
 from offbeat.orgs import predict
 from offbeat.orgs.control import Answer, OpenPrediction, Predicted, Request
 from offbeat.orgs.party_config import Home
@@ -49,9 +49,9 @@ class Predictions:
     def ask(self, run: Run, ids: Sequence[str]) -> Predicted:
         """Score these rows together with the run's other parties."""
         self.refuse_untrained(run)
-        classes = self.model(run).classes
         if not ids:
-            return Predicted([], [], [] if run.job.model.loss == "logistic" else None, _listed(classes), [])
+            nothing = np.zeros((0, run.job.loss.outputs))
+            return self.told(run, nothing if run.job.loss.outputs > 1 else nothing[:, 0], np.zeros(0, np.bool_))
         prediction = f"predict-{secrets.token_hex(8)}"
         self._open_everywhere(run, prediction, len(ids))
         party = self._predictor(run, prediction, self._home.name, tokens_of(ids, run.own.salt), len(ids))
@@ -148,10 +148,13 @@ class Predictions:
 
     def told(self, run: Run, scores: Floats, known: NDArray[np.bool_], without: Sequence[str] = ()) -> Predicted:
         """A row that not everybody knows has no score, rather than a wrong one."""
-        loss = run.job.model.loss
-        chances = probabilities(np.where(known, scores, 0.0), loss).tolist() if loss == "logistic" else None
-        shown = np.where(known, scores, np.nan).tolist()
-        return Predicted(shown, known.tolist(), chances, _listed(self.model(run).classes), list(without))
+        model, where = run.job.model, known if scores.ndim == 1 else known[:, None]
+        sure, chances = np.where(where, scores, 0.0), None
+        if model.loss in ("logistic", "softmax"):
+            chances = (probabilities(sure, model.loss) if scores.ndim == 1 else class_probabilities(sure)).tolist()
+        shown = np.where(where, log_link(sure) if run.job.loss.grows else sure, np.nan).tolist()
+        classes, numbers = _listed(self.model(run).classes), model.task == "regression"
+        return Predicted(shown, known.tolist(), chances, classes, list(without), numbers)
 
 
 def _listed(classes: tuple[Any, ...] | None) -> list[Any] | None:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 from offbeat.data.fitting import fit_preparation
 from offbeat.data.formats import read_frame
 from offbeat.data.holdout import held_out
-from offbeat.data.labels import encode_labels
+from offbeat.data.labels import Task, encode_labels
 from offbeat.data.matrix import Floats, Matrix, take_rows
 from offbeat.data.preparation import preparation_from
 from offbeat.data.prepare import Fitted, fitted_from, state_of
 from offbeat.data.table import Table, read_table
-from offbeat.errors import BadData, BadInput
+from offbeat.data.weights import NO_WEIGHTS, with_weights
+from offbeat.errors import BadData, BadInput, BadJob
+from offbeat.families.contract import Part
+from offbeat.families.linear import check_counts, check_exposed
 from offbeat.jobs.organisations import OrgJob
 from offbeat.names import did_you_mean
 from offbeat.orgs.budget import PrivacyLedger, label_digest, private_labels
@@ -38,6 +41,7 @@ class OwnRows:
     classes: tuple[Any, ...] | None
     fitted: Fitted
     notes: tuple[str, ...]
+    weights: Floats = field(default_factory=lambda: NO_WEIGHTS)  # of the training rows, with a mean of 1; empty: all 1
 
 
 def load_table(home: Home) -> Table:
@@ -47,17 +51,18 @@ def load_table(home: Home) -> Table:
     if banned:
         raise BadInput(f"party.toml lists the column '{banned[0]}', which its policy keeps out of every job.")
     preparation = preparation_from(data.prepare, f"{home.name}, data.prepare")
+    beside = [column for column in (data.weight, data.exposure) if column is not None]
     table = read_table(
         home.data_file,
         data.id,
         data.label,
-        data.columns or None,
+        list(dict.fromkeys([*data.columns, *beside])) if data.columns else None,
         text=[column for column, treatment in preparation.columns.items() if treatment == "category"],
         missing="refuse" if preparation.strict and not preparation.columns else "keep",
         duplicates="keep-first",
     )
     _check_never(home, table, never)
-    return _without(table, never) if not data.columns and never else table
+    return with_weights(_without(table, never) if not data.columns and never else table, data.weight, data.exposure)
 
 
 def _check_never(home: Home, table: Table, never: Sequence[str]) -> None:
@@ -93,6 +98,7 @@ def own_rows(home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64], tok
     block = fitted.apply(features)
     labels, classes = _labels(home, table, job, rows)
     labels = labels if labels is None else _as_answered(home, job, table, labels, table.ids[rows])
+    labels, weights = _by_exposure(home, job, table, rows, labels)
     names = np.array(list(tokens), dtype=object)
     return OwnRows(
         train=take_rows(block, ~test),
@@ -104,7 +110,38 @@ def own_rows(home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64], tok
         classes=classes,
         fitted=fitted,
         notes=tuple(f"{home.name}: {note}" for note in fitted.notes),
+        weights=_of_training(weights, test, labels, job),
     )
+
+
+def _by_exposure(
+    home: Home, job: OrgJob, table: Table, rows: NDArray[np.int64], labels: Floats | None
+) -> tuple[Floats | None, Floats]:
+    """Labels for each unit of exposure, and the rows' weights times exposure. They belong to the labels: where several
+    parties hold those, each would weigh by its own."""
+    exposure, weights = table.exposure, table.weights
+    if exposure is None and weights is None:
+        return labels, NO_WEIGHTS
+    if labels is None:
+        return None, NO_WEIGHTS
+    check_exposed(exposure is not None, job.loss)
+    if len(job.labels_at) > 1 or job.embeds:
+        raise BadJob(
+            f"'{home.name}' names a column of weights or exposure in party.toml: that goes with the linear methods and "
+            "one label holder. Leave the key out, or change the job."
+        )
+    each = np.ones(len(rows)) if exposure is None else exposure[rows]
+    return labels / each, each if weights is None else each * weights[rows]
+
+
+def _of_training(weights: Floats, test: NDArray[np.bool_], labels: Floats | None, job: OrgJob) -> Floats:
+    """The training rows' weights, with a mean of 1; empty where all are the same."""
+    if labels is not None and job.loss.grows:
+        check_counts(labels[~test], labels[test], job.loss)
+    chosen = weights[~test] if len(weights) else weights
+    if len(chosen) and not chosen.any():
+        raise BadData("the weights of all training rows are 0, so none counts. Give other weights.")
+    return chosen / chosen.mean() if len(chosen) and np.ptp(chosen) > 0.0 else NO_WEIGHTS
 
 
 def rows_to_test(job: OrgJob, ids: NDArray[Any]) -> NDArray[np.bool_]:
@@ -125,7 +162,14 @@ def _labels(
             f"the job wants the labels of '{home.name}', but its party.toml names no label column; add label = \"...\" "
             "under [data], or leave this party out of labels_at."
         )
-    return encode_labels(table.labels[rows], job.model.task, f"the label of {home.data_file.name}")
+    task: Task = job.model.task if job.model.classes is None else "multiclass"
+    y, classes = encode_labels(table.labels[rows], task, f"the label of {home.data_file.name}")
+    if job.model.classes is not None and len(classes or ()) != job.model.classes:
+        raise BadData(
+            f"the job says classes = {job.model.classes}, and the label of {home.data_file.name} has "
+            f"{len(classes or ())} in the rows that all parties have. Submit the job with that number."
+        )
+    return y, classes
 
 
 def _as_answered(home: Home, job: OrgJob, table: Table, labels: Floats, ids: NDArray[Any]) -> Floats:
@@ -149,7 +193,7 @@ def digest_of_labels(home: Home, table: Table) -> str:
 class OwnModel:
     """This party's part of a trained model: its weights and how its columns were prepared. It is the owner's alone."""
 
-    weights: Floats  # of its columns and, last, its part of the intercept
+    weights: Floats  # of its columns and, last, its part of the intercept; of several classes, classes x these
     fitted: Fitted
     classes: tuple[Any, ...] | None
     network: dict[str, Any] | None = None  # a network's arrays; then `weights` is the head's bias alone
@@ -166,9 +210,15 @@ class OwnModel:
         return self.products(self.block(table, rows))
 
     def products(self, block: Matrix) -> Floats:
-        """The same of rows that are prepared."""
-        parts: Floats = np.asarray(block @ self.weights[:-1], dtype=np.float64) + self.weights[-1]
+        """The same of rows that are prepared; of several classes, rows x classes."""
+        parts: Floats = np.asarray(block @ self.weights[..., :-1].T, dtype=np.float64) + self.weights[..., -1]
         return parts
+
+    @property
+    def part(self) -> Part:
+        """Its weights and its part of the intercept, by name."""
+        arrays = {"weights": self.weights[..., :-1], "intercept": np.atleast_1d(self.weights[..., -1])}
+        return Part(arrays, self.fitted.columns, self.fitted)
 
 
 def write_model(folder: Path, name: str, model: OwnModel) -> None:

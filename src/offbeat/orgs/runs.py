@@ -25,7 +25,15 @@ import numpy as np
 from offbeat.data.table import Table
 from offbeat.errors import DiskFull, OffbeatError, PeerFailed, Refused
 from offbeat.jobs.organisations import OrgJob
-from offbeat.learning.scores import answered_metrics, probabilities, root_mean_square, two_class_metrics
+from offbeat.learning.scores import (
+    answered_metrics,
+    growing_metrics,
+    log_link,
+    probabilities,
+    root_mean_square,
+    several_class_metrics,
+    two_class_metrics,
+)
 from offbeat.metrics import held_out
 from offbeat.metrics.held_out import HeldOut
 from offbeat.metrics.plain import json_text
@@ -390,7 +398,7 @@ class Run:
         if not len(own.tokens_test):
             return {}, None
         cap, learner = self.home.config.policy.row_cap, self.job.labels_at[0]
-        once = np.ones(len(ids), np.int64)
+        once = np.full(len(ids), self.job.loss.outputs, np.int64)
         self.ledger.use(ids, once, what=f"{self.run}/test", asker=learner, who=self.home.name, cap=cap)
         party = self.own.tester(own)
         outcome = self.session("test", party, predict.MESSAGES, self.folder / "test", self._training_digest(own))
@@ -401,6 +409,12 @@ class Run:
             return {}, None
         assert own.y_test is not None
         scores, truth = party.result, own.y_test
+        loss = self.job.loss
+        if loss.outputs > 1:
+            chosen = held_out.several_classes(scores.argmax(axis=1), truth, loss.outputs)
+            return _finite(several_class_metrics(scores, truth)), chosen
+        if loss.grows:
+            return _finite(growing_metrics(scores, truth, loss)), held_out.numbers(log_link(scores), truth)
         if self.job.model.task == "regression":
             return {"test_rmse": root_mean_square(scores - truth)}, held_out.numbers(scores, truth)
         if self.job.method.label_dp_epsilon is not None:  # curves of answers at random would be none of the labels

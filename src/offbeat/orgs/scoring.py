@@ -36,10 +36,10 @@ def part_scores(
     from offbeat.orgs.train_embedding import network_scores, own_private_mode
 
     if model.network is None:
-        scores, bias = model.products(block), float(model.weights[-1])
+        scores, bias = model.products(block), model.weights[..., -1]
     else:
-        bias = float(model.weights[0])
-        scores = network_scores(job, home.name, home.config.data.shape, model.network, bias, block)
+        bias = model.weights[..., 0]
+        scores = network_scores(job, home.name, home.config.data.shape, model.network, float(bias), block)
     private = own_private_mode(job)
     if private is None:
         return scores
@@ -93,7 +93,8 @@ class TableScores:
         rows = self._kept.rows_of(list(tokens), self._run.own.salt)
         known = rows >= 0
         self._count(table.ids, rows[known])
-        values = np.zeros(len(tokens))
+        outputs = self._run.job.loss.outputs
+        values = np.zeros(len(tokens) if outputs == 1 else (len(tokens), outputs))
         if known.any():
             chosen = [token for token, knows in zip(tokens, known, strict=True) if knows]
             private = self._run.job.embedding.epsilon is not None
@@ -107,7 +108,7 @@ class TableScores:
         asked, times = np.unique(rows, return_counts=True)
         self._ledger.use(
             ids[asked].tolist(),
-            times.astype(np.int64),
+            self._run.job.loss.outputs * times.astype(np.int64),
             what=f"{self._what}-{self._answers}",
             asker=self._asker,
             who=self._home.name,

@@ -20,7 +20,7 @@ from offbeat.orgs.kept_alignments import tokens_in_order
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refused_code
 from offbeat.orgs.predict import Predictor, Scorer
-from offbeat.orgs.rows import OwnRows, read_model
+from offbeat.orgs.rows import OwnModel, OwnRows, read_model
 from offbeat.orgs.scoring import GivenScores, part_scores
 from offbeat.orgs.tokens import IdColumn, tokens_of
 from offbeat.orgs.train import OwnLinear, OwnTraining, sums_of
@@ -85,7 +85,8 @@ class OwnSessions:
             return OwnEmbedding(self.job, own, watched, secret=secret, shape=self.home.config.data.shape)
         if refused := refused_code(policy, self.job.method.algorithm):  # it may have changed since the proposal
             raise Refused(f"'{self.home.name}' does not build its party of {self.run}: {refused}.")
-        return OwnLinear(self.job, own, watched, run=self.run, secret=secret, parties_least=policy.parties_least)
+        terms: Any = {"run": self.run, "secret": secret, "parties_least": policy.parties_least}
+        return OwnLinear(self.job, own, watched, start=begins_with(self.home, self.job), **terms)
 
     def tester(self, own: OwnRows) -> Predictor:
         """The held-out rows are scored together; the first label holder alone learns the scores."""
@@ -118,8 +119,27 @@ class OwnSessions:
             sums=sums_of(self.job, self.home.config.policy.parties_least),
             tokens=tokens if self.home.name == asker else (),
             rows=rows,
+            outputs=self.job.loss.outputs,
             without=without,
         )
+
+
+def begins_with(home: Home, job: OrgJob) -> OwnModel | None:
+    """This party's part of the model that a job begins with, if it names one."""
+    if not job.method.start:
+        return None
+    try:
+        found = read_model(home.private / job.method.start, "model")
+    except BadData as problem:
+        raise Refused(
+            f"the job begins with the model of run '{job.method.start}', of which '{home.name}' has kept no part. Name "
+            "a run that ended well at all parties of this job, or leave `start` out."
+        ) from problem
+    if found.network is not None:
+        raise Refused(
+            f"the part of '{home.name}' in run '{job.method.start}' is a network; `start` is for linear models."
+        )
+    return found
 
 
 def imported_order(home: Home, job: OrgJob, salt: bytes) -> list[bytes]:
@@ -146,4 +166,5 @@ class FixedScores:
     def scores(self, tokens: Sequence[bytes]) -> tuple[Floats, NDArray[np.bool_]]:
         places = [self._position.get(token, -1) for token in tokens]
         known = np.array(places) >= 0
-        return np.where(known, self._values[places] if len(self._values) else 0.0, 0.0), known
+        values = self._values[places] if len(self._values) else np.zeros(len(places))
+        return np.where(known if values.ndim == 1 else known[:, None], values, 0.0), known

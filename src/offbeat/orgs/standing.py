@@ -84,7 +84,7 @@ class Lane:
         """This party's words for a claimed question, under its masks."""
         context = self._context(number, tokens)
         lacking = sha256(b"rows that are lacking\0" + self._secret + context).digest()[:16]
-        words = words_of(np.where(known, values, 0.0), known, lacking, scale=self._scale, limit=self._limit)
+        words = words_of(values, known, lacking, scale=self._scale, limit=self._limit)
         keys = {name: self._keys.stream_key(name, context) for name in self._others}
         plus = [key for name, key in keys.items() if self.me < name]
         minus = [key for name, key in keys.items() if self.me > name]

@@ -5,13 +5,11 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from offbeat.families.contract import Counters
-from offbeat.families.linear import build_parties, linear_counters, sum_options
+from offbeat.families.linear import build_parties, linear_counters, penalty_of, sum_options, weights_from
 from offbeat.jobs.methods import linear_named
 from offbeat.jobs.organisations import OrgJob
 from offbeat.jobs.vertical import Job
 from offbeat.learning.blocks import make_block, with_means
-from offbeat.learning.losses import DEBIASED_LOGISTIC, loss_named
-from offbeat.learning.penalties import penalty_named
 from offbeat.orgs import guard
 from offbeat.orgs.guard import Guarded
 from offbeat.orgs.rows import OwnModel, OwnRows
@@ -58,6 +56,7 @@ def vertical_of(job: OrgJob) -> Job:
         batch="auto" if method.batch is None else method.batch,
         penalty=model.strength,
         penalty_kind=model.penalty,
+        l1_ratio=model.l1_ratio,
         intercept=model.intercept,
         on_loss=job.network.on_loss,
     )
@@ -70,28 +69,39 @@ def sums_of(job: OrgJob, parties_least: int = 2) -> SumOptions:
 
 
 class OwnLinear:
-    """A linear method. `secret` is this party's own, for this run: masks come from it."""
+    """A linear method. `secret` is this party's own, for this run: masks come from it. `start`: its part of the model
+    to begin with."""
 
     def __init__(
-        self, job: OrgJob, rows: OwnRows, watched: WatchedRows, *, run: str, secret: bytes, parties_least: int = 2
+        self,
+        job: OrgJob,
+        rows: OwnRows,
+        watched: WatchedRows,
+        *,
+        run: str,
+        secret: bytes,
+        parties_least: int = 2,
+        start: OwnModel | None = None,
     ) -> None:
         self.job, self.rows, self.watched, self.name = job, rows, watched, watched.owner
-        penalty, strength = penalty_named(job.model.penalty), job.model.strength
+        loss, penalty, strength = job.loss, penalty_of(vertical_of(job)), job.model.strength
         method, intercept = linear_named(job.method.algorithm), job.model.intercept
         terms: dict[str, Any] = {"penalty": penalty, "strength": strength, "intercept": intercept}
-        block = make_block(rows.train, method=method.direction, **terms)
-        loss = loss_named(job.model.loss) if job.method.label_dp_epsilon is None else DEBIASED_LOGISTIC
+        block = make_block(rows.train, method=method.direction, outputs=loss.outputs, **terms)
         self.inner: Any
         (self.inner,) = build_parties(
             vertical_of(job),
             {party: block if party == self.name else None for party in job.parties},
-            Problem(block.rows, loss, penalty, strength, rows.y_train, intercept=intercept),
+            Problem(block.rows, loss, penalty, strength, rows.y_train, intercept=intercept, weights=rows.weights),
             job.labels_at,
             only=self.name,
             sums=sums_of(job, parties_least),
+            zero_start=start is None,
             run=run,
             secrets_seed=int.from_bytes(secret, "big"),
         )
+        if start is not None:
+            self.inner.block.set_weights(weights_from(start.part, self.inner.block, rows.fitted.columns, intercept))
         self.party = Guarded(self.inner, watched)
         self.messages: tuple[type[Message], ...] = (*method.messages, *guard.MESSAGES)
 
@@ -103,8 +113,8 @@ class OwnLinear:
 
     def model(self) -> OwnModel:
         block = self.inner.block
-        weights, told = with_means(block.means, block.weights())[0], self.inner.party.sums.told.last
-        return OwnModel(weights, self.rows.fitted, self.rows.classes, told=told)
+        weights, told = with_means(block.means, block.weights()), self.inner.party.sums.told.last
+        return OwnModel(weights[0] if len(weights) == 1 else weights, self.rows.fitted, self.rows.classes, told=told)
 
     def certified(self) -> bool:
         lifecycle = self.inner.party.lifecycle

@@ -110,7 +110,7 @@ class LinearOptions:
     def check_labels(self, problem: Problem, limit: float, parties: int) -> None:
         """The products are to reach the labels: where those do not fit, no step size helps."""
         labels = problem.labels
-        if labels is None or problem.loss is not SQUARED or not np.abs(labels).max() >= limit:
+        if labels is None or not (problem.loss is SQUARED or problem.loss.delta) or not np.abs(labels).max() >= limit:
             return
         largest = float(np.abs(labels).max())
         bits = floor(63 - log2(ROOM_FOR_LABELS * largest * parties))

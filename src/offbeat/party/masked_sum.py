@@ -293,7 +293,8 @@ class MaskedSum:
     def _net_for(self, asker: PartyName, kind: int, survey: int) -> NetMask:
         me = self.roster.me
         others = [name for name in self.roster.peers if name != asker]
-        keys = {name: self.keys.stream_key(name, self._context(name, asker, kind, survey)) for name in others}
+        context = self._context(asker, kind, survey)
+        keys = {name: self.keys.stream_key(name, context + self._pair(name)) for name in others}
         plus, minus = [keys[n] for n in others if me < n], [keys[n] for n in others if me > n]
         return NetMask(plus, minus, self._stride_of(kind))
 
@@ -301,10 +302,14 @@ class MaskedSum:
         """How many words a place of this kind takes at most: a place is a block of rows, a row, or a number."""
         return self.stride if kind == PRODUCTS else self.outputs if kind == SURVEY else 1
 
-    def _context(self, peer: PartyName, asker: PartyName, kind: int, survey: int) -> bytes:
-        pair, roster = sorted((self.roster.me, peer)), self.roster
-        words = (self.run, roster.epoch, *roster.names, *pair, asker, KINDS[kind], survey, self.stride)
-        return repr(words).encode()
+    def _context(self, asker: PartyName, kind: int, survey: int) -> bytes:
+        """What masks are for."""
+        roster = self.roster
+        return repr((self.run, roster.epoch, *roster.names, asker, KINDS[kind], survey, self.stride)).encode()
+
+    def _pair(self, peer: PartyName) -> bytes:
+        """Whose masks. Their secret alone would not do: a third party may offer a key that is one of theirs."""
+        return "\0{}\0{}".format(*sorted((self.roster.me, peer))).encode()
 
     def forget_surveys_below(self, survey: int) -> None:
         """Nobody answers a question about one of them any more."""

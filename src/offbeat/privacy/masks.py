@@ -4,10 +4,10 @@ A share o is sent as fixed point, rint(o * 2^f) modulo 2^64, plus a mask. For a 
 is uniform and independent of o (a one-time pad), and the sum of the words is exact whatever the order of arrival.
 
 *Pairwise* masks (after "Practical Secure Aggregation for Privacy-Preserving Machine Learning", without its recovery
-phase): each pair of parties agrees on a secret with X25519; HKDF turns it into one AES-128 key per context; the words
-of that key stream are the pair's masks. The lower of the two names adds a word, the other subtracts it, so that all
-masks cancel in the asker's total. The asker and any coalition without the last two other parties learn that total and
-nothing finer.
+phase): each pair of parties agrees on a secret with X25519 and HKDF; keyed BLAKE2b turns it into one AES-128 key per
+context; the words of that key stream are the pair's masks. The lower of the two names adds a word, the other subtracts
+it, so that all masks cancel in the asker's total. The asker and any coalition without the last two other parties learn
+that total and nothing finer.
 
 **A mask fits one question only.** The context names the run, the roster and its epoch, the asker, and what is being
 summed; the place in the stream says which row of which batch, by a rule that all parties know. So a question has no
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -36,6 +36,7 @@ from offbeat.privacy.mask_kernel import net_mask
 FRACTION_BITS = 40
 CHUNK_WORDS = 2048
 GAPS_MAX = 256
+SLACK_WORDS = 2
 ONE_BIT = np.uint64(1)
 
 
@@ -58,40 +59,50 @@ class PairKeys:
         self._shared: dict[str, bytes] = {}
 
     def agree(self, peer: str, public: bytes) -> None:
-        self._shared[peer] = self._private.exchange(X25519PublicKey.from_public_bytes(public))
+        self._shared[peer] = self._secret_with(X25519PublicKey.from_public_bytes(public))
         self.publics[peer] = public
 
     def agree_with_itself(self, name: str) -> None:
         """For masks that nobody else shares."""
-        self._shared[name] = self._private.exchange(self._private.public_key())
+        self._shared[name] = self._secret_with(self._private.public_key())
+
+    def _secret_with(self, public: X25519PublicKey) -> bytes:
+        return HKDF(SHA256(), 32, salt=None, info=b"offbeat mask").derive(self._private.exchange(public))
 
     def knows(self, peer: str) -> bool:
         return peer in self._shared
 
     def stream_key(self, peer: str, context: bytes) -> bytes:
         """The AES-128 key for one purpose; both sides of the pair derive the same."""
-        return HKDF(SHA256(), 16, salt=None, info=b"offbeat mask\0" + context).derive(self._shared[peer])
+        return blake2b(context, key=self._shared[peer], digest_size=16, person=b"offbeat stream").digest()
 
 
 class KeyStream:
     """AES-128 in counter mode as an endless sequence of uint64 words that can be read from any position."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._cipher = Cipher(algorithms.AES128(key), modes.CTR(bytes(16))).encryptor()
         self._at = 0
-        self._cipher = self._cipher_at(0)
 
     def words(self, first: int, count: int) -> np.ndarray:
-        block = first // 2  # two words to a cipher block
-        if block * 2 != self._at:
-            self._cipher = self._cipher_at(block)
-        total = count + (first - block * 2)
-        total += total % 2
-        self._at = block * 2 + total
-        return np.frombuffer(self._cipher.update(bytes(8 * total)), np.uint64)[first - block * 2 :][:count]
+        start, width = _aligned(first, count)
+        room = np.empty(width + SLACK_WORDS, np.uint64)
+        self.read(start, bytes(8 * width), room.data.cast("B"))
+        return room[first - start :][:count]
 
-    def _cipher_at(self, block: int) -> CipherContext:
-        return Cipher(algorithms.AES128(self._key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
+    def read(self, first: int, zeros: bytes, room: memoryview) -> None:
+        """Write as many bytes as there are zeros, from an even word on. The cipher wants 15 bytes of room behind."""
+        if first != self._at:
+            self._cipher.reset_nonce((first // 2).to_bytes(16, "big"))
+        self._cipher.update_into(zeros, room)
+        self._at = first + len(zeros) // 8
+
+
+def _aligned(first: int, count: int) -> tuple[int, int]:
+    """(start, width) of the whole cipher blocks, of two words each, in which these words lie."""
+    start = first - first % 2
+    width = first - start + count
+    return start, width + width % 2
 
 
 class Once:
@@ -154,12 +165,12 @@ class NetMask:
             raise ValueError(f"expected 1 to {places * self.stride} words for {places} places; got {count}")
         self.used.claim(first, first + places)
         word = first * self.stride
-        words, at = self._buffer, word - self._base
+        at, words = word - self._base, self._buffer
         if at < 0:  # an old place: rare, and not worth losing what was read ahead
-            words, at = self._read(word, count), 0
+            words, at = self._read(word, count), word % 2
         elif at + count > words.shape[1]:
-            self._read_ahead(word, count)
-            words, at = self._buffer, 0
+            words = self._buffer = self._read(word, max(count, self._chunk))
+            at, self._base = word % 2, word - word % 2
         out = np.empty(count, np.uint64)
         net_mask(words, at, self._secrets, np.frombuffer(told, np.uint64), self._added, out)
         return out
@@ -170,20 +181,13 @@ class NetMask:
     def restore(self, state: Iterable[Any]) -> None:
         self.used.restore(state)
 
-    def _read_ahead(self, first: int, count: int) -> None:
-        """The streams from this word on; what was read ahead before is kept."""
-        end = self._base + self._buffer.shape[1]
-        kept = self._buffer[:, first - self._base :] if first < end else self._buffer[:, :0]
-        start = first + kept.shape[1]
-        fresh = self._read(start, max(self._chunk, first + count - start))
-        self._buffer = np.hstack((kept, fresh)) if kept.shape[1] else fresh
-        self._base = first
-
     def _read(self, first: int, count: int) -> np.ndarray:
-        words = np.empty((len(self._streams), count), np.uint64)
-        for row, stream in zip(words, self._streams, strict=True):
-            row[:] = stream.words(first, count)
-        return words
+        start, width = _aligned(first, count)
+        flat = np.empty(len(self._streams) * width + SLACK_WORDS, np.uint64)
+        zeros, room = bytes(8 * width), flat.data.cast("B")
+        for place, stream in enumerate(self._streams):
+            stream.read(start, zeros, room[8 * width * place :])
+        return flat[:-SLACK_WORDS].reshape(len(self._streams), width)
 
 
 def _secret_numbers(keys: list[bytes]) -> np.ndarray:

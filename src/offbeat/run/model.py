@@ -170,6 +170,13 @@ class TrainedModel:
 
         return to_sklearn(self)
 
+    def to_onnx(self, party: str) -> Any:
+        """The part of the party `party` of a linear model as an `onnx.ModelProto`, from its raw columns on; see
+        run/to_onnx.py. Needs the extra `onnx`."""
+        from offbeat.run.to_onnx import to_onnx
+
+        return to_onnx(self, party)
+
     def _check_linear(self, what: str) -> None:
         if self.job.embeds:
             raise BadInput(

@@ -57,6 +57,12 @@ class Readable:
         check_is_fitted(self, "model_")
         return to_sklearn(self.model_, getattr(self, "columns_by_party_", None))
 
+    def to_onnx(self, party: str) -> Any:
+        """The part of one `party` as an `onnx.ModelProto`, from its raw columns on; the parts of all add up to the
+        score. Needs the extra `onnx`."""
+        check_is_fitted(self, "model_")
+        return self.model_.to_onnx(party)
+
     def worth(self, X: Any, y: Any, X_test: Any, y_test: Any, *, score: str | None = None) -> Worth:
         """What each party is worth: exact Shapley values of a held-out score, the model trained anew on `X` and `y` for
         each coalition of parties (at most six) and scored on `X_test` and `y_test`. Columns stay prepared as they are.

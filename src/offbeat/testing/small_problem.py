@@ -15,7 +15,7 @@ from offbeat.algorithms.methods import LINEAR, LinearMethod
 from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning.blocks import Block, make_block, with_means
-from offbeat.learning.losses import GAMMA, LOGISTIC, POISSON, SQUARED, Loss, softmax, weighted
+from offbeat.learning.losses import GAMMA, LOGISTIC, POISSON, SQUARED, Loss, huber, softmax, weighted
 from offbeat.learning.penalties import L2, Penalty, elastic_net
 from offbeat.party.contract import Party, PartyName
 from offbeat.party.linear_options import LinearOptions
@@ -154,12 +154,20 @@ def _elastic_problem(problem: SmallProblem, rng: np.random.Generator) -> SmallPr
     return replace(problem, penalty=elastic_net(float(rng.uniform(0.1, 0.9))), weights=np.empty(0))
 
 
+def _huber_problem(problem: SmallProblem, rng: np.random.Generator) -> SmallProblem:
+    """Some labels are far from all others, and delta is about an error or more."""
+    y = problem.dense() @ (rng.standard_normal(problem.X.shape[1])) + 0.2 * rng.standard_normal(len(problem.y))
+    far = rng.random(len(y)) < 0.1
+    return replace(problem, y=np.where(far, 3.0 + y, y), loss=huber(float(rng.choice([0.15, 0.3, 0.7]))))
+
+
 MODELS: dict[str, Callable[[SmallProblem, np.random.Generator], SmallProblem]] = {
     "softmax": _softmax_problem,
     "weighted": _weighted_problem,
     "poisson": _poisson_problem,
     "gamma": _gamma_problem,
     "elastic-net": _elastic_problem,
+    "huber": _huber_problem,
 }
 
 

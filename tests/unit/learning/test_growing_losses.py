@@ -32,7 +32,7 @@ def test_the_value_is_half_the_deviance_and_the_rest_its_derivatives(loss):
     theta = loss.derivative(z, y)
     np.testing.assert_allclose(loss.value(z, y) - loss.dual(theta, y), theta * z, atol=1e-10)
     for compiled, plain in ((value_of, loss.value), (derivative_of, loss.derivative), (second_of, loss.second)):
-        each = [compiled.py_func(loss.code, a, b) for a, b in zip(z, y, strict=True)]
+        each = [compiled.py_func(loss.code, loss.delta, a, b) for a, b in zip(z, y, strict=True)]
         np.testing.assert_allclose(each, plain(z, y), atol=1e-12)
     assert loss_named(loss.name) is loss
 

@@ -28,7 +28,7 @@ ALL = (*LOSSES, DEBIASED_LOGISTIC)
 def compiled_derivative(code, z, y):
     out = np.empty_like(z)
     for i in range(len(z)):
-        out[i] = derivative_of(code, z[i], y[i])
+        out[i] = derivative_of(code, 0.0, z[i], y[i])
     return out
 
 
@@ -36,7 +36,7 @@ def compiled_derivative(code, z, y):
 def compiled_value(code, z, y):
     out = np.empty_like(z)
     for i in range(len(z)):
-        out[i] = value_of(code, z[i], y[i])
+        out[i] = value_of(code, 0.0, z[i], y[i])
     return out
 
 
@@ -44,7 +44,7 @@ def compiled_value(code, z, y):
 def compiled_second(code, z, y):
     out = np.empty_like(z)
     for i in range(len(z)):
-        out[i] = second_of(code, z[i], y[i])
+        out[i] = second_of(code, 0.0, z[i], y[i])
     return out
 
 

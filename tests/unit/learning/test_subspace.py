@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.learning import subspace
-from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, LOSSES, SQUARED, SQUARED_HINGE
+from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, LOSSES, SQUARED, SQUARED_HINGE, huber
 from offbeat.learning.subspace import SOME_ROWS, Quadratic, Search, curvature, evaluate, solve
 
-ALL = (*LOSSES, DEBIASED_LOGISTIC)
+ALL = (*LOSSES, DEBIASED_LOGISTIC, huber(0.7))
 NO_WEIGHTS = np.empty(0)
 BY_NAME = pytest.mark.parametrize("loss", ALL, ids=lambda loss: loss.name)
 
@@ -66,7 +66,7 @@ def test_evaluate_and_curvature_against_numpy(loss, weighted, rows):
     span = Span(loss, rows=rows, weighted=weighted)
     a = np.array([0.3, -0.2, 0.1])
     z, theta, slope = np.empty(rows), np.empty(rows), np.empty(4)
-    value = evaluate(span.base, span.along, a, 0.7, span.y, span.weights, loss.code, z, theta, slope)
+    value = evaluate(span.base, span.along, a, 0.7, span.y, span.weights, loss.code, loss.delta, z, theta, slope)
     row_weights = span.weights if weighted else np.ones(rows)
     np.testing.assert_allclose(z, span.base + a @ span.along + 0.7, atol=1e-12)
     np.testing.assert_allclose(theta, row_weights * loss.derivative(z, span.y), rtol=1e-12)
@@ -75,7 +75,7 @@ def test_evaluate_and_curvature_against_numpy(loss, weighted, rows):
     np.testing.assert_allclose(slope, designs @ theta / rows, atol=1e-11)
     hessian = np.empty((4, 4))
     some = max(rows // 2, 1)
-    curvature(span.along, z, span.y, span.weights, loss.code, some, hessian)
+    curvature(span.along, z, span.y, span.weights, loss.code, loss.delta, some, hessian)
     second = (row_weights * loss.second(z, span.y))[:some]
     np.testing.assert_allclose(hessian, (designs[:, :some] * second) @ designs[:, :some].T / some, atol=1e-11)
 

@@ -34,9 +34,10 @@ class Scores:
 def predictors(
     tables: dict[str, Scores],
     ids: list[str],
+    outputs: int = 1,
+    scheme: str = "pairwise",
     *,
     without: bool = False,
-    scheme: str = "pairwise",
     insecure: bool = False,
 ) -> list[Predictor]:
     names = tuple(tables)
@@ -51,18 +52,30 @@ def predictors(
             sums=SumOptions(scheme=scheme, two_party_insecure=insecure),
             tokens=tokens_of(ids, SALT) if name == names[0] else (),
             rows=len(ids),
+            outputs=outputs,
             without=without,
         )
         for name, scorer in tables.items()
     ]
 
 
+class ClassScores(Scores):
+    """The same with a score for each of three classes."""
+
+    def scores(self, tokens: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        known = np.array([token in self.by_token for token in tokens])
+        return np.array([self.by_token.get(token, [0.0] * 3) for token in tokens]), known
+
+
+OF = {
+    "bank": {"a": 0.5, "b": -1.25, "c": 3.0},
+    "shop": {"b": 0.125, "a": 2.0},
+    "telecom": {"a": -4.0, "b": 1.0, "c": 9.0},
+}
+
+
 def tables() -> dict[str, Scores]:
-    return {
-        "bank": Scores({"a": 0.5, "b": -1.25, "c": 3.0}),
-        "shop": Scores({"b": 0.125, "a": 2.0}),
-        "telecom": Scores({"a": -4.0, "b": 1.0, "c": 9.0}),
-    }
+    return {name: Scores(scores) for name, scores in OF.items()}
 
 
 @pytest.mark.parametrize("scheme", ["pairwise", "two-tree", "tree"])
@@ -73,6 +86,16 @@ def test_scores_are_the_exact_sum_of_shares(scheme: str) -> None:
     assert parties[0].result is not None
     assert parties[0].result.tolist() == [-0.125, -1.5]
     assert parties[1].result is None and parties[2].result is None
+
+
+@pytest.mark.parametrize("scheme", ["pairwise", "two-tree", "tree"])
+def test_one_sum_carries_the_scores_of_all_classes(scheme: str) -> None:
+    several = {name: {id_: [one, -2.0 * one, 0.25] for id_, one in OF[name].items()} for name in OF}
+    parties = predictors({name: ClassScores(scores) for name, scores in several.items()}, ["b", "c", "a"], 3, scheme)
+    Simulator(seed=0).run(parties)
+    assert parties[0].known.tolist() == [True, False, True]
+    assert parties[0].result is not None and parties[0].result.shape == (3, 3)
+    assert parties[0].result[[0, 2]].tolist() == [[-0.125, 0.25, 0.75], [-1.5, 3.0, 0.75]]
 
 
 def test_a_row_that_one_party_does_not_know_is_marked() -> None:

@@ -3,10 +3,11 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 
-from offbeat.errors import BadData, BadInput, Refused
+from offbeat.errors import BadData, BadInput, BadJob, Refused
 from offbeat.jobs.organisations import OrgJob, OrgModel, OrgRows
 from offbeat.orgs.guard import Guarded, RowsNamed
 from offbeat.orgs.party_config import example, read_home
@@ -71,6 +72,34 @@ def test_a_block_that_an_earlier_version_kept_is_refused(tmp_path: Path) -> None
     write_checkpoint(tmp_path, "model", {"weights": np.ones(2), "preparation": {"one_hot": ()}, "classes": None})
     with pytest.raises(BadData, match=r"earlier version.*train it anew"):
         read_model(tmp_path, "model")
+
+
+def test_weights_and_exposure_belong_to_the_labels(tmp_path: Path) -> None:
+    csv = "id,age,years,paid\na,1,1,2\nb,2,2,4\nc,3,1,3\nd,4,4,4\n"
+    counts = msgspec.structs.replace(
+        JOB, model=OrgModel(task="regression", loss="poisson"), rows=OrgRows(test_fraction=0.0)
+    )
+    tokens = [bytes([i]) * 16 for i in range(4)]
+
+    def rows(key: str, job: OrgJob, table: str = csv):  # type: ignore[no-untyped-def]
+        bank = home(tmp_path, table, columns=f'["age"]\n{key} = "years"')
+        return own_rows(bank, load_table(bank), job, np.arange(4), tokens)
+
+    own = rows("exposure", counts)
+    assert own.y_train.tolist() == [2.0, 2.0, 3.0, 1.0] and own.weights.tolist() == [0.5, 1.0, 0.5, 2.0]
+    assert own.fitted.columns == ("age",)
+    own = rows("weight", counts)
+    assert own.y_train.tolist() == [2.0, 4.0, 3.0, 4.0] and own.weights.tolist() == [0.5, 1.0, 0.5, 2.0]
+    elsewhere = msgspec.structs.replace(counts, labels_at=("shop",))
+    assert rows("weight", elsewhere).weights.size == 0
+    both = msgspec.structs.replace(counts, labels_at=("bank", "shop"))
+    with pytest.raises(BadJob, match="goes with the linear methods and one label holder"):
+        rows("weight", both)
+    squared = msgspec.structs.replace(counts, model=OrgModel(task="regression", loss="squared"))
+    with pytest.raises(BadJob, match="An exposure is for counts and amounts"):
+        rows("exposure", squared)
+    with pytest.raises(BadData, match="needs labels of 0 or more; 1 of 4 rows"):
+        rows("exposure", counts, csv.replace("a,1,1,2", "a,1,1,-2"))
 
 
 def test_columns_the_policy_bans_are_not_read(tmp_path: Path) -> None:

@@ -170,12 +170,11 @@ def test_few_rows_leave_none_to_hold_out():
 
 
 @pytest.mark.parametrize(
-    "text", ['[model]\nstrength = "auto"', "[model]\nstrength = [1.0, 0.1]", "[method]\nearly_stopping = 3", ""]
+    "text", ['[model]\nstrength = "auto"', "[model]\nstrength = [1.0, 0.1]", "[method]\nearly_stopping = 3"]
 )
 def test_organisations_and_vafl_refuse_in_a_paragraph(text):
-    start = 'start = "run"\n' if not text else ""
     with pytest.raises(BadJob, match="so far"):
-        job_from_text(f'{start}name = "x"\nparties = ["a", "b", "c"]\nlabels_at = ["a"]\n{text}')
+        job_from_text(f'name = "x"\nparties = ["a", "b", "c"]\nlabels_at = ["a"]\n{text}')
     with pytest.raises(BadJob, match="vafl trains networks"):
         job_from({"algorithm": "vafl", "penalty": "auto"})
     with pytest.raises(BadJob, match="horizontal runs begin anew"):

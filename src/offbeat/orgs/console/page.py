@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from offbeat.names import counted
 from offbeat.orgs.console.overview import Overview, Proposal, Scores
@@ -251,11 +252,17 @@ def _last_scores(scores: Scores) -> Markup:
     if scores.answer is None:
         return tag("p", scores.problem, class_="bad", role="status")
     rows = [
-        (id_, "not known to all" if score is None else numbers.short(score, 6), numbers.short(chance))
+        (id_, "not known to all" if score is None else _short(score, 6), _short(chance))
         for id_, score, chance in scores.answer.rows(scores.ids)
     ][:SCORES_SHOWN]
     caption = f"{len(rows)} of {len(scores.ids)} rows by {scores.run}; every party has counted them"
     return tag("div", table(("Id", "Score", "Probability"), rows, caption, (1, 2)), class_="gap")
+
+
+def _short(value: Any, digits: int = 4) -> str:
+    """One number, or one for each of several classes."""
+    each = value if isinstance(value, list) else [value]
+    return " ".join(numbers.short(one, digits) for one in each)
 
 
 # -- ledgers and policy ----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from offbeat.errors import BadInput, OffbeatError, PeerFailed
-from offbeat.orgs.control import Predicted
+from offbeat.orgs.control import Predicted, cell_text
 from offbeat.orgs.durable import write_durably
 
 log = logging.getLogger("offbeat.service")
@@ -200,7 +200,5 @@ class Batches:
 def csv_of(ids: list[str], answer: Predicted) -> bytes:
     """One line for each id; a row that not all parties know has no score."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        ["" if cell is None else cell for cell in row] for row in answer.rows(ids)
-    )
+    csv.writer(text, lineterminator="\n").writerows([cell_text(cell) for cell in row] for row in answer.rows(ids))
     return text.getvalue().encode()

@@ -96,7 +96,9 @@ class Gathering:
 
 def part_of(answer: Predicted, begin: int, end: int) -> Predicted:
     chances = None if answer.probabilities is None else answer.probabilities[begin:end]
-    return Predicted(answer.scores[begin:end], answer.known[begin:end], chances, answer.classes, answer.without)
+    return Predicted(
+        answer.scores[begin:end], answer.known[begin:end], chances, answer.classes, answer.without, answer.numbers
+    )
 
 
 def _fail(group: list[WaitingQuestion], problem: Exception) -> None:
