@@ -159,7 +159,7 @@ site: $(SITE)  ## the documentation as a site, in site/: built strictly, then lo
 	$(PY) docs/building/check.py site
 
 .PHONY: orgs
-orgs: $(FULL)  ## three organisations on this machine: keys, alignment, training, prediction, report
+orgs: $(FULL) packages  ## three organisations on this machine: keys, alignment, training, prediction, report, console
 	$(PY) examples/three_organisations
 
 .PHONY: soak

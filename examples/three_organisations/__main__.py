@@ -2,8 +2,9 @@
 
     python examples/three_organisations [FOLDER]
 
-Every step is a command that a person would type at one of the organisations; this script types them. The data is the
-breast cancer set that comes with scikit-learn: 569 real patients, 30 measurements, ten to each organisation.
+Every step is a command that a person would type at one of the organisations; this script types them, and in the end
+works the console in a real browser. The data is the breast cancer set that comes with scikit-learn: 569 real patients,
+30 measurements, ten to each organisation.
 """
 
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer
+from steward import Steward, has_browser
 
 HERE = Path(__file__).parent
 NAMES = ("clinic", "hospital", "laboratory")
@@ -43,6 +45,8 @@ def main(folder: Path) -> None:
         scores = offbeat_json("predict", run, "--home", folder / "hospital", "--ids", folder / "all.ids")
         title("6. Was anything lost against pooling all tables?")
         compare(folder, run, scores["rows"])
+        title("7. The hospital's data steward opens the console in a browser: approve by hand, watch, predict")
+        at_the_console(folder)
     finally:
         for daemon in daemons.values():
             daemon.terminate()
@@ -85,7 +89,9 @@ def set_up(folder: Path) -> None:
         label = ("--label", "malignant", *(word for other in others for word in ("--labels-for", other)))
         allowed = ("--initiator", "hospital", "--leader", "hospital", "--predictions-for", "hospital")
         more = ("--dir", place, "--data", "patients.csv", "--id", "patient", "--listen", addresses[name])
-        more = (*more, "--job", "diagnosis", *(label if name == "hospital" else allowed))
+        asks = ("--initiator", "clinic")  # the clinic's jobs may use the labels too, if the hospital's steward agrees
+        more = (*more, "--job", "diagnosis", *((*label, *asks) if name == "hospital" else allowed))
+        more = (*more, *(asks if name == "laboratory" else ()))
         offbeat("party", "init", name, *more, quiet=True)
         offbeat("keys", "new", name, "--dir", place / "keys", quiet=True)
     for name in NAMES:
@@ -143,6 +149,25 @@ def compare(folder: Path, run: str, rows: list[dict[str, float]]) -> None:
     difference = max(abs(together[i] - score) for i, score in zip(ids, pooled, strict=True))
     say(f"{len(ids)} patients: the largest difference between joint and pooled scores is {difference:.1e}")
     assert difference < 1e-5, difference
+
+
+def at_the_console(folder: Path) -> None:
+    """The clinic proposes; at the hospital a person decides."""
+    if not has_browser():
+        say("chromium is not installed, so the console was not opened (on Debian: apt-get install chromium).")
+        return
+    steward = Steward(OFFBEAT, folder / "hospital", say)
+    try:
+        steward.decide_by_hand(cap=2000)
+        run = offbeat_json("job", "submit", HERE / "job.toml", "--home", folder / "clinic")["run"]
+        steward.approve()
+        steward.watch(str(run))
+        for name in NAMES:  # the others end a moment earlier or later
+            offbeat("job", "watch", run, "--home", folder / name, quiet=True)
+        steward.predict((folder / "all.ids").read_text(encoding="utf-8").split())
+    finally:
+        steward.close()
+    say(f"pictures of every page: {steward.folder}")
 
 
 def title(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Names of parties and edges, where nobody chose any; and the known name that is nearest to a wrong one."""
+"""Names of parties and edges, where nobody chose any; the known name nearest to a wrong one; how many of what."""
 
 import difflib
 import re
@@ -36,6 +36,12 @@ def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(wanted.lower(), list(by_lower), n=count, cutoff=0.6)
     return [by_lower[name] for name in close]
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 column`, `1,200 columns`."""
+    plural = noun.removesuffix("y") + "ies" if noun == "party" else noun + ("es" if noun.endswith("s") else "s")
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def did_you_mean(wanted: str, known: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 It speaks the browser's own debugging protocol over two pipes: no driver, no port, no dependency.
 """
 
+import base64
 import contextlib
 import json
 import os
@@ -12,25 +13,27 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
 )  # fmt: skip
 PATIENCE_S = 60.0
 
-KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, "Home": 36, "End": 35}
+KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, "Home": 36, "End": 35, "Enter": 13}
+TEXTS = {"Enter": "\r"}
+WIDTHS = (1440, 1024, 390)
 
 
 def find_chromium():
     """The browser's path. Without one the tests are skipped, except for root, who could have installed it."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found:
-        return found
-    if os.geteuid() == 0:
-        pytest.fail("chromium is missing. `make test` and `make browser` install it for root: apt-get install chromium")
-    pytest.skip("chromium is not installed and only root can install it: apt-get install chromium")
+    if not found:
+        import pytest  # an example drives the browser without it
+
+        if os.geteuid() == 0:
+            pytest.fail("chromium is missing. `make test` and `make browser` install it: apt-get install chromium")
+        pytest.skip("chromium is not installed and only root can install it: apt-get install chromium")
+    return found
 
 
 class Chromium:
@@ -83,7 +86,7 @@ class Chromium:
 
     def press(self, key):
         """A real key press, delivered to whatever has the focus."""
-        text = key if len(key) == 1 else None
+        text = key if len(key) == 1 else TEXTS.get(key)
         code = KEYS.get(key, ord(key[0].upper()))
         for kind in ("keyDown", "keyUp"):
             extra = {"text": text} if text and kind == "keyDown" else {}
@@ -95,6 +98,18 @@ class Chromium:
         self.press(key)
         if self.loads == before:
             self._until(lambda event: event.get("method") == "Page.loadEventFired")
+
+    def pictures(self, folder: Path, name: str):
+        """The whole page at three widths, light and dark."""
+        for width in WIDTHS:
+            for theme in ("light", "dark"):
+                self.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+                self.command("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1,
+                             mobile=width < 500)  # fmt: skip
+                shot = self.command("Page.captureScreenshot", captureBeyondViewport=True)
+                (folder / f"{name}-{width}-{theme}.png").write_bytes(base64.b64decode(shot["data"]))
+        self.command("Emulation.clearDeviceMetricsOverride")
+        self.command("Emulation.setEmulatedMedia", features=[])
 
     def move_pointer(self, x, y):
         self.command("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
@@ -140,7 +155,7 @@ class Chromium:
             ready, _, _ = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))
             chunk = os.read(self._in, 1 << 16) if ready else b""
             if not chunk:
-                pytest.fail("chromium did not answer" if not ready else "chromium ended early")
+                raise AssertionError("chromium did not answer" if not ready else "chromium ended early")
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(line)

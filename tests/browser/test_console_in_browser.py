@@ -1,6 +1,5 @@
 """The steward's console in a real browser: a proposal is read, accepted by hand, followed, and used to predict."""
 
-import base64
 import json
 import os
 import signal
@@ -36,20 +35,16 @@ def text_of(browser, part):
     return browser.evaluate(f"document.getElementById('{part}').textContent")
 
 
-def picture(browser, name, width=1440, height=900):
-    if not PICTURES:
-        return
-    browser.command("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-    whole = browser.command("Page.captureScreenshot", captureBeyondViewport=True)
-    Path(PICTURES, f"{name}-{width}.png").write_bytes(base64.b64decode(whole["data"]))
-    browser.command("Emulation.clearDeviceMetricsOverride")
+def pictures(browser, name):
+    if PICTURES:
+        browser.pictures(Path(PICTURES), name)
 
 
 @pytest.fixture
 def town(tmp_path, monkeypatch):
     monkeypatch.setattr(daemon, "WORD_PAUSE_S", 0.05)
     opened = Town(tmp_path)
-    opened.settings("shop", approve='"by hand"')
+    opened.settings("shop", approve='"by hand"', row_cap="5000")
     opened.open()
     yield opened
     opened.close()
@@ -82,7 +77,7 @@ def test_from_a_proposal_by_hand_to_a_prediction(town, address, browser):
     browser.open(address)
     assert "Nothing waits" in text_of(browser, "proposals")
     assert "Daemon up" in text_of(browser, "daemon") and "2 of 2" in text_of(browser, "daemon")
-    picture(browser, "empty")
+    pictures(browser, "empty")
 
     run = town.ask("bank", control.Submit(job(target=1e-3).text)).run
     until(browser, "document.querySelector('#proposals form.decide')")
@@ -90,8 +85,7 @@ def test_from_a_proposal_by_hand_to_a_prediction(town, address, browser):
     assert run in told and "bank proposes the job “credit” to bank, shop and telecom" in told
     assert "You would learn the labels of bank." in told and "What it would cost you" in told
     assert browser.evaluate("document.title").startswith("(1) ")
-    for width in (1440, 1024, 390):
-        picture(browser, "proposal", width)
+    pictures(browser, "proposal")
 
     browser.evaluate("document.querySelector('#proposals input[name=by]').focus()")  # from here on by keyboard alone
     for key in "Ada":
@@ -103,12 +97,13 @@ def test_from_a_proposal_by_hand_to_a_prediction(town, address, browser):
     assert browser.evaluate("document.activeElement.textContent") == "Accept"
     browser.press_and_load(" ")
     until(browser, f"document.getElementById('finished')?.textContent.includes('{run}')")
-    assert "target" in text_of(browser, "finished")
+    assert {town.ended(name, run).phase for name in town.names} == {"done"}  # each ends by itself
+    assert "Reached the target" in text_of(browser, "finished")
     assert "Nothing waits" in text_of(browser, "proposals")
     assert "accepted" in text_of(browser, "ledgers") and "Ada" in text_of(browser, "ledgers")
     assert town.daemons["shop"].approvals.history()[0]["reason"] == "fine"
 
-    before = browser.evaluate("document.querySelector('#ledgers td').textContent")
+    assert "of at most 5,000 sums" in text_of(browser, "cap")
     browser.evaluate("document.querySelector('#scores textarea').focus()")
     for key in "c1,c2":
         browser.press(key)
@@ -120,20 +115,81 @@ def test_from_a_proposal_by_hand_to_a_prediction(town, address, browser):
         for s in browser.evaluate("[...document.querySelectorAll('#scores td:nth-child(2)')].map((c) => c.textContent)")
     ]
     assert scores == pytest.approx(connect(town.folder / "shop", run).decision_function(["c1", "c2"]), rel=1e-5)
-    own = "[...document.querySelectorAll('#ledgers tr')].some((row) => row.textContent.startsWith('shop'))"
-    until(browser, own)
-    assert before  # the bank's uses were there before; the shop's own came with its question
-    for width in (1440, 1024, 390):
-        picture(browser, "after", width)
-    widest = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    browser.command("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True)
-    assert browser.evaluate(widest) <= 0  # nothing hangs out of a narrow screen
-    browser.command("Emulation.clearDeviceMetricsOverride")
+    until(browser, "[...document.querySelectorAll('#ledgers svg .row')].some((row) => row.textContent === 'shop')")
+    before = text_of(browser, "cap")
+    everybody = ",".join(f"c{i}" for i in range(240))
+    browser.evaluate(f"document.querySelector('#scores textarea').value = {everybody!r}")
+    browser.evaluate("document.querySelector('#scores button').focus()")
+    browser.press_and_load(" ")
+    until(browser, f"document.getElementById('cap').textContent !== {before!r}")  # what is left has shrunk by one
+    assert "240 rows by" in text_of(browser, "scores")
+    pictures(browser, "after")
+    assert sticks_out(browser) <= 0
     assert browser.complaints == []
     assert all(url.startswith(address.split("/enter")[0]) for url in browser.requested)
 
-    browser.open(address.split("/enter")[0] + f"/runs/{run}/report")
-    assert "vfb2-svrg" in browser.evaluate("document.body.textContent").lower()
+    for page, part in (
+        ("report", "What was disclosed"),
+        ("audit", "Every mask word was used once"),
+        ("card", "Privacy"),
+    ):
+        link = f"document.querySelector('#finished a[href=\"runs/{run}/{page}\"]')"
+        browser.open(browser.evaluate(f"{link}.href"))
+        assert part in browser.evaluate("document.body.textContent") and sticks_out(browser) <= 0
+        pictures(browser, page)
+        browser.open(address)
+    assert browser.complaints == []
+    browser.open("about:blank")  # the page would ask on when its server is gone
+
+
+def test_the_policy_is_changed_by_keyboard_with_the_difference_before_it_is_written(town, address, browser):
+    browser.complaints.clear()
+    browser.open(address)
+    browser.evaluate("document.querySelector('#policy a.button').focus()")
+    browser.press_and_load("Enter")
+    pictures(browser, "policy-form")
+    assert sticks_out(browser) <= 0
+    type_into(browser, "rows_least", "0")
+    browser.press_and_load("Enter")
+    assert "policy.rows_least must be a whole number of 1 or more; got 0." in text_of(browser, "problem")
+    pictures(browser, "policy-wrong")
+    type_into(browser, "rows_least", "150")
+    type_into(browser, "initiators", "bank, tellecom")
+    browser.press_and_load("Enter")
+    told = browser.evaluate("document.querySelector('main').textContent")
+    assert "+rows_least = 150" in told and "At least 150 common training rows" in told
+    assert "no party of the roster is called so. Did you mean 'telecom'?" in told
+    pictures(browser, "policy-difference")
+    assert sticks_out(browser) <= 0
+    browser.evaluate("document.querySelector('button[value=edit]').focus()")
+    browser.press_and_load("Enter")
+    type_into(browser, "initiators", "bank")
+    browser.press_and_load("Enter")
+    file = town.folder / "shop" / "party.toml"
+    assert "rows_least = 100 " in file.read_text()
+    type_into(browser, "by", "Ada")
+    browser.press_and_load("Enter")
+    until(browser, "document.getElementById('ledgers')?.textContent.includes('Ada')")
+    assert "rows_least = 150 " in file.read_text() and 'initiators = ["bank"]' in file.read_text()
+    assert "At least 150 common training rows" in text_of(browser, "policy")
+    assert town.daemons["shop"].home.config.policy.rows_least == 150, "the daemon has taken it up"
+    assert browser.complaints == []
+
+
+def type_into(browser, name, text):
+    browser.evaluate(f"(() => {{ const field = document.querySelector('input[name={name}]'); "
+                     "field.focus(); field.select(); })()")  # fmt: skip
+    for key in text:
+        browser.press(key)
+
+
+def sticks_out(browser):
+    """By how many pixels something hangs out of a narrow screen."""
+    browser.command("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True)
+    try:
+        return browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    finally:
+        browser.command("Emulation.clearDeviceMetricsOverride")
 
 
 def test_the_console_is_for_those_who_have_its_address(address):
@@ -149,4 +205,6 @@ def test_the_console_is_for_those_who_have_its_address(address):
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=30)
     assert refused.value.code == 403
+    policy = {"Cookie": f"offbeat-console={token}"}
+    assert (status_of(address, "/policy"), status_of(address, "/policy", **policy)) == (403, 200)
     assert status_of(address, "/runs/..%2f..%2fparty.toml/report", Cookie=f"offbeat-console={token}") == 404

@@ -21,10 +21,12 @@ pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 import grpc
 from town import NAMES, ROWS, SCORES_AGREE, Town, job, pooled_scores, serve, wait_until
 
-from offbeat.audit.runs import audit_run
+from offbeat.audit.own_side import audit_own
+from offbeat.audit.runs import violations_of
 from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, Refused
 from offbeat.jobs.organisations import OrgEmbedding, OrgJob, OrgMethod, OrgModel
 from offbeat.learning.scores import area_under_curve
+from offbeat.metrics.record import RunRecord
 from offbeat.orgs import control
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.client import connect
@@ -77,8 +79,16 @@ def test_from_proposal_to_prediction(town: Town) -> None:
         home = read_home(town.folder / name)
         again = replay_folder(home.runs / run, verify=True)
         assert again["same"] is True and list(again["verdicts"].values()) == ["target", "aligned", "predicted"]
-        with pytest.raises(BadInput, match="one organisation's side of a run"):
-            audit_run(home.runs / run)
+        told = audit_own(home.runs / run)
+        assert told["masks"]["used_once"] and not violations_of(told)
+        assert (told["masks"]["answers"] > 0) == (name != "bank"), "the label holder asks, the others answer"
+        found = " ".join(row["finding"] for row in told["attacks"])
+        if name == "bank":  # it alone learns sums of products, of its own questions
+            assert "learned the total of the others' shares" in found and told["sums"]["complete"] > 0
+        else:
+            labels = RunRecord.read(home.runs / run).data.rows
+            assert f"reads {labels} of {labels} labels" in found and "how many are right is not known here" in found
+        assert told["received"][name]["ShareGiven" if name == "bank" else "TablePart"] > 0
         assert (home.runs / run / "report.html").is_file() and (home.runs / run / "record.json").is_file()
         seen = json.loads((home.runs / run / "record.json").read_text())["held_out"]
         assert (seen is not None) == (name == "bank"), "curves of held-out rows are the label holder's alone"
@@ -363,6 +373,9 @@ def test_vafl_over_the_daemons_predicts_as_the_pooled_model_does(town: Town) -> 
         assert replayed(home, run) == "passes"
         warnings = json.loads((home.runs / run / "record.json").read_text())["warnings"]
         assert any("'bank' learned one number of every row" in warning for warning in warnings)
+        told = audit_own(home.runs / run)
+        found = " ".join(row["finding"] for row in told["attacks"])
+        assert not violations_of(told) and ("was sent derivatives of " in found) == (name != "bank")
     assert RowLedger(read_home(town.folder / "shop").ledger).counts([f"c{i}" for i in range(ROWS)]).max() > 40
 
 

@@ -66,7 +66,7 @@ class Door:
         self.server = self.world.server("ana")
         self.got: list[int] = []
         self.delivered: Callable[..., None] = lambda peer, number, frame, body: self.got.append(number)
-        self.job_digest = ""
+        self.job_digest, self.roster = "", self.world.roster
         self.channels = {
             name: Channel(name, Codec(MESSAGES), Bounds(), self.delivered, beat_s=0.05, notify=lambda: None)
             for name in ("bo", "dan")

@@ -17,14 +17,14 @@ pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
 from town import NAMES, Town, job, serve, wait_until
 
-from offbeat.errors import BadData, BadInput, Refused
+from offbeat.errors import BadData, BadInput, PeerFailed, Refused
 from offbeat.jobs.organisations import OrgJob, OrgRows
 from offbeat.orgs import client, control, rows, tables
 from offbeat.orgs.client import connect
 from offbeat.orgs.daemon import Daemon
 from offbeat.orgs.party_config import read_home
 from offbeat.orgs.replay import replay_own
-from offbeat.runtime.grpc.identity import new_identity, write_private
+from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity, write_private, write_roster
 
 
 def short(**method: Any) -> OrgJob:
@@ -214,6 +214,31 @@ def test_a_policy_that_was_changed_holds_without_a_restart(town: Town, caplog: p
     assert any("cannot be used, so the settings of before stay" in record.getMessage() for record in caplog.records)
     town.settings("shop")
     done(town, town.submit(short()))
+
+
+def test_a_new_partner_is_known_without_a_restart_and_stops_nobody(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    town.open()
+    caplog.set_level("INFO")
+    insurer, roster_file = new_identity("insurer"), town.folder / "bank" / "roster.toml"
+    caller = control.PeerCalls(
+        insurer, PinnedRoster((*town.roster.members, Member("insurer", insurer.certificate_pem)))
+    )
+    with pytest.raises(PeerFailed):
+        caller.call("bank", control.Ping())
+    write_roster(roster_file, caller.roster)  # the bank alone has heard of it
+    assert isinstance(caller.call("bank", control.Ping()), control.Pong)
+    done(town, town.submit(short()))
+    bank = town.daemons["bank"]
+    before = bank.roster
+    roster_file.write_text("nonsense")
+    bank._read_roster()
+    write_roster(roster_file, town.roster.with_member(Member("bank", new_identity("bank").certificate_pem)))
+    bank._read_roster()
+    assert bank.roster is before
+    told = " ".join(record.getMessage() for record in caplog.records)
+    assert "it lists bank, insurer, shop, telecom" in told and told.count("the one of before stays") == 2
 
 
 def test_a_home_has_one_daemon(town: Town) -> None:

@@ -136,7 +136,7 @@ def test_columns_are_found_by_name_and_raw_scales_are_warned_of():
         ({"updates": 0}, {}, "updates must be a whole number"),
         ({"batch": "big"}, {}, "batch must be a whole number"),
         ({"ranges": {"age": (0, 120)}}, {}, "ranges has no pair for column 'income'"),
-        ({"ranges": [(0, 1)]}, {}, "ranges has 1 pairs, and there are 3 columns"),
+        ({"ranges": [(0, 1)]}, {}, "ranges has 1 pair, and the rows have 3 columns"),
         ({"ranges": {**RANGES, "age": (120, 0)}}, {}, "ranges of column 'age' must be"),
         ({"ranges": {**RANGES, "age": 120}}, {}, "ranges of column 'age' must be"),
         ({"ranges": {**RANGES, "age": ("low", "high")}}, {}, "ranges of column 'age' must be"),

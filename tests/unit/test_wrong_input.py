@@ -177,7 +177,7 @@ PARAMETERS = {
         {"parties": {**LEFT, "telecom": ["age", "calls"]}},
         "given to both 'bank' and 'telecom'",
     ),
-    "a column of nobody": ({"parties": LEFT}, "1 columns were given to no party: calls"),
+    "a column of nobody": ({"parties": LEFT}, "No party was given 1 column: calls"),
     "a party of no column": ({"parties": {**LEFT, "telecom": []}}, "'telecom' was given no column"),
     "a party of a word": (
         {"parties": {**LEFT, "telecom": "calls"}},

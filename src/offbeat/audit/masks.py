@@ -6,7 +6,8 @@ attacks     whose labels the derivatives' signs give away, and how many products
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,45 @@ Stream = tuple[str, str, int, int, int]
 """Whose masks, for whom, in which roster epoch, for which kind of sum, of which survey."""
 
 
+@dataclass(frozen=True)
+class Followed:
+    """What is known of a linear training where it is audited: all of it, or one organisation's side."""
+
+    names: Sequence[str]
+    labels_at: Sequence[str]
+    rows: int
+    outputs: int
+    classifies: bool
+    y_train: np.ndarray | None  # None: not known here
+    private_labels: bool
+    labels_everywhere: bool
+    secure_sum: str
+    rows_asked: Callable[[str, str, int], tuple[int, int]]  # of a party, by an asker, under a number
+    private_products: bool = False
+
+
+def followed(training: LinearTraining) -> Followed:
+    data, setting, parties = training.data, training.setting, {party.name: party for party in training.parties}
+    return Followed(
+        data.names,
+        data.labels_at,
+        setting.rows,
+        setting.loss.outputs,
+        setting.classifies,
+        setting.y_train,
+        training.private_labels,
+        training.method.labels_everywhere,
+        training.job.secure_sum,
+        lambda name, asker, number: parties[name].rows_asked(asker, number),
+        private_products=training.products is not None,
+    )
+
+
 class MaskWatch:
     """Follows every answer, every sum and every derivative."""
 
-    def __init__(self, training: LinearTraining) -> None:
-        self.training, self.rows, self.outputs = training, training.setting.rows, training.setting.loss.outputs
+    def __init__(self, training: Followed) -> None:
+        self.training, self.rows, self.outputs = training, training.rows, training.outputs
         self.answers: dict[Stream, dict[int, tuple[int, bytes]]] = {}
         self.reused: list[str] = []
         self.repeated = 0
@@ -50,10 +85,7 @@ class MaskWatch:
         elif type(body) is TablePart:
             self._signs(name, body.start, body.derivatives)
         elif type(body).__name__ == "Backward":
-            self._signs(name, self._party(name).rows_asked(event.sender, body.number)[0], body.derivatives)
-
-    def _party(self, name: str) -> Any:
-        return next(party for party in self.training.parties if party.name == name)
+            self._signs(name, self.training.rows_asked(name, event.sender, body.number)[0], body.derivatives)
 
     def _signs(self, name: str, start: int, derivatives: np.ndarray) -> None:
         signs = self.guesses.setdefault(name, np.zeros((self.outputs, self.rows)))
@@ -83,8 +115,8 @@ class MaskWatch:
         return found
 
     def findings(self, record: RunRecord) -> dict[str, Any]:
-        overlaps, scheme = self.overlaps(), self.training.job.secure_sum
-        others = len(self.training.data.names) - 1
+        overlaps, scheme = self.overlaps(), self.training.secure_sum
+        others = len(self.training.names) - 1
         complete = sum(len(givers) == others for givers in self.givers.values())
         return {
             "secure_sum": scheme,
@@ -100,32 +132,35 @@ class MaskWatch:
 
     def _labels_read(self) -> list[dict[str, Any]]:
         """Each party that was not meant to hold labels guesses them from the derivatives' signs."""
-        data, setting = self.training.data, self.training.setting
-        if self.training.method.labels_everywhere:
+        known, found, one = self.training, [], self.outputs == 1
+        if known.labels_everywhere:
             holds = "holds the labels: the method gave them to it"
-            return [{"attack": "labels", "party": name, "finding": holds} for name in data.names]
-        if not setting.classifies:
+            return [{"attack": "labels", "party": name, "finding": holds} for name in known.names]
+        if not known.classifies:
             return []
-        found, one = [], self.outputs == 1
-        truth = None if self.training.private_labels else setting.y_train > 0 if one else setting.y_train
-        for name in data.names:
-            if name in data.labels_at or name not in self.guesses:
+        told = None if known.private_labels else known.y_train
+        truth = None if told is None else told > 0 if one else told
+        for name in known.names:
+            if name in known.labels_at or name not in self.guesses:
                 continue
             signs = self.guesses[name]
             seen = (signs != 0).any(axis=0)
             guess = signs[0] > 0 if one else signs.argmax(axis=0)
             right = float(np.mean(guess[seen] == truth[seen])) if truth is not None and seen.any() else None
-            share = f"{int(seen.sum()):,} of {setting.rows:,} labels"
-            how = f", {right:.1%} of them right" if right is not None else "; they were answered at random first"
+            share = f"{int(seen.sum()):,} of {self.rows:,} labels"
+            blind = (
+                "they were answered at random first" if known.private_labels else "how many are right is not known here"
+            )
+            how = f", {right:.1%} of them right" if right is not None else f"; {blind}"
             finding = f"reads {share} from the derivatives' signs{how}"
             found.append({"attack": "labels", "party": name, "finding": finding, "right": right})
         return found
 
     def _products_learned(self) -> list[dict[str, Any]]:
         """How often each asker learned the others' total, which is the other's own share when there are two parties."""
-        names, found = self.training.data.names, []
+        names, found = self.training.names, []
         whose = "the other party's own share" if len(names) == 2 else "the total of the others' shares"
-        whose = whose if self.training.products is None else f"{whose}, with noise,"
+        whose = whose if not self.training.private_products else f"{whose}, with noise,"
         for name in names:
             pairs = sum(count for (asker, *_), count in self.learned.items() if asker == name)
             if not pairs:
@@ -142,6 +177,8 @@ def mask_text(told: Mapping[str, Any]) -> list[str]:
     lines = ["", "Masks"]
     if masks["used_once"] is None:
         lines.append(f"  {told['secure_sum']}: partial sums, no pairwise masks to follow.")
+    elif not masks["answers"]:
+        lines.append("  No masked answer was given here.")
     elif masks["used_once"]:
         lines.append(
             f"  Every mask word was used once, in {masks['answers']:,} answers; "

@@ -6,7 +6,7 @@
     attacks     what a curious party can work out of what it rightly received, tried on the real data
 
 A simulated run is repeated from its seed, a run on threads, processes or ray from its logs; either way the audit covers
-every message, not a sample.
+every message, not a sample. Of a run between organisations each audits its own side: audit/own_side.py.
 """
 
 from collections import Counter
@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from offbeat.audit.masks import MaskWatch, mask_text
+from offbeat.audit.masks import MaskWatch, followed, mask_text
 from offbeat.audit.releases import ReleaseWatch, release_text
-from offbeat.errors import BadInput
 from offbeat.families.contract import Training
 from offbeat.jobs.reading import family_name
 from offbeat.message.codec import Codec
@@ -42,7 +41,7 @@ class Watch(Protocol):
 
 
 WATCHES: dict[str, Callable[[Any], Watch]] = {
-    "linear": MaskWatch,
+    "linear": lambda training: MaskWatch(followed(training)),
     "embedding": ReleaseWatch,
     "horizontal": ReleaseWatch,
 }
@@ -64,7 +63,7 @@ class Witness:
         pass
 
 
-class _Watched:
+class Watched:
     """A party whose every event is seen by a witness."""
 
     def __init__(self, party: Party, witness: Witness) -> None:
@@ -85,12 +84,6 @@ class _Watched:
 def audit_run(folder: Path, trusted: str = "") -> dict[str, Any]:
     """The audit of a run folder, as plain values. `trusted`: see `refuse_unknown_code`."""
     record = RunRecord.read(folder)
-    if record.runtime == "grpc":
-        raise BadInput(
-            f"expected a run in one place; {folder} is one organisation's side of a run between several. An audit does "
-            "the run again with everybody's data, and nobody has that here. See `offbeat report` for what this party "
-            "sent and received, and `offbeat replay --verify` to do its own part again from its log."
-        )
     job = without_optimum(job_of(folder))
     refuse_secret_noise(job, folder)
     refuse_unknown_code(job, folder, trusted)
@@ -110,7 +103,7 @@ def _do_again(folder: Path, record: RunRecord, training: Training, witness: Witn
         return simulator.run(training.parties).digest == record.digest
     codec = Codec(training.messages)
     for party in training.parties:
-        recover(_Watched(party, witness), codec, folder, from_start=True)
+        recover(Watched(party, witness), codec, folder, from_start=True)
     return True
 
 
@@ -138,7 +131,14 @@ def _told(folder: Path, record: RunRecord, training: Training, witness: Witness,
 def audit_text(told: dict[str, Any]) -> str:
     """The same as one page of text."""
     scheme = f", secure_sum = {told['secure_sum']!r}" if "secure_sum" in told else ""
-    lines = [f"Audit of {told['run']}: {told['algorithm']}{scheme}", "", "Received"]
+    lines = [f"Audit of {told['run']}: {told['algorithm']}{scheme}"]
+    if "side" in told:
+        lines += [
+            "",
+            "Whose side",
+            f"  {told['side']}: what it received and sent. The others' sides are not known here.",
+        ]
+    lines += ["", "Received"]
     for name, counts in told["received"].items():
         lines.append(f"  {name}: " + ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items())))
     lines += mask_text(told) if "masks" in told else release_text(told["releases"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offbeat.cli.output import Json, print_json, rows_table, say, speaker
+from offbeat.errors import BadInput
 
 if TYPE_CHECKING:
     from offbeat.lab.catalogue import Kind
@@ -36,6 +37,8 @@ def reproduce(
     """Redraw a published table or figure, with the published numbers beside ours."""
     from offbeat.lab.catalogue import catalogue
 
+    if name is not None and everything:
+        raise BadInput(f"expected a name or --all; got both ({name} and --all). Leave one of them out.")
     if name is None and not (everything or check):
         _list("reproduce", json)
         return
@@ -117,8 +120,6 @@ def _done(kind: "Kind", name: str, **chosen: Any) -> dict[str, Any]:
 
 
 def _files(settings: list[str]) -> dict[str, Path]:
-    from offbeat.errors import BadInput
-
     files = {}
     for setting in settings:
         name, equals, path = setting.partition("=")

@@ -31,6 +31,7 @@ edge_app = typer.Typer(no_args_is_help=True, add_completion=False, help="One edg
 
 JobFile = Annotated[Path, typer.Argument(help="The job file that the cloud and all edges hold.")]
 Broker = Annotated[str, typer.Option(help="Where the broker listens: host:port.")]
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 Identity = Annotated[Path, typer.Option(help="This party's folder, as `offbeat mqtt init` wrote it.")]
 State = Annotated[Path, typer.Option(help="Where this party keeps what must survive a crash.")]
 SAY_EVERY_S = 10.0
@@ -45,7 +46,9 @@ def mqtt_init(
     edges: Annotated[int, typer.Option(help="How many edges: edge1, edge2, ...")] = 5,
     name: Annotated[list[str] | None, typer.Option(help="An edge's name; repeat for each. Replaces --edges.")] = None,
     host: Annotated[str, typer.Option(help="The name or address by which everybody reaches the broker.")] = "127.0.0.1",
-    bind: Annotated[str, typer.Option(help="The address on which it listens.")] = "0.0.0.0",
+    bind: Annotated[
+        str, typer.Option(help="The address on which it listens; by default this machine's own, where --host is that.")
+    ] = "",
     port: Annotated[int, typer.Option(help="The port on which it listens.")] = 8883,
     run_as: Annotated[str, typer.Option(help="The system user it runs as when root starts it.")] = "",
     as_json: Json = False,
@@ -55,6 +58,7 @@ def mqtt_init(
     from offbeat.runtime.broker import BrokerPlan, write_broker
 
     parties = tuple(name) if name else edge_names(edges)
+    bind = bind or (host if host in LOOPBACK else "0.0.0.0")
     configuration = write_broker(folder, BrokerPlan(parties, host=host, bind=bind, port=port, run_as=run_as))
     typer.echo(
         f"Wrote {configuration}. Start the broker with:  mosquitto -c {configuration}\n"

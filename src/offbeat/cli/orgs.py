@@ -17,6 +17,7 @@ import typer
 
 from offbeat.cli.output import Json, print_json, say, write_csv
 from offbeat.errors import BadData, BadInput, OffbeatError, PeerFailed
+from offbeat.names import counted
 
 keys = typer.Typer(
     help="Keys, certificates and the roster of parties that trust each other.",
@@ -468,7 +469,7 @@ def _tell_scores(rows: list[dict[str, Any]], answer: Any, out: Path | None, json
 
     if out is not None:
         write_csv([{key: cell_text(cell) for key, cell in row.items()} for row in rows], out)
-        say(f"wrote {len(rows)} rows to {out}.")
+        say(f"wrote {counted(len(rows), 'row')} to {out}.")
     missing = sum(row["score"] is None for row in rows)
     say(
         f"{len(rows) - missing} of {len(rows)} rows scored"

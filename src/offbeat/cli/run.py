@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from offbeat.cli.output import Interruption, Json, RunProgress, new_folder, print_json, say, speaker
+from offbeat.names import counted
 
 if TYPE_CHECKING:
     from offbeat.jobs.reading import AnyJob
@@ -172,7 +173,7 @@ def replay(
     told = _replayed(run, verify, method)
     if verify and not json:
         for name, count in told.get("events", {}).items():
-            say(f"{name}: {count} events, {told['digests'][name]}")
+            say(f"{name}: {counted(count, 'event')}, {told['digests'][name]}")
     if json:
         print_json(told)
     else:

@@ -9,6 +9,7 @@ import numpy as np
 
 from offbeat.cli.output import print_json, say, write_csv
 from offbeat.errors import BadInput
+from offbeat.names import counted
 
 
 def score_files(run: Path, data: Sequence[str], out: Path | None, as_json: bool, parts: bool = False) -> None:
@@ -43,7 +44,8 @@ def _of_parties(run: Path, data: Sequence[str], parts: bool) -> Scored:
         fitted = model.fitted(party)
         unseen = fitted.unseen(fitted.recoded(table)) if isinstance(table.features, np.ndarray) else {}
         for column, count in unseen.items():
-            say(f"{party}: {count:,} cells of column {column!r} hold a category that the training rows never had.")
+            cells = counted(count, "cell")
+            say(f"{party}: {cells} of column {column!r} with a category that the training rows never had.")
     scores = model.scores(tables)
     logistic = model.classes is not None and (scores.ndim == 2 or model.job.loss in ("auto", "logistic"))
     rows = list(_rows(model, ids, scores, logistic))

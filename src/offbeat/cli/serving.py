@@ -72,12 +72,14 @@ def console(home: Path, port: int, open_: bool, as_json: bool) -> None:
     from offbeat.orgs.party_config import read_home
 
     try:
+        from offbeat.audit.own_side import audit_own
+        from offbeat.audit.runs import audit_text
         from offbeat.orgs.console.app import console_app
         from offbeat.report.live_server import HOST, listening
     except ImportError as problem:
         raise needs_web("party console", problem) from problem
     token = secrets.token_urlsafe(24)
-    app = console_app(read_home(home), token)
+    app = console_app(read_home(home), token, lambda folder: audit_text({**audit_own(folder), "run": folder.name}))
     with listening(port) as opened:
         address = f"http://{HOST}:{opened.getsockname()[1]}/enter?token={token}"
         if as_json:

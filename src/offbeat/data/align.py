@@ -17,6 +17,7 @@ from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Integers
 from offbeat.data.table import Table
 from offbeat.errors import BadData
+from offbeat.names import counted
 
 MATCHED_LEAST = 0.5
 """Where a smaller part of a party's ids is found elsewhere, the columns may not be the same thing."""
@@ -69,7 +70,9 @@ def _comparable(ids: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 def _notes(party: str, rows: int, unique: NDArray[Any], shared: NDArray[Any]) -> list[str]:
     notes = []
     if rows > unique.size:
-        notes.append(f"{party}: {rows - unique.size} rows repeat an id seen before; the first row of each id was kept.")
+        notes.append(
+            f"{party}: {counted(rows - unique.size, 'row')} with an id seen before; the first row of each id was kept."
+        )
     if unique.size > shared.size:
         notes.append(
             f"{party}: {unique.size - shared.size} of {unique.size} ids have no partner elsewhere and were left out."

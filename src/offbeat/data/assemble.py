@@ -19,7 +19,7 @@ from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.split import HowColumns, Parties, split_columns
 from offbeat.data.weights import NO_WEIGHTS
 from offbeat.errors import BadData, BadJob
-from offbeat.names import did_you_mean
+from offbeat.names import counted, did_you_mean
 
 LabelsAt = Sequence[str] | Literal["all"] | None
 """Party names, or `all`; None where the tables tell."""
@@ -188,7 +188,8 @@ def _finish(
         labels_at=_holders(labels_at, names),
         task=task,
         classes=classes,
-        source=f"{raw.source}; {_width(train):,} columns over {len(names)} parties; {_sentence(preparations)}.",
+        source=f"{raw.source}; {counted(_width(train), 'column')} over {counted(len(names), 'party')}; "
+        f"{_sentence(preparations)}.",
         notes=(*raw.notes, *_preparation_notes(fitted), *_offset_note(offset)),
         fitted=fitted,
         y_offset=offset,

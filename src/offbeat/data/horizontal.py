@@ -12,6 +12,7 @@ from offbeat.data.matrix import Floats, Matrix, as_matrix, take_rows
 from offbeat.data.prepare import Fitted
 from offbeat.data.split import Parties, split_rows
 from offbeat.errors import BadData
+from offbeat.names import counted
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def horizontal_from_arrays(
             f"{np.asarray(y_test).size}."
         )
     if features.shape[1] != features_test.shape[1]:
-        raise BadData(f"The edges have {features.shape[1]} columns, the test rows {features_test.shape[1]}.")
+        raise BadData(f"The edges have {counted(features.shape[1], 'column')}, the test rows {features_test.shape[1]}.")
     rng = np.random.default_rng(seed)
     parts = split_rows(labels[:rows], edges, rng, how, shards_per_edge, concentration)
     return HorizontalData(

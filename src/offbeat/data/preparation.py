@@ -22,6 +22,7 @@ from msgspec import Meta
 from offbeat.data.encode import Counts
 from offbeat.data.row_scale import Rows
 from offbeat.errors import BadJob
+from offbeat.names import counted
 from offbeat.settings import Settings, settings_from
 
 How = Literal["auto", "bins", "scaled", "none"]
@@ -72,7 +73,7 @@ class Preparation(Settings, frozen=True):
         categories = sum(treatment == "category" for treatment in self.columns.values())
         return (
             by_word[self.how],
-            f"{categories} column{'s' if categories > 1 else ''} as categories" if categories else "",
+            f"{counted(categories, 'column')} as categories" if categories else "",
             {"as-is": "", "log1p": "log(1 + count)", "tf-idf": "tf-idf from training rows"}[self.counts],
             "0/1 columns standardised too" if self.scale_indicators else "",
             {

@@ -19,7 +19,7 @@ from offbeat.data.matrix import Floats, Integers, Matrix
 from offbeat.data.preparation import Preparation
 from offbeat.data.table import Table
 from offbeat.errors import BadData
-from offbeat.names import did_you_mean
+from offbeat.names import counted, did_you_mean
 
 NO_COLUMNS = np.empty(0, dtype=np.int64)
 EVERYTHING = (-np.inf, np.inf)
@@ -76,7 +76,9 @@ class Fitted:
     def apply(self, features: Matrix) -> Matrix:
         """Prepared columns of these rows, whose raw columns are in the order they were learned in."""
         if features.shape[1] != len(self.raw_columns):
-            raise BadData(f"This preparation was learned on {len(self.raw_columns)} columns; {features.shape[1]} came.")
+            raise BadData(
+                f"This preparation was learned on {counted(len(self.raw_columns), 'column')}; {features.shape[1]} came."
+            )
         if not isinstance(features, np.ndarray):
             return count_weights(features, self.preparation.counts, self.idf)
         if self.preparation.strict:

@@ -11,7 +11,7 @@ import numpy as np
 
 from offbeat.data.matrix import Floats, Integers
 from offbeat.errors import BadData
-from offbeat.names import check_party_names, did_you_mean, edge_names, party_names
+from offbeat.names import check_party_names, counted, did_you_mean, edge_names, party_names
 
 HOW_COLUMNS = ("equal", "random", "mod")
 HOW_ROWS = ("iid", "shards", "dirichlet")
@@ -56,8 +56,8 @@ def _party_list(parties: Parties) -> tuple[str, ...]:
 def _by_rule(width: int, names: tuple[str, ...], how: str, rng: np.random.Generator | None) -> dict[str, Integers]:
     if width < len(names):
         raise BadData(
-            f"{len(names)} parties cannot share {width} columns: each needs at least one. Use fewer parties, or split "
-            "after one-hot encoding."
+            f"{len(names)} parties cannot share {counted(width, 'column')}: each needs at least one. Use fewer "
+            "parties, or split after one-hot encoding."
         )
     order = np.arange(width, dtype=np.int64)
     if how == "mod":
@@ -109,9 +109,8 @@ def _by_name(columns: Sequence[str], groups: Mapping[str, Sequence[str]]) -> dic
             owner[column] = party
     left = [column for column in columns if column not in owner]
     if left:
-        raise BadData(
-            f"{len(left)} columns were given to no party: {', '.join(left[:8])}{', ...' if len(left) > 8 else ''}."
-        )
+        more = ", ..." if len(left) > 8 else ""
+        raise BadData(f"No party was given {counted(len(left), 'column')}: {', '.join(left[:8])}{more}.")
     return {party: np.array([position[c] for c in wanted], dtype=np.int64) for party, wanted in groups.items()}
 
 

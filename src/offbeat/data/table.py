@@ -27,7 +27,7 @@ from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Floats, Matrix, as_matrix
 from offbeat.data.sql import is_address, names_in, read_sql, shown
 from offbeat.errors import BadData
-from offbeat.names import did_you_mean
+from offbeat.names import counted, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -294,7 +294,7 @@ def _from_arrays(raw: Arrays, file: Path, columns: Sequence[str] | None) -> Tabl
         raise BadData(f"{file}: features must be rows by columns; came an array of shape {features.shape}.")
     names: Sequence[str] = raw.columns if raw.columns is not None else NumberedColumns(range(features.shape[1]))
     if len(names) != features.shape[1]:
-        raise BadData(f"{file} names {len(names)} columns but holds {features.shape[1]}.")
+        raise BadData(f"{file} names {counted(len(names), 'column')} but holds {features.shape[1]}.")
     if columns is not None:
         features, names = _some_columns(features, names, columns, file)
     ids = np.arange(features.shape[0], dtype=np.int64) if raw.ids is None else tidy_ids(raw.ids, str(file))
@@ -391,6 +391,6 @@ def _check_unique(table: Table) -> None:
         rows = np.flatnonzero(table.ids == unique[at]) + 1
         raise BadData(
             f"{table.name}: id {str(unique[at])!r} stands in {counts[at]} rows (rows {', '.join(map(str, rows[:5]))}); "
-            f"{'one id is' if repeated.sum() == 1 else f'{int(repeated.sum())} ids are'} repeated. Keep one row per "
-            'id, or set duplicates = "keep-first".'
+            f"{counted(int(repeated.sum()), 'id')} repeated in all. Keep one row per id, or set duplicates = "
+            '"keep-first".'
         )

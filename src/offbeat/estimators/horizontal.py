@@ -48,7 +48,7 @@ from offbeat.learning.horizontal import LinearModel
 from offbeat.learning.scores import class_probabilities
 from offbeat.metrics.plain import json_text
 from offbeat.metrics.record import RunRecord
-from offbeat.names import check_party_names, did_you_mean
+from offbeat.names import check_party_names, counted, did_you_mean
 from offbeat.run.experiment import run_experiment
 from offbeat.run.folder import job_of, read_parts, write_job, write_result
 from offbeat.run.result import Result
@@ -211,7 +211,7 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         lacking = [name for name in self._columns if name not in names]
         if lacking or len(names) != len(self._columns):
             raise BadData(
-                f"Site {site!r} has {len(names)} columns, and the model has {len(self._columns)}: "
+                f"Site {site!r} has {counted(len(names), 'column')}, and the model has {len(self._columns)}: "
                 f"{', '.join(self._columns[:8])}. {f'{lacking[0]!r} is missing.' if lacking else ''} All sites bring "
                 "the same columns."
             )
@@ -229,7 +229,9 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 raise BadJob(f"ranges has no pair for column {lacking[0]!r}. Give the least and the most it can hold.")
             given = [given[name] for name in self._columns]
         if len(given) != len(self._columns):
-            raise BadJob(f"ranges has {len(given)} pairs, and there are {len(self._columns)} columns.")
+            raise BadJob(
+                f"ranges has {counted(len(given), 'pair')}, and the rows have {counted(len(self._columns), 'column')}."
+            )
         for name, pair in zip(self._columns, given, strict=True):
             if not _is_range(pair):
                 raise BadJob(

@@ -22,7 +22,7 @@ from offbeat.learning.horizontal import EdgeData, check_table, edge_data
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
 from offbeat.metrics.record import DataRecord
-from offbeat.names import did_you_mean
+from offbeat.names import counted, did_you_mean
 from offbeat.party.contract import Party
 from offbeat.privacy.noise import SEEDED_WARNING
 from offbeat.runtime.contract import Outcome
@@ -87,7 +87,7 @@ def _check_fit(job: EdgeJob, data: HorizontalData) -> None:
     if model.kind == NETWORK:
         wanted, key = model.side**2, "model.side (its square)"
     if columns != wanted:
-        raise BadJob(f"{key} is {wanted}, and the data has {columns} columns. Set it to fit the data.")
+        raise BadJob(f"{key} is {wanted}, and the data has {counted(columns, 'column')}. Set it to fit the data.")
     if model.kind == "logistic" and classes != 2:
         raise BadJob(
             f'model.kind = "logistic" tells two classes apart, and the data has {classes}. Use "softmax", or "hinge".'

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from offbeat.errors import BadData, BadJob
 from offbeat.learning.grid import Grid, Integers, add_outer, outer_within
+from offbeat.names import counted
 
 Vector = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -86,7 +87,9 @@ def check_table(features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
 
 def refuse_misfits(data: EdgeData, columns: int, classes: int) -> None:
     if data.columns != columns:
-        raise BadData(f"The model has {columns} columns, and these rows have {data.columns}. Both must be the same.")
+        raise BadData(
+            f"The model has {counted(columns, 'column')}, and these rows have {data.columns}. Both must be the same."
+        )
     if data.classes > classes:
         raise BadData(
             f"The model has {classes} classes, 0 to {classes - 1}, and the largest label is {data.classes - 1}. Code "

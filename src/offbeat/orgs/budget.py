@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from offbeat.privacy.label_response import private_targets
 from offbeat.privacy.ledger import Releases, from_plain, plain, together
 
 SECRET_BYTES = 32
+POINTS_MOST = 30
 LABELS, COLUMNS = "labels", "columns"
 
 
@@ -125,6 +127,15 @@ def composed(releases: Releases, delta: float) -> float:
     found = accountant.epsilon(releases, delta)
     pure = [kind.epsilon * count for kind, count in releases.items() if isinstance(kind, PureRelease)]
     return min(found, sum(pure)) if len(pure) == len(releases) else found
+
+
+def spent_so_far(lines: Sequence[Mapping[str, Any]], delta: float) -> list[tuple[float, float]]:
+    """After each charge of a history: (seconds since the first, epsilon of all so far); of a long one, some of them."""
+    places = (
+        sorted({round(part * (len(lines) - 1) / (POINTS_MOST - 1)) for part in range(POINTS_MOST)}) if lines else []
+    )
+    at_s = [datetime.fromisoformat(str(line["at"])).timestamp() for line in lines]
+    return [(at_s[place] - at_s[0], composed(together(*map(_releases, lines[: place + 1])), delta)) for place in places]
 
 
 def overspent(who: str, after: float, epsilon: float, delta: float) -> str:

@@ -175,6 +175,10 @@ class Decide(Request, frozen=True):
     reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
+class RowsUsed(Request, frozen=True):
+    """How often have rows been used?"""
+
+
 class Predict(Request, frozen=True):
     run: str
     ids: list[str]
@@ -248,6 +252,13 @@ class RunStatus(Answer, frozen=True):
 
 class Runs(Answer, frozen=True):
     runs: list[RunStatus]
+
+
+class RowUses(Answer, frozen=True):
+    """So many rows have entered a sum, or may still in a run under way; the most used of them so often."""
+
+    rows: int
+    most: int
 
 
 class Predicted(Answer, frozen=True):

@@ -38,6 +38,7 @@ from offbeat.orgs.policy import refuse_job
 from offbeat.orgs.post import POLL_WITHIN_S, Post, fetch_letters
 from offbeat.orgs.predicting import Predictions
 from offbeat.orgs.pruning import prune
+from offbeat.orgs.reloading import Reloading
 from offbeat.orgs.room import refuse_without_room
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.run_names import RunNames, check_run_name
@@ -83,7 +84,7 @@ class Daemon:
         self._threads: dict[str, threading.Thread] = {}
         self.post = Post()
         self.limits = CallLimits(home.name, CALLS_AT_ONCE)
-        self._settings_seen = _changed_at(home.file)
+        self._reloading = Reloading(home, self.identity)
         self._held = ExitStack()
         self.gauges = Gauges(self)
         self.health = Health(home.config.metrics, self._unready, lambda: metrics_text(self.gauges.families()))
@@ -93,7 +94,11 @@ class Daemon:
         self.asking = Asking(home, self._predictions, self._call_standing)
         self._ended = threading.Event()
         self.server = StreamServer(
-            self.identity, self.roster, home.config.listen or "127.0.0.1:0", control={control.METHOD: self._answer}
+            self.identity,
+            self.roster,
+            home.config.listen or "127.0.0.1:0",
+            control={control.METHOD: self._answer},
+            before=self._read_roster,
         )
         self._peer_requests = self._answers_to_peers()
         self._owner_requests = self._answers_to_its_owner()
@@ -122,6 +127,7 @@ class Daemon:
             control.ListRuns: lambda request: control.Runs(self._statuses()),
             control.Stop: self._on_stop,
             control.Decide: self._on_decide,
+            control.RowsUsed: lambda request: control.RowUses(*self.ledger.extent()),
             control.Predict: self._on_predict,
             control.ScoreRows: lambda request: self.asking.ask(self._run(request.run, self.home.name), request.ids),
         }
@@ -305,7 +311,8 @@ class Daemon:
         return for_peers(problem, self.home.name, "answering")
 
     def _dispatch(self, peer: str, request: Request) -> Answer:
-        self._read_settings()
+        self._reloading.settings()
+        self._read_roster()
         owner = self._owner_requests.get(type(request))
         if owner is None:
             return self._peer_requests[type(request)](peer, request)
@@ -315,17 +322,12 @@ class Daemon:
             )
         return owner(request)
 
-    def _read_settings(self) -> None:
-        """Data and policy are taken up from party.toml when it has changed; a file that is wrong changes nothing."""
-        seen = _changed_at(self.home.file)
-        if seen == self._settings_seen:
-            return
-        self._settings_seen = seen
-        try:
-            self.home.read_again()
-            log.info("party.toml has changed: its data and policy hold from now on; the rest needs a new start")
-        except OffbeatError as problem:
-            log.error("party.toml has changed and cannot be used, so the settings of before stay: %s", problem)
+    def _read_roster(self) -> None:
+        """Who is new on the roster, or has another certificate or address there, is known from now on; runs under way
+        keep the certificates that they began with."""
+        if (new := self._reloading.roster()) is not None:
+            self.roster = self.answering.roster = self.server.roster = new
+            self.caller = PeerCalls(self.identity, new)
 
     # -- proposing and beginning ----------------------------------------------------------------------------------
 
@@ -586,7 +588,3 @@ class Daemon:
     def _on_open_prediction(self, peer: str, request: control.OpenPrediction) -> Answer:
         self._predictions.answer(self._run(request.run, peer), peer, request)
         return control.Done()
-
-
-def _changed_at(file: Path) -> int:
-    return file.stat().st_mtime_ns if file.is_file() else 0

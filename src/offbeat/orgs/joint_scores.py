@@ -44,7 +44,7 @@ class Answering:
 
     def __init__(self, home: Home, identity: Identity, roster: PinnedRoster, predictions: Predictions) -> None:
         self._home, self._identity, self._predictions = home, identity, predictions
-        self._members = {member.name: member for member in roster.members}
+        self.roster = roster
         self._lanes: OrderedDict[tuple[str, str], Lane] = OrderedDict()
         self._lock = threading.Lock()
         self.rows: Counter[str] = Counter()  # asked, by asker
@@ -73,7 +73,7 @@ class Answering:
         lane = self._lane(run, peer, request.service)
         if lane is None:
             return control.NotOpen()
-        lane.take(request.keys, self._members)
+        lane.take(request.keys, {member.name: member for member in self.roster.members})
         return control.Done()
 
     def answer(self, run: Run, peer: str, request: control.ScoreAsked) -> Answer:

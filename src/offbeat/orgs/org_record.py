@@ -11,6 +11,7 @@ from offbeat.families.statements import about_labels, about_sums, label_ledger
 from offbeat.jobs.organisations import OrgJob
 from offbeat.metrics.held_out import HeldOut
 from offbeat.metrics.record import Certificate, DataRecord, RunRecord
+from offbeat.names import counted
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.rows import OwnRows
 from offbeat.orgs.train import OwnTraining
@@ -98,7 +99,7 @@ def _account(own: OwnRun) -> RunAccount:
 
 def _data(own: OwnRun) -> DataRecord:
     return DataRecord(
-        source=f"'{own.name}', its own table, aligned with {len(own.job.parties) - 1} others",
+        source=f"'{own.name}', its own table, aligned with {counted(len(own.job.parties) - 1, 'other')}",
         rows=len(own.rows.tokens_train),
         test_rows=len(own.rows.tokens_test),
         columns={own.name: int(own.rows.train.shape[1])},

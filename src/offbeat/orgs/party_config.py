@@ -128,13 +128,18 @@ def read_home(path: Path) -> Home:
     """Read a party.toml, or the one in a folder."""
     file = path / "party.toml" if path.is_dir() else path
     tree = read_toml(file, "file with a party's settings", "`offbeat party init NAME` writes one.")
+    return Home(config_from(tree, file), file.resolve().parent, file.resolve())
+
+
+def config_from(tree: Mapping[str, Any], file: Path) -> PartyConfig:
+    """The settings that a file's plain values stand for; what is wrong with them is named with its key."""
     _refuse_old_keys(tree, file)
     config = settings_from(tree, PartyConfig, file)
     check_name(config.name)
     check_source(config.data.file, config.data.table, f"{file}, data")
     check_address(config.listen, f"{file}: listen")
     check_address(config.metrics, f"{file}: metrics")
-    return Home(config, file.resolve().parent, file.resolve())
+    return config
 
 
 def home_of(run: Path) -> Home:

@@ -100,7 +100,12 @@ class Predictions:
             self._room.release()
 
     def refuse_untrained(self, run: Run) -> None:
-        if run.status.phase != "done" and not (run.status.ended and run.status.kept):
+        if not run.status.ended:
+            raise Refused(
+                f"run '{run.run}' has not ended at '{self._home.name}' yet: it is '{run.status.phase}' there. Ask "
+                "again in a moment."
+            )
+        if run.status.phase != "done" and not run.status.kept:
             raise Refused(
                 f"run '{run.run}' is '{run.status.phase}' at '{self._home.name}', and only the model of a run that "
                 "ended well, or was stopped after a certificate, predicts. Submit the job again."

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from offbeat.errors import OffbeatError
+from offbeat.names import counted
 from offbeat.orgs.control import PeerCalls, Ping, Pong
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.rows import load_table
@@ -58,7 +59,9 @@ def _keys(home: Home) -> Iterator[Finding]:
             "keys", "wrong", f"the certificate is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}; make a new one."
         )
     elif left < EXPIRES_SOON_DAYS:
-        yield Finding("keys", "warning", f"the certificate ends in {left} days ({end:%Y-%m-%d}); rotate it in time.")
+        yield Finding(
+            "keys", "warning", f"the certificate ends in {counted(left, 'day')} ({end:%Y-%m-%d}); rotate it in time."
+        )
     else:
         yield Finding("keys", "ok", f"key and certificate of '{home.name}' belong together, valid to {end:%Y-%m-%d}")
 
@@ -67,9 +70,13 @@ def _roster(home: Home, roster: PinnedRoster) -> Iterator[Finding]:
     others = [name for name in roster.names if name != home.name]
     if len(others) < 2:
         yield Finding(
-            "roster", "warning", f"the roster lists {len(others) + 1} parties; sums hide shares from three on."
+            "roster",
+            "warning",
+            f"the roster lists {counted(len(others) + 1, 'party')}; sums hide shares from three on.",
         )
-    yield Finding("roster", "ok", f"{len(roster.members)} parties; compare its hash by telephone: {short(roster.hash)}")
+    yield Finding(
+        "roster", "ok", f"{counted(len(roster.members), 'party')}; compare its hash by telephone: {short(roster.hash)}"
+    )
     me = roster.member(home.name)
     for name in others:
         we_dial(me, roster.member(name))
@@ -81,13 +88,16 @@ def _data(home: Home) -> Iterator[Finding]:
     table = load_table(home)
     column = id_column(table.ids, b"preflight")
     labels = "with labels" if table.labels is not None else "without labels"
-    yield Finding("data", "ok", f"{table.name}: {len(table)} rows, {len(table.columns)} columns, {labels}")
+    size = f"{counted(len(table), 'row')}, {counted(len(table.columns), 'column')}"
+    yield Finding("data", "ok", f"{table.name}: {size}, {labels}")
     for note in column.notes(home.name):
         yield Finding("data", "warning", note)
     least = home.config.policy.rows_least
     if len(column.tokens) < least:
         yield Finding(
-            "data", "wrong", f"{len(column.tokens)} distinct ids are fewer than the policy's rows_least = {least}."
+            "data",
+            "wrong",
+            f"{counted(len(column.tokens), 'distinct id')}: fewer than the policy's rows_least = {least}.",
         )
 
 
@@ -114,7 +124,9 @@ def _peer(home: Home, roster: PinnedRoster, name: str) -> Iterator[Finding]:
             what, "wrong", f"runs offbeat {answer.offbeat}, we run {offbeat_version()}: install the same version."
         )
     if answer.roster != roster.hash:
-        yield Finding(what, "wrong", f"has another roster ({short(answer.roster)}, ours {short(roster.hash)}).")
+        both = f"{short(answer.roster)}, ours {short(roster.hash)}"
+        detail = f"has another roster ({both}): jobs work between parties whose certificates are pinned alike."
+        yield Finding(what, "warning", detail)
     skew_s = answer.time_s - (begin + time.time()) / 2
     if abs(skew_s) > CLOCK_DIFFERENCE_S:
         yield Finding(

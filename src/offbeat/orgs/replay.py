@@ -3,13 +3,14 @@
 Only the owner can do it: the masks come from its key, which no run folder holds.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from offbeat.errors import BadData, BadInput
-from offbeat.jobs.organisations import job_from_text
+from offbeat.jobs.organisations import OrgJob, job_from_text
 from offbeat.metrics.record import RECORD_FILE, RunRecord
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.party_config import Home, home_of
@@ -17,6 +18,7 @@ from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnRows, own_rows
 from offbeat.orgs.sessions import OwnSessions
 from offbeat.orgs.tables import KeptTable, OwnTables
+from offbeat.orgs.train import OwnTraining
 from offbeat.run.replay import Log, replay_logs
 from offbeat.runtime.grpc.identity import Identity
 from offbeat.runtime.recovery import log_path
@@ -34,21 +36,41 @@ def replay_folder(
 def replay_own(
     home: Home, run: str, *, verify: bool = False, data: Path | None = None, key: Path | None = None
 ) -> dict[str, Any]:
-    sessions, own, table = _opened(_with_data(home, data), run, _identity(home, key))
-    train, folder = f"{home.name}/train", sessions.folder
+    side = own_side(home, run, data=data, key=key)
+    train, folder = f"{home.name}/train", side.folder
     record = folder / RECORD_FILE
 
     def recorded(digests: dict[str, bytes]) -> bool:
         """A run that was broken off has no record: its log's marks are what it is held to."""
         return not record.is_file() or digests[train].hex() == RunRecord.read(folder).digest
 
-    logs = {train: _training(sessions, own)}
-    if verify and log_path(folder / "align", home.name).is_file():
-        aligner = sessions.aligner(table.column(sessions.salt))
-        logs[f"{home.name}/align"] = Log(aligner, align_psi.MESSAGES, folder / "align")
-    if verify and log_path(folder / "test", home.name).is_file():
-        logs[f"{home.name}/test"] = Log(sessions.tester(own), predict.MESSAGES, folder / "test")
+    logs = {f"{home.name}/{what}": log for what, log in side.logs.items() if verify or what == "train"}
     return replay_logs(folder, logs, recorded, verify=verify)
+
+
+@dataclass(frozen=True)
+class OwnSide:
+    """One party's side of a run, built anew: its rows, and by session a party with the log of its first life."""
+
+    home: Home
+    folder: Path
+    job: OrgJob
+    rows: OwnRows
+    training: OwnTraining
+    logs: dict[str, Log]
+
+
+def own_side(home: Home, run: str, *, data: Path | None = None, key: Path | None = None) -> OwnSide:
+    sessions, own, table = _opened(_with_data(home, data), run, _identity(home, key))
+    folder = sessions.folder
+    training = sessions.training(own, RowLedger(home.ledger).granted(run))
+    logs = {"train": Log(training.party, training.messages, folder)}
+    if log_path(folder / "align", home.name).is_file():
+        aligner = sessions.aligner(table.column(sessions.salt))
+        logs["align"] = Log(aligner, align_psi.MESSAGES, folder / "align")
+    if log_path(folder / "test", home.name).is_file():
+        logs["test"] = Log(sessions.tester(own), predict.MESSAGES, folder / "test")
+    return OwnSide(home, folder, sessions.job, own, training, logs)
 
 
 def _with_data(home: Home, data: Path | None) -> Home:
@@ -65,11 +87,6 @@ def _identity(home: Home, key: Path | None) -> Identity:
     if not key.is_file():
         raise BadInput(f"expected the private key of the run at {key}, found nothing.")
     return Identity(home.name, b"", key.read_bytes())
-
-
-def _training(sessions: OwnSessions, own: OwnRows) -> Log:
-    training = sessions.training(own, RowLedger(sessions.home.ledger).granted(sessions.run))
-    return Log(training.party, training.messages, sessions.folder)
 
 
 def _opened(home: Home, run: str, identity: Identity) -> tuple[OwnSessions, OwnRows, KeptTable]:

@@ -89,12 +89,23 @@ class RowLedger:
         self._known = _Known()
         self._read_to = 0
         self._opened = False
+        self._extent = (-1, 0, 0)  # read up to here: so many rows, and the most uses of one
 
     def counts(self, ids: Sequence[object]) -> Counts:
         """How often each of these rows has entered a sum, or may still in a run that has reserved it."""
         with self._lock:
             self._catch_up()
             return self._known.of(_texts(ids))
+
+    def extent(self) -> tuple[int, int]:
+        """How many rows have entered a sum, or may still in a run under way, and how often the most used of them."""
+        with self._lock:
+            self._catch_up()
+            if self._extent[0] != self._read_to:
+                known = self._known
+                rows = list(known.counts.keys() | {text for one in known.open.values() for text in one.ids})
+                self._extent = (self._read_to, len(rows), int(known.of(rows).max(initial=0)))
+            return self._extent[1:]
 
     def use(self, ids: Sequence[object], counts: Counts, *, what: str, asker: str, who: str, cap: int = 0) -> None:
         """Write a use down before it happens, or refuse it by the cap; a second one of the same name adds nothing."""

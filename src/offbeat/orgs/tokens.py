@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.holdout import id_text
+from offbeat.names import counted
 from offbeat.party.contract import PartyName
 
 TOKEN_BYTES = 16
@@ -39,9 +40,11 @@ class IdColumn:
     def notes(self, name: PartyName) -> list[str]:
         notes = []
         if self.duplicates:
-            notes.append(f"{name}: {self.duplicates} rows repeat an id seen before; the first row of each id was kept.")
+            notes.append(
+                f"{name}: {counted(self.duplicates, 'row')} with an id seen before; the first row of each id was kept."
+            )
         if self.missing:
-            notes.append(f"{name}: {self.missing} rows have no id and were left out.")
+            notes.append(f"{name}: {counted(self.missing, 'row')} without an id, left out.")
         return notes
 
 

@@ -55,10 +55,8 @@ def _model(record: RunRecord) -> Iterator[str]:
         yield "The job as all parties agreed to it: " + "; ".join(line for line in options["job"].splitlines() if line)
     told = [f"{key} = {_plain(options[key])}" for key in TOLD if options.get(key) not in (None, 0.0, "", [])]
     yield f"Settings: {', '.join(told)}." if told else ""
-    yield (
-        f"{numbers.short(record.passes, 3)} {wording.unit(record)}; objective {numbers.short(record.objective, 6)} on "
-        "the training rows."
-    )
+    objective = "" if record.objective is None else f"; objective {numbers.short(record.objective, 6)} on training rows"
+    yield f"{numbers.short(record.passes, 3)} {wording.unit(record)}{objective}."
 
 
 def _plain(value: object) -> str:
@@ -93,7 +91,8 @@ def _privacy(record: RunRecord) -> Iterator[str]:
         yield "No epsilon: neither the model nor its predictions are differentially private."
     yield from record.warnings
     for reveal in record.reveals:
-        yield f"{reveal.message}, sent {numbers.count(reveal.count)} times: {reveal.reveals}"
+        often = "once" if reveal.count == 1 else f"{numbers.count(reveal.count)} times"
+        yield f"{reveal.message}, sent {often}: {reveal.reveals}"
 
 
 def _limits(record: RunRecord) -> Iterator[str]:
@@ -105,7 +104,7 @@ def _limits(record: RunRecord) -> Iterator[str]:
             "Rows of another time, place or kind: the held-out rows were drawn from the same tables as the training "
             "rows, and the scores speak of such rows alone."
         )
-    if record.certificate.duality_gap is None:
+    if record.certificate.duality_gap is None and not wording.told_elsewhere(record):
         yield "Taking it for the best model of its kind: no bound on the distance to that was computed."
     yield "Claims about causes: coefficients say what goes with what in these rows."
     yield "Claims about fairness: no group was compared with another."

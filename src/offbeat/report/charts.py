@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from offbeat.metrics.curves import Axis, Quantity
+from offbeat.metrics.curves import Axis, CurveRow, Quantity
 from offbeat.metrics.lag import bucket_label
 from offbeat.report import numbers
 from offbeat.report.html import Markup, tag
@@ -72,7 +72,13 @@ def axis_unit(axis: Axis, largest: float) -> Unit:
 
 
 def line_chart(
-    series: Sequence[ChartLine], axis: Axis, quantity: str, log: bool, levels: Sequence[float] = (), along: str = ""
+    series: Sequence[ChartLine],
+    axis: Axis,
+    quantity: str,
+    log: bool,
+    levels: Sequence[float] = (),
+    along: str = "",
+    level_name: str = "target",
 ) -> Markup:
     """Some quantity against time, passes or bytes; each of `levels` draws a target across. `along`: another name for
     what is counted along the axis."""
@@ -83,7 +89,7 @@ def line_chart(
     unit = replace(unit, name=along) if along else unit
     across = linear_scale(xs, _LEFT, _RIGHT, from_zero=True)
     upwards = log_scale(ys, _BOTTOM, _TOP) if log else linear_scale(ys, _BOTTOM, _TOP)
-    marks = [_level(level, upwards) for level in levels]
+    marks = [_level(level, upwards, level_name) for level in levels]
     return _lines(f"{quantity} against {unit.name}", drawn, across, upwards, unit, quantity, marks)
 
 
@@ -163,12 +169,12 @@ def _grid(across: Scale, upwards: Scale, unit: Unit, quantity: str) -> Markup:
     return tag("g", *parts, aria_hidden="true")
 
 
-def _level(value: float, upwards: Scale) -> Markup:
+def _level(value: float, upwards: Scale, name: str) -> Markup:
     y = upwards.at(value)
     return tag(
         "g",
         tag("line", x1=_LEFT, x2=_RIGHT, y1=y, y2=y, class_="level"),
-        tag("text", "target", x=_RIGHT - 4, y=y - 4, class_="tick end"),
+        tag("text", name, x=_RIGHT - 4, y=y - 4, class_="tick end"),
     )
 
 
@@ -379,7 +385,9 @@ def clipped(name: str, letters: int = 15) -> str:
 Draw = Callable[[Axis], Markup]
 
 
-def against_everything(draw: Draw) -> Markup:
-    """The same chart against time, passes and bytes, side by side."""
+def against_everything(draw: Draw, rows: Sequence[CurveRow] = ()) -> Markup:
+    """The same chart against time, passes and bytes, side by side. Of looks that do not know when bytes were sent, all
+    have the same: against those nothing can be drawn."""
     axes: tuple[Axis, ...] = ("time_s", "passes", "bytes")
+    axes = axes if len(rows) < 2 or len({row.bytes for row in rows}) > 1 else axes[:2]
     return tag("div", *(tag("figure", draw(axis)) for axis in axes), class_="three")

@@ -9,6 +9,7 @@ from functools import cache
 
 from offbeat.metrics.curves import Axis, CurveRow, Quantity, points
 from offbeat.metrics.live import PartyNow
+from offbeat.names import counted
 from offbeat.report import numbers, wording
 from offbeat.report.charts import QUANTITIES, ChartLine, legend, line_chart
 from offbeat.report.html import Markup, asset, page_of, policy_of, section, style_of, table, tag
@@ -237,7 +238,7 @@ def _looks(view: View) -> Markup:
         for row in reversed(thin(view.curve, LOOKS_SHOWN))
     ]
     caption = f"{len(rows)} of {numbers.count(view.looks)} looks over the whole run, the newest first"
-    damaged = f"{view.damaged} lines could not be read and are left out." if view.damaged else ""
+    damaged = f"Left out: {counted(view.damaged, 'line')} that could not be read." if view.damaged else ""
     return tag(
         "div",
         table(head, rows, caption, numeric=range(1, len(head))),

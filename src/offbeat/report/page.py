@@ -9,6 +9,7 @@ from pathlib import Path
 
 from offbeat.metrics.curves import Quantity, points
 from offbeat.metrics.record import LONG_LISTS, PartyRecord, RunRecord
+from offbeat.names import counted
 from offbeat.report import numbers, wording
 from offbeat.report.card import CARD_FILE, card_text
 from offbeat.report.charts import (
@@ -162,7 +163,8 @@ def _view(record: RunRecord, quantities: Sequence[Quantity], log: bool) -> Marku
                 title,
                 log,
                 along=wording.unit(record) if axis == "passes" else "",
-            )
+            ),
+            record.curve,
         ),
     )
 
@@ -180,7 +182,7 @@ def drawn_parties(record: RunRecord) -> dict[str, PartyRecord]:
 
 def split_rows(record: RunRecord) -> list[tuple[str, tuple[float, float, float], str]]:
     return [
-        (name, (party.compute_s, party.communicate_s, party.wait_s), f"{numbers.count(party.updates)} updates")
+        (name, (party.compute_s, party.communicate_s, party.wait_s), counted(party.updates, "update"))
         for name, party in drawn_parties(record).items()
     ]
 
@@ -263,7 +265,8 @@ def _traffic(record: RunRecord) -> Markup:
         for kind, number in sorted(total_bytes.items(), key=lambda item: -item[1])
     ]
     head = ("Kind", "Messages", "Bytes", "Share", "Bytes per pass")
-    return table(head, rows, "Payload sent by all parties, by kind of message", numeric=range(1, 5))
+    whose = "this party" if record.runtime == "grpc" else "all parties"
+    return table(head, rows, f"Payload sent by {whose}, by kind of message", numeric=range(1, 5))
 
 
 def _origin(record: RunRecord, run: str) -> Markup:

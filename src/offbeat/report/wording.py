@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from offbeat.metrics.record import RunRecord
+from offbeat.names import counted
 from offbeat.party.verdicts import Mood, verdict_named
 from offbeat.report import numbers
 
@@ -44,7 +45,7 @@ def title(record: RunRecord) -> str:
 def who(names: Iterable[str]) -> str:
     """How many take part; whoever leads them and has no data of its own is told apart."""
     chiefs = [name for name in names if name in CHIEFS]
-    parties = f"{sum(name not in CHIEFS for name in names)} parties"
+    parties = counted(sum(name not in CHIEFS for name in names), "party")
     return f"{parties} and a {chiefs[0]}" if chiefs else parties
 
 
@@ -72,6 +73,8 @@ def certificate(record: RunRecord) -> str:
             f"The gradient's norm is {numbers.short(norm, 2)}. This problem has no bound on the distance to the best "
             f"objective (a nonconvex penalty, or none)."
         )
+    if told_elsewhere(record):
+        return "The certificate was computed where the training was led, and is told in the report there."
     return "No certificate was computed: nothing is proved about the distance to the best objective."
 
 
@@ -80,6 +83,11 @@ def model_kind(record: RunRecord) -> str:
     entry = record.options.get("embedding") or record.options.get("model") or {}
     kind = entry.get("kind", "linear")
     return kind if isinstance(kind, str) else "networks by party"
+
+
+def told_elsewhere(record: RunRecord) -> bool:
+    """Whether this is the side of an organisation that did not lead: it was told the verdict and not the bound."""
+    return record.runtime == "grpc" and record.objective is None and record.verdict == "target"
 
 
 def metric_name(name: str) -> str:
@@ -107,7 +115,7 @@ def key_figures(record: RunRecord) -> list[tuple[str, str]]:
     figures += [
         ("Passes", numbers.short(record.passes, 3)),
         (clock_note(record).capitalize(), numbers.seconds(record.seconds)),
-        ("Sent by all", numbers.size(record.bytes_sent)),
+        ("Sent by it" if record.runtime == "grpc" else "Sent by all", numbers.size(record.bytes_sent)),
     ]
     return figures
 

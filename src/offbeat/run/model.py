@@ -29,7 +29,7 @@ from offbeat.jobs.vertical import SERVER, Job
 from offbeat.learning.embeddings import Embedding, Head
 from offbeat.learning.scores import class_probabilities, log_link, probabilities
 from offbeat.metrics.record import RunRecord
-from offbeat.names import did_you_mean
+from offbeat.names import counted, did_you_mean
 from offbeat.run.folder import job_of, read_parts
 from offbeat.run.result import Result
 
@@ -275,7 +275,7 @@ def _in_its_order(table: Table, fitted: Fitted, name: str) -> Table:
     expected, came = len(fitted.raw_columns), len(table.columns)
     numbered = isinstance(table.columns, NumberedColumns), isinstance(fitted.raw_columns, NumberedColumns)
     if any(numbered) and came != expected:
-        raise BadData(f"Party {name!r} had {expected} columns when fitted; came {came}.")
+        raise BadData(f"Party {name!r} had {counted(expected, 'column')} when fitted; came {came}.")
     if numbered[0] == numbered[1]:
         return table
     names = dict(zip(table.columns, fitted.raw_columns, strict=True))

@@ -85,7 +85,7 @@ def test_check_is_content_with_a_good_home(home: Path) -> None:
     findings = stdout("party", "check", "--home", home, "--no-reach", "--json")
     assert isinstance(findings, list)
     assert {finding["state"] for finding in findings} <= {"ok", "warning"}
-    assert any("150 rows, 1 columns, without labels" in finding["detail"] for finding in findings)
+    assert any("150 rows, 1 column, without labels" in finding["detail"] for finding in findings)
 
 
 def test_check_names_what_is_wrong_and_how_to_mend_it(home: Path) -> None:
@@ -96,7 +96,7 @@ def test_check_names_what_is_wrong_and_how_to_mend_it(home: Path) -> None:
     assert "expected a number" in run("party", "check", "--home", home, "--no-reach", code=2)
     (home / "bank.csv").write_text("id,age\nc1,1\nc1,2\n")
     told = run("party", "check", "--home", home, "--no-reach", code=2)
-    assert "1 rows repeat an id" in told and "rows_least = 100" in told
+    assert "1 row with an id seen before" in told and "rows_least = 100" in told
 
 
 def test_check_says_who_cannot_be_reached(home: Path) -> None:

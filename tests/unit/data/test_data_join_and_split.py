@@ -40,7 +40,7 @@ def test_numbers_in_one_file_and_text_in_another() -> None:
 def test_repeated_ids_keep_their_first_row_and_are_counted() -> None:
     joined = align({"bank": table([5, 6, 5, 5]), "shop": table([6, 5])})
     assert joined.rows["bank"].tolist() == [0, 1]
-    assert "bank: 2 rows repeat an id" in joined.notes[0]
+    assert "bank: 2 rows with an id seen before" in joined.notes[0]
 
 
 def test_digest_is_the_same_for_all_orders_and_another_for_other_ids() -> None:
@@ -99,7 +99,7 @@ def test_named_and_random_splits() -> None:
 
 BAD_SPLITS = {
     "unknown rule": ("eqal", "equal"),
-    "too few": ({"x": list("abc")}, "given to no party: d, e, f, g"),
+    "too few": ({"x": list("abc")}, "No party was given 4 columns: d, e, f, g"),
     "twice": ({"x": list("abcd"), "y": list("defg")}, "both 'x' and 'y'"),
     "unknown column": ({"x": [*COLUMNS, "ag"]}, "'ag'"),
     "wrong sum": ([3, 3], "add up to 7"),

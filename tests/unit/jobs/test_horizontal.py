@@ -283,6 +283,11 @@ def test_mqtt_init_writes_what_a_broker_needs(tmp_path):
         "persistence true",
     ):
         assert line in configuration
+    assert "listener 8883 127.0.0.1" in configuration, "a broker for this machine is not for others"
+    CliRunner().invoke(
+        edge_commands(), ["mqtt", "init", str(tmp_path / "c"), "--edges", "1", "--host", "broker.example"]
+    )
+    assert "listener 8883 0.0.0.0" in (tmp_path / "c" / "broker" / "mosquitto.conf").read_text()
     key = tmp_path / "b" / "parties" / "edge1" / "edge1.key"
     assert key.stat().st_mode & 0o077 == 0
     before = key.read_bytes()

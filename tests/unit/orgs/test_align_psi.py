@@ -87,8 +87,8 @@ def test_duplicates_and_missing_ids_are_counted_and_left_out() -> None:
     assert (column.duplicates, column.missing, len(column.tokens)) == (3, 2, 3)
     assert sorted(column.rows.tolist()) == [0, 1, 6]
     assert column.notes("shop") == [
-        "shop: 3 rows repeat an id seen before; the first row of each id was kept.",
-        "shop: 2 rows have no id and were left out.",
+        "shop: 3 rows with an id seen before; the first row of each id was kept.",
+        "shop: 2 rows without an id, left out.",
     ]
 
 

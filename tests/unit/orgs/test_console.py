@@ -2,12 +2,18 @@
 
 from collections import Counter
 
+import pytest
+
 from offbeat.jobs.organisations import OrgJob, OrgMethod
-from offbeat.orgs.console.overview import Overview, Proposal, Scores, Uses
+from offbeat.orgs.budget import composed, spent_so_far
+from offbeat.orgs.console.overview import Budget, Overview, Proposal, Scores, Uses
 from offbeat.orgs.console.page import console_page, parts_of
+from offbeat.orgs.console.papers import audit_page, card_page
 from offbeat.orgs.console.policy_words import costs, sentences
-from offbeat.orgs.control import Predicted, RunStatus
+from offbeat.orgs.control import Predicted, RowUses, RunStatus
 from offbeat.orgs.policy import Policy
+from offbeat.privacy.accountant import PureRelease
+from offbeat.privacy.ledger import plain, together
 
 PARTIES = ("bank", "shop", "telecom")
 
@@ -53,7 +59,8 @@ def overview(**changes):
     seen = {
         "party": "shop", "version": "1.0", "problem": "", "days_left": 100, "peers": [], "runs": [], "jobs": {},
         "proposals": [], "curves": {}, "policy": ["It takes part in no job."], "policy_file": "party.toml",
-        "by_hand": True, "decisions": [], "uses": Uses(), "epsilon": None, "spent": 0.0,
+        "by_hand": True, "decisions": [], "policy_changes": [], "uses": Uses(), "extent": RowUses(0, 0), "row_cap": 0,
+        "budget": Budget(None, 1e-5, 0.0),
     }  # fmt: skip
     return Overview(**{**seen, **changes})
 
@@ -81,9 +88,43 @@ def test_a_run_under_way_shows_its_progress_its_curve_and_how_to_stop_it():
     assert "The owners of bank and telecom have not decided yet." in told
 
 
-def test_ledgers_become_pictures_once_there_is_something_to_see():
+def test_ledgers_are_pictures_and_say_what_is_left():
     uses = Uses({"bank": [(0.0, 0.0), (0.0, 100.0), (3600.0, 400.0)]}, Counter({"bank": 400}))
-    told = parts_of(overview(uses=uses, epsilon=4.0, spent=3.0))["ledgers"]
-    assert "<svg" in told and "epsilon over all jobs: 3 of 4 spent, 1 left" in told and "<meter" in told
+    budget = Budget(4.0, 1e-5, 3.0, [(0.0, 1.0), (7200.0, 3.0)])
+    told = parts_of(overview(uses=uses, budget=budget, extent=RowUses(80, 7), row_cap=20))["ledgers"]
+    assert told.count("<svg") == 3 and told.count("<meter") == 2
+    assert "epsilon at delta 1e-05, over all jobs: 3 of 4 spent, 1 left." in told
+    assert "The most used row has entered 7 of at most 20 sums, 13 left." in told
     soon = Uses({"bank": [(0.0, 0.0), (0.0, 100.0)]}, Counter({"bank": 100}))
-    assert "<svg" not in parts_of(overview(uses=soon))["ledgers"]
+    early = parts_of(overview(uses=soon, budget=Budget(None, 1e-5, 1.0, [(0.0, 1.0)])))["ledgers"]
+    assert early.count("<svg") == 1, "bars at once; a curve once there is a minute to draw"
+    assert "the policy has no epsilon. Jobs with noise have spent epsilon = 1 at delta 1e-05." in early
+
+
+def test_an_ended_run_links_to_its_pages():
+    done, failed = (RunStatus(f"credit-{phase}", "credit", "bank", phase) for phase in ("done", "failed"))
+    told = parts_of(overview(runs=[done, failed]))["finished"]
+    assert [page for page in ("report", "audit", "card") if f'href="runs/credit-done/{page}"' in told] == [
+        "report", "audit", "card",
+    ]  # fmt: skip
+    assert "credit-failed/" not in told
+
+
+def test_what_was_spent_is_composed_charge_by_charge():
+    lines = [
+        {"at": f"2026-01-0{day}T00:00:00+00:00", "releases": plain({PureRelease(0.5): 1}), "key": str(day)}
+        for day in (1, 2, 3)
+    ]
+    seen = spent_so_far(lines, 1e-5)
+    assert [at for at, _ in seen] == [0.0, 86_400.0, 172_800.0]
+    slowly = [composed(together(*({PureRelease(0.5): 1} for _ in range(count))), 1e-5) for count in (1, 2, 3)]
+    assert [spent for _, spent in seen] == slowly and slowly[0] == pytest.approx(0.5, rel=1e-3)
+    assert len(spent_so_far(lines * 40, 1e-5)) == 30 and spent_so_far([], 1e-5) == []
+
+
+def test_a_card_and_an_audit_become_pages_in_which_names_stay_text():
+    card = card_page("# Model card: r\n\nTold\\_here by \\<b\\>.\n\n## Data\n\n- one\n- two\n")
+    assert "<h1>Model card: r</h1>" in card and "<p>Told_here by &lt;b&gt;.</p>" in card
+    assert "<h2>Data</h2><ul><li>one</li><li>two</li></ul>" in card
+    audit = audit_page("Audit of r: x\n\nReceived\n  bank: 2 <i>\n")
+    assert "<h2>Received</h2><ul><li>bank: 2 &lt;i&gt;</li></ul>" in audit

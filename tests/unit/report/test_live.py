@@ -64,7 +64,7 @@ def test_a_damaged_line_is_left_out_and_told_of(tmp_path):
         file.write(b'{"time_s": "soon"}\nnonsense\n')
     view = follower.look()
     assert (view.looks, view.damaged) == (1, 2)
-    assert "2 lines could not be read" in parts_of(view)["looks"]
+    assert "2 lines that could not be read" in parts_of(view)["looks"]
 
 
 def test_another_run_in_the_folder_is_followed_from_its_beginning(tmp_path):

@@ -90,3 +90,11 @@ def test_the_score_on_test_rows_is_called_by_its_name():
     assert "test AUC" in page and "test metric" not in page
     assert wording.test_metric(sample_record(metrics={"train_rmse": 1.0, "test_rmse": 2.0})) == "test RMSE"
     assert wording.test_metric(sample_record(metrics={})) == "test metric"
+
+
+def test_looks_that_do_not_know_their_bytes_are_not_drawn_against_bytes():
+    rows = [CurveRow(time_s=float(i), passes=float(i), bytes=7, objective=1.0 / (i + 1)) for i in range(3)]
+    told = progress_of_one(sample_record(curve=rows))
+    assert told.count("<svg") == 2 and "bytes" not in told
+    known = [CurveRow(time_s=float(i), passes=float(i), bytes=7 * i, objective=1.0 / (i + 1)) for i in range(3)]
+    assert "objective against bytes sent" in progress_of_one(sample_record(curve=known))

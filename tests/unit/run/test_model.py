@@ -70,7 +70,7 @@ def test_the_command_scores_files_and_tells_of_unseen_categories(tmp_path):
     assert [int(row["id"]) for row in rows] == sorted(new["bank"]["id"])
     expected = offbeat.load(folder).predict_proba({name: frame.sort_values("id") for name, frame in new.items()})
     np.testing.assert_allclose([float(row["probability of good"]) for row in rows], expected[:, 1], rtol=1e-12)
-    assert "shop: 1 cells of column 'town' hold a category that the training rows never had" in done.stderr
+    assert "shop: 1 cell of column 'town' with a category that the training rows never had" in done.stderr
     done = CliRunner().invoke(app, ["predict", str(folder), *given, f"--out={tmp_path}/scores.csv"])
     assert list(csv.DictReader((tmp_path / "scores.csv").open())) == rows
 

@@ -2,7 +2,8 @@
 
 GET  /enter?token=...    the address that `offbeat party console` prints: a cookie, and on to the page
 GET  /                   the page;  GET /state: its parts
-GET  /runs/RUN/report    the report of a run
+GET  /runs/RUN/report, /runs/RUN/audit, /runs/RUN/card
+GET  /policy             the policy as a form;  POST: the difference, and the change
 POST /decide, /stop, /score
 """
 
@@ -10,6 +11,8 @@ import asyncio
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from urllib.parse import parse_qs
 
 import msgspec
@@ -22,22 +25,30 @@ from starlette.routing import Route
 
 from offbeat.errors import BadInput, OffbeatError
 from offbeat.orgs.console.overview import Watching
-from offbeat.orgs.console.page import console_page, parts_of, policy
+from offbeat.orgs.console.page import console_page, own_page, parts_of, policy
+from offbeat.orgs.console.papers import audit_page, card_page
+from offbeat.orgs.console.policy_desk import PolicyDesk
+from offbeat.orgs.console.policy_form import Fields
 from offbeat.orgs.control import Decide, Stop
 from offbeat.orgs.party_config import Home
+from offbeat.report.card import CARD_FILE
 from offbeat.report.live_server import HOSTS, REPORT_POLICY, Headers
+from offbeat.report.page import REPORT_FILE
 
 COOKIE = "offbeat-console"
 FORM_BYTES_MOST = 2**16
 IDS_MOST = 1000
 Answer = Callable[[Request], Awaitable[Response]]
+Audit = Callable[[Path], str]
+"""The audit of a run folder, as text."""
 
 
 class Pages:
     """What the routes answer."""
 
-    def __init__(self, watching: Watching, token: str) -> None:
-        self.watching, self.token = watching, token
+    def __init__(self, watching: Watching, token: str, audit: Audit) -> None:
+        self.watching, self.token, self.audit = watching, token, audit
+        self.desk = PolicyDesk(watching.home)
 
     async def enter(self, request: Request) -> Response:
         if not hmac.compare_digest(request.query_params.get("token", "").encode(), self.token.encode()):
@@ -47,12 +58,7 @@ class Pages:
         return answer
 
     async def page(self, _: Request) -> Response:
-        seen = await asyncio.to_thread(self.watching.look)
-        headers = {
-            "content-security-policy": f"{policy()}; frame-ancestors 'none'",
-            "referrer-policy": "same-origin",  # with "no-referrer" the browser would hide where a form comes from
-        }
-        return Response(console_page(seen), media_type="text/html", headers=headers)
+        return _own(console_page(await asyncio.to_thread(self.watching.look)))
 
     async def state(self, _: Request) -> Response:
         seen = await asyncio.to_thread(self.watching.look)
@@ -61,10 +67,30 @@ class Pages:
         return Response(msgspec.json.encode(told), media_type="application/json")
 
     async def report(self, request: Request) -> Response:
-        content = await asyncio.to_thread(self.watching.report, request.path_params["run"])
-        if content is None:
-            return PlainTextResponse("There is no report of such a run.", 404)
+        return await self._paper(request, lambda folder: (folder / REPORT_FILE).read_text(encoding="utf-8"))
+
+    async def card(self, request: Request) -> Response:
+        return await self._paper(
+            request, lambda folder: card_page((folder / CARD_FILE).read_text(encoding="utf-8")), CARD_FILE
+        )
+
+    async def audited(self, request: Request) -> Response:
+        return await self._paper(request, lambda folder: audit_page(self.audit(folder)))
+
+    async def _paper(self, request: Request, made: Callable[[Path], str], file: str = REPORT_FILE) -> Response:
+        """A page about a run that has left a report; it may ask nobody for anything, this server neither."""
+        folder = await asyncio.to_thread(self.watching.folder_of, request.path_params["run"])
+        if folder is None or not (folder / file).is_file():
+            return PlainTextResponse("There is no such page of such a run.", 404)
+        content = await asyncio.to_thread(made, folder)
         return Response(content, media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
+
+    async def policy(self, request: Request) -> Response:
+        fields = await _fields(request) if request.method == "POST" else {}
+        title, body = await asyncio.to_thread(self.desk.answer, fields)
+        if body is None:
+            return RedirectResponse("./#policy-section", 303)
+        return _own(own_page(title, body))
 
     async def decide(self, request: Request) -> Response:
         form = await _form(request)
@@ -87,24 +113,25 @@ class Pages:
         return RedirectResponse("/#scores-section", 303)
 
 
-def console_app(home: Home, token: str) -> Starlette:
+def console_app(home: Home, token: str, audit: Audit) -> Starlette:
     watching = Watching(home)
-    pages = Pages(watching, token)
+    pages = Pages(watching, token, audit)
 
     @asynccontextmanager
     async def running(_: Starlette) -> AsyncIterator[None]:
         yield
         watching.daemon.close()
 
-    def known(answer: Answer) -> Answer:
-        return _known(answer, token)
-
+    known = partial(_known, token=token)
     return Starlette(
         routes=[
             Route("/enter", pages.enter),
             Route("/", known(pages.page)),
             Route("/state", known(pages.state)),
             Route("/runs/{run}/report", known(pages.report)),
+            Route("/runs/{run}/card", known(pages.card)),
+            Route("/runs/{run}/audit", known(pages.audited)),
+            Route("/policy", known(pages.policy), methods=["GET", "POST"]),
             Route("/decide", known(pages.decide), methods=["POST"]),
             Route("/stop", known(pages.stop), methods=["POST"]),
             Route("/score", known(pages.score), methods=["POST"]),
@@ -132,13 +159,26 @@ def _known(answer: Answer, token: str) -> Answer:
     return answered
 
 
-async def _form(request: Request) -> dict[str, str]:
+def _own(content: str) -> Response:
+    """A page of the console itself, which may ask this server."""
+    headers = {
+        "content-security-policy": f"{policy()}; frame-ancestors 'none'",
+        "referrer-policy": "same-origin",  # with "no-referrer" the browser would hide where a form comes from
+    }
+    return Response(content, media_type="text/html", headers=headers)
+
+
+async def _fields(request: Request) -> Fields:
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > FORM_BYTES_MOST:
             raise BadInput(f"a form has at most {FORM_BYTES_MOST} bytes.")
-    form = {name: values[0] for name, values in parse_qs(body.decode(errors="replace")).items()}
+    return parse_qs(body.decode(errors="replace"), keep_blank_values=True)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    form = {name: values[0] for name, values in (await _fields(request)).items()}
     if "run" not in form:
         raise BadInput("expected the name of a run.")
     return form

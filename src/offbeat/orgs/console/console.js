@@ -29,5 +29,5 @@
     }
     setTimeout(look, 1500);
   };
-  look();
+  if (connection) look();
 })();

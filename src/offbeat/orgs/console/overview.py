@@ -12,14 +12,25 @@ from typing import Any
 from offbeat.errors import OffbeatError
 from offbeat.jobs.organisations import OrgJob, job_from_text
 from offbeat.orgs.approvals import WAITING, Approvals
-from offbeat.orgs.budget import PrivacyLedger
+from offbeat.orgs.budget import PrivacyLedger, spent_so_far
 from offbeat.orgs.console.policy_words import costs, sentences
-from offbeat.orgs.control import ListRuns, PeerCalls, Ping, Pong, Predict, Predicted, RunStatus
+from offbeat.orgs.control import (
+    ListRuns,
+    PeerCalls,
+    Ping,
+    Pong,
+    Predict,
+    Predicted,
+    RowsUsed,
+    RowUses,
+    RunStatus,
+)
 from offbeat.orgs.disclosure import disclosures
 from offbeat.orgs.durable import read_lines
 from offbeat.orgs.lines import OwnDaemon
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import objections
+from offbeat.orgs.policy_file import policy_history
 from offbeat.runtime.grpc.identity import PinnedRoster, validity
 from offbeat.runtime.grpc.wire import offbeat_version
 
@@ -60,6 +71,16 @@ class Uses:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """The privacy budget and what has been spent of it: (seconds since the first charge, epsilon so far)."""
+
+    epsilon: float | None
+    delta: float
+    spent: float
+    points: Sequence[tuple[float, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     party: str
     version: str
@@ -74,9 +95,11 @@ class Overview:
     policy_file: str
     by_hand: bool
     decisions: Sequence[dict[str, Any]]
+    policy_changes: Sequence[dict[str, Any]]
     uses: Uses
-    epsilon: float | None
-    spent: float
+    extent: RowUses
+    row_cap: int
+    budget: Budget
     scores: "Scores | None" = None
 
 
@@ -101,6 +124,7 @@ class Watching:
         self._curves: OrderedDict[str, list[tuple[float, float]]] = OrderedDict()
         self._jobs: dict[str, OrgJob] = {}
         self._uses, self._uses_to, self._first_use_s = Uses(), 0, 0.0
+        self._charged: tuple[int, float, Sequence[tuple[float, float]]] = (0, 0.0, ())
         self._lock = threading.Lock()
         self.scores: Scores | None = None
 
@@ -115,17 +139,16 @@ class Watching:
         except OffbeatError as problem:
             self.scores = Scores(run, ids, None, str(problem))
 
-    def report(self, run: str) -> bytes | None:
-        """The report of a run that the daemon knows."""
-        known = {status.run for status in self.look().runs}
-        file = self.home.runs / run / "report.html"
-        return file.read_bytes() if run in known and file.is_file() else None
+    def folder_of(self, run: str) -> Path | None:
+        """The folder of a run that the daemon knows."""
+        return self.home.runs / run if run in {status.run for status in self.look().runs} else None
 
     def _looked(self) -> Overview:
-        problem, runs = "", []
+        problem, runs, extent = "", [], RowUses(0, 0)
         try:
             self.home.read_again()
             runs = self.daemon.ask(ListRuns(), 5.0).runs
+            extent = self.daemon.ask(RowsUsed(), 5.0)
         except OffbeatError as trouble:
             problem = str(trouble)
         roster, config = self.home.roster(), self.home.config
@@ -146,9 +169,11 @@ class Watching:
             policy_file=str(self.home.file),
             by_hand=config.policy.approve == "by hand",
             decisions=self._approvals.history()[-ENDED_SHOWN:],
+            policy_changes=policy_history(self.home)[-ENDED_SHOWN:],
             uses=self._all_uses(self.home.ledger / "history.jsonl"),
-            epsilon=config.policy.epsilon,
-            spent=self._privacy.after([], config.policy.delta),
+            extent=extent,
+            row_cap=config.policy.row_cap,
+            budget=self._budget(config.policy.epsilon, config.policy.delta),
             scores=self.scores,
         )
 
@@ -190,6 +215,14 @@ class Watching:
             self._peers = [_peer(caller, roster, name) for name in others]
             self._peers_s = time.monotonic()
         return self._peers
+
+    def _budget(self, epsilon: float | None, delta: float) -> Budget:
+        """Composed anew only when something was charged: that takes its time."""
+        lines = self._privacy.history()
+        if self._charged[:2] != (len(lines), delta):
+            self._charged = (len(lines), delta, spent_so_far(lines, delta))
+        points = self._charged[2]
+        return Budget(epsilon, delta, points[-1][1] if points else 0.0, points)
 
     def _all_uses(self, history: Path) -> Uses:
         lines, self._uses_to = read_lines(history, self._uses_to)

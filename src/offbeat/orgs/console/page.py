@@ -5,10 +5,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from offbeat.names import counted
 from offbeat.orgs.console.overview import Overview, Proposal, Scores
 from offbeat.orgs.control import RunStatus
+from offbeat.party.verdicts import verdict_named
 from offbeat.report import numbers, wording
-from offbeat.report.charts import ChartLine, legend, line_chart
+from offbeat.report.charts import ChartLine, legend, line_chart, value_bars
 from offbeat.report.html import Markup, asset, page_of, policy_of, section, style_of, table, tag
 from offbeat.report.page import header
 
@@ -64,6 +66,11 @@ def console_page(seen: Overview) -> str:
     )
 
 
+def own_page(title: str, *body: Markup) -> str:
+    """Another page of the console, which stays as it is while somebody types."""
+    return page_of(title, _style(), _script(), policy(), header(title), tag("main", *body))
+
+
 def parts_of(seen: Overview) -> dict[str, Markup]:
     return {
         "daemon": _daemon(seen),
@@ -87,7 +94,7 @@ def _daemon(seen: Overview) -> Markup:
         ("Waiting for you", str(len(seen.proposals))),
         ("Under way", str(sum(not run.ended and run.phase != "waiting" for run in seen.runs))),
         ("Peers up", f"{up} of {len(seen.peers)}"),
-        ("Certificate", f"{seen.days_left} days left"),
+        ("Certificate", f"{counted(seen.days_left, 'day')} left"),
     ]
     return tag(
         "div",
@@ -199,18 +206,31 @@ def _finished(seen: Overview) -> Markup:
         return tag("p", "No run has ended yet.", class_="quiet")
     rows = [
         (
-            run.run,
+            tag("span", run.run, _papers(run)),
             run.initiator,
-            tag("span", run.verdict or run.phase, class_=_mood(run.phase == "done"), title=run.reason),
+            tag("span", _ended(run), class_=_mood(run.phase == "done"), title=run.reason),
             ", ".join(
                 f"{wording.metric_name(name).removeprefix('Test ')} {value:.4g}" for name, value in run.metrics.items()
             )
             or (numbers.UNKNOWN if run.phase == "done" else run.reason),
-            tag("a", "report", href=f"runs/{run.run}/report") if run.phase == "done" else numbers.UNKNOWN,
         )
         for run in ended
     ]
-    return table(("Run", "Led by", "Verdict", "Test scores, or why not", "Page"), rows, "The newest first")
+    return table(("Run", "Led by", "Verdict", "Test scores, or why not"), rows, "The newest first")
+
+
+def _ended(run: RunStatus) -> str:
+    return verdict_named(run.verdict).words if run.verdict else run.phase.capitalize()
+
+
+def _papers(run: RunStatus) -> Markup:
+    if run.phase != "done":
+        return Markup("")
+    pages = [("report", "report"), ("audit", "audit"), ("card", "model card")]
+    links = [
+        tag("a", words, href=f"runs/{run.run}/{page}", aria_label=f"{words} of {run.run}") for page, words in pages
+    ]
+    return tag("span", *links, class_="links")
 
 
 def _scores(seen: Overview) -> Markup:
@@ -249,7 +269,7 @@ def _short(value: Any, digits: int = 4) -> str:
 
 
 def _ledgers(seen: Overview) -> Markup:
-    parts = [_rows_given(seen), _epsilon(seen)]
+    parts = [_rows_given(seen), _budget(seen)]
     if seen.decisions:
         rows = [
             (line["at"], line["run"], "accepted" if line["accepted"] else "refused", line["by"], line["reason"])
@@ -257,38 +277,65 @@ def _ledgers(seen: Overview) -> Markup:
         ]
         decided = table(("When", "Run", "Decision", "By", "Reason"), rows, "Decisions by hand")
         parts.append(tag("div", decided, class_="gap"))
+    if seen.policy_changes:
+        changes = [
+            (line["at"], line["by"], "; ".join(f"{key}: {how}" for key, how in line["changed"].items()))
+            for line in reversed(seen.policy_changes)
+        ]
+        parts.append(tag("div", table(("When", "By", "What"), changes, "Changes of the policy"), class_="gap"))
     return tag("div", *parts)
 
 
 def _rows_given(seen: Overview) -> Markup:
     if not seen.uses.total:
-        return tag("p", "No row of yours has entered a sum yet.", class_="quiet")
+        return tag("div", tag("p", "No row of yours has entered a sum yet.", class_="quiet"), _most_used(seen))
     askers = sorted(seen.uses.total)
-    rows = [(asker, numbers.count(seen.uses.total[asker])) for asker in askers]
+    bars = [(asker, float(seen.uses.total[asker]), 0.0, numbers.count(seen.uses.total[asker])) for asker in askers]
+    given = _figure(
+        "How often rows of yours have entered a sum, by who asked", value_bars(bars, "Uses of rows by asker")
+    )
     lines = [ChartLine(asker, seen.uses.points[asker], tone) for tone, asker in enumerate(askers)]
-    given = table(("Asked by", "Uses of rows"), rows, "How often rows of yours have entered a sum, by who asked", (1,))
     if max(line.points[-1][0] for line in lines) < CHART_FROM_S:
-        return given
+        return tag("div", given, _most_used(seen))
     chart = line_chart(lines, "time_s", "uses of rows so far", log=False, along="time since the first use")
     names = legend([(asker, tone) for tone, asker in enumerate(askers)]) if len(askers) > 1 else ""
-    return tag(
-        "div",
-        given,
-        tag("figure", names, chart),
-        class_="two",
-    )
+    return tag("div", tag("div", given, tag("figure", names, chart), class_="two"), _most_used(seen))
 
 
-def _epsilon(seen: Overview) -> Markup:
-    if seen.epsilon is None:
-        return tag("p", "There is no privacy budget: the policy has no epsilon.", class_="quiet")
-    spent, budget = seen.spent, seen.epsilon
-    return tag(
-        "p",
-        tag("meter", f"{spent:.4g}", min=0, max=budget, high=0.8 * budget, value=min(spent, budget)),
-        f" epsilon over all jobs: {spent:.4g} of {budget:g} spent, {max(0.0, budget - spent):.4g} left",
-        class_="far",
+def _figure(caption: str, *children: Markup) -> Markup:
+    return tag("figure", tag("figcaption", caption), *children, class_="ledger")
+
+
+def _most_used(seen: Overview) -> Markup:
+    most, cap = seen.extent.most, seen.row_cap
+    if not cap:
+        words = f" The most used row has entered {numbers.count(most)}, or may in a run under way." if most else ""
+        return tag("p", f"There is no cap on sums (row_cap).{words}", class_="quiet")
+    words = f" The most used row has entered {most:,} of at most {cap:,} sums, {max(0, cap - most):,} left."
+    return tag("p", _meter(most, cap), words, class_="far", id="cap")
+
+
+def _meter(spent: float, most: float) -> Markup:
+    return tag("meter", f"{spent:.4g}", min=0, max=most, high=0.8 * most, value=min(spent, most))
+
+
+def _budget(seen: Overview) -> Markup:
+    budget = seen.budget
+    at = f"epsilon at delta {budget.delta:g}"
+    if budget.epsilon is None:
+        spent = f" Jobs with noise have spent {at[:7]} = {budget.spent:.4g}{at[7:]}." if budget.points else ""
+        words = tag("p", f"There is no privacy budget: the policy has no epsilon.{spent}", class_="quiet")
+    else:
+        left = max(0.0, budget.epsilon - budget.spent)
+        told = f" {at}, over all jobs: {budget.spent:.4g} of {budget.epsilon:g} spent, {left:.4g} left."
+        words = tag("p", _meter(budget.spent, budget.epsilon), told, class_="far", id="epsilon")
+    if not budget.points or budget.points[-1][0] < CHART_FROM_S:
+        return words
+    line, levels = ChartLine("epsilon spent", budget.points), [] if budget.epsilon is None else [budget.epsilon]
+    chart = line_chart(
+        [line], "time_s", at, log=False, levels=levels, along="time since the first job", level_name="budget"
     )
+    return tag("div", words, _figure("Privacy budget spent", chart))
 
 
 def _policy(seen: Overview) -> Markup:
@@ -302,6 +349,7 @@ def _policy(seen: Overview) -> Markup:
             "; what is changed there holds at once.",
             class_="quiet",
         ),
+        tag("p", tag("a", "Change the policy", href="policy", class_="button")),
     )
 
 

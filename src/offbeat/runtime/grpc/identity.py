@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -107,6 +108,11 @@ class PinnedRoster:
         """The member this very certificate belongs to; a certificate that is not pinned belongs to nobody."""
         shown = fingerprint(certificate_pem)
         return next((member for member in self.members if member.fingerprint == shown), None)
+
+    def among(self, names: Iterable[str]) -> "PinnedRoster":
+        """What concerns these parties: two rosters that pin them alike are one to a run between them."""
+        kept = set(names)
+        return PinnedRoster(tuple(member for member in self.members if member.name in kept), self.authorities_pem)
 
     def with_member(self, member: Member) -> "PinnedRoster":
         """This roster with one party added, or with its certificate or address replaced."""

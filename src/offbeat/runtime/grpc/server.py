@@ -43,6 +43,7 @@ class Joinable(Protocol):
     """A run that streams can be attached to: what the server needs to know of a session."""
 
     job_digest: str
+    roster: PinnedRoster  # of those who take part
 
     def channel(self, peer: str) -> Channel: ...
 
@@ -62,9 +63,12 @@ class StreamServer:
         *,
         bounds: Bounds | None = None,
         control: Mapping[str, Unary] | None = None,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
+        """`before` each handshake: whoever owns the server may change its `roster` then."""
         self.identity = identity
         self.roster = roster
+        self.before = before
         self.address = address
         self.bounds = bounds or Bounds()
         self.refused: Counter[str] = Counter()
@@ -86,9 +90,7 @@ class StreamServer:
         for name, answer in self._control.items():
             methods[name] = grpc.unary_unary_rpc_method_handler(self._unary(answer))
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
-        credentials = grpc.ssl_server_credentials(
-            [(self.identity.key_pem, self.identity.certificate_pem)], self.roster.roots_pem, require_client_auth=True
-        )
+        credentials = grpc.dynamic_ssl_server_credentials(self._shown(), self._at_handshake, True)
         try:
             port: int = server.add_secure_port(self.address, credentials)
         except RuntimeError as problem:
@@ -99,6 +101,17 @@ class StreamServer:
         server.start()
         self._server = server
         return port
+
+    def _shown(self) -> Any:
+        """What this party shows, and what it takes from others."""
+        pair = (self.identity.key_pem, self.identity.certificate_pem)
+        return grpc.ssl_server_certificate_configuration([pair], self.roster.roots_pem)
+
+    def _at_handshake(self) -> Any:
+        """None: as before."""
+        known = self.roster
+        self.before()
+        return self._shown() if self.roster is not known else None
 
     def stop(self, grace_s: float = 1.0) -> None:
         if self._server is not None:
@@ -193,15 +206,15 @@ class StreamServer:
             )
         if hello.name != member.name:
             return Refusal(f"the certificate belongs to '{member.name}', the greeting says '{hello.name}'", True)
-        if hello.roster != self.roster.hash:
-            return Refusal(
-                f"the rosters differ: '{me}' has {short(self.roster.hash)}, '{member.name}' has {short(hello.roster)}; "
-                "compare the files and give both sides the same one",
-                True,
-            )
         session = self._runs.get(hello.run)
         if session is None:
             return Refusal(f"run '{hello.run}' is not open at '{me}'", False, self._ended.get(hello.run, ""))
+        if hello.roster != session.roster.hash:
+            return Refusal(
+                f"the rosters differ about the parties of run '{hello.run}': '{me}' has {short(session.roster.hash)}, "
+                f"'{member.name}' has {short(hello.roster)}; compare the files and give both sides the same one",
+                True,
+            )
         if hello.job != session.job_digest:
             return Refusal(
                 f"'{me}' and '{member.name}' disagree about run '{hello.run}': its options or the order of its rows "

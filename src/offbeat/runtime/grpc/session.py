@@ -48,11 +48,12 @@ class Session:
         job_digest: str = "",
         watch: Watch | None = None,
     ) -> None:
-        self.identity, self.roster, self.party, self.run_name = identity, roster, party, run
+        self.identity, self.party, self.run_name = identity, party, run
         self.server = server
         self.options = options or SessionOptions()
         self.job_digest = job_digest
         names = peers if peers is not None else roster.names
+        self.roster = roster.among((*names, party.name))
         self.peers = tuple(name for name in names if name != party.name)
         codec = Codec(message_types)
         self.channels = {peer: self._new_channel(peer, codec) for peer in self.peers}

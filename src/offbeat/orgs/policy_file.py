@@ -1,0 +1,190 @@
+"""Changing the policy in a party.toml: the lines of the keys that change, and no other.
+
+The owner's comments, order and spelling stay. The new text is read by the reader that the daemon has, and must hold
+exactly what was wanted and, outside the policy, exactly what it held before; else nothing is written.
+"""
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec import to_builtins
+
+from offbeat.errors import BadInput
+from offbeat.names import did_you_mean
+from offbeat.orgs.durable import append_line, locked, read_lines, write_durably
+from offbeat.orgs.party_config import Home, PartyConfig, config_from
+from offbeat.orgs.policy import Policy
+from offbeat.orgs.rows import load_table
+from offbeat.orgs.run_names import now_text
+from offbeat.settings import parse, toml_value
+
+NAMING_PARTIES = ("initiators", "leaders", "peers", "labels_for", "predictions_for")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A party.toml as it is, and as it would be."""
+
+    before: str
+    after: str
+    config: PartyConfig  # as it would be
+
+    @property
+    def mark(self) -> str:
+        """Names the text that was changed: another one must not be overwritten."""
+        return mark_of(self.before)
+
+
+def _same(new: Any, old: Any) -> bool:
+    """The order of names says nothing."""
+    lists = isinstance(new, list) and isinstance(old, list | tuple)
+    return bool(sorted(new) == sorted(old) if lists else new == old)
+
+
+def mark_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def changed(home: Home, wanted: Mapping[str, Any]) -> Change:
+    """The file with these values of its policy; None takes a key out. Raises `BadInput` by what the reader refuses."""
+    before = _text(home.file)
+    tree = parse(before, home.file)
+    old, holds = tree.get("policy", {}), to_builtins(home.config.policy)
+    changes = {key: value for key, value in wanted.items() if not _same(value, old.get(key, holds[key]))}
+    new = {key: value for key, value in {**old, **changes}.items() if value is not None}
+    config = config_from({**tree, "policy": new}, home.file)
+    if "columns_never" in changes:
+        load_table(Home(config, home.folder, home.file))  # a misspelt column would keep nothing out
+    after = edited(before, changes)
+    if _tree(after) != ({**tree, "policy": new} if changes else tree):
+        raise BadInput(
+            f"{home.file} writes its policy in a way that this page cannot change line by line: expected a section "
+            "[policy] with one key a line, as `offbeat party init` writes it. Nothing was written; change the file in "
+            "an editor."
+        )
+    return Change(before, after, config)
+
+
+def write_change(home: Home, change: Change, mark: str, by: str) -> None:
+    """Put the new text in place, if the file is still the one that was looked at; note who changed what."""
+    if not by.strip():
+        raise BadInput("a change of the policy has a name under it; say who changes it.")
+    with locked(home.private / "party.lock"):
+        if mark_of(_text(home.file)) != mark:
+            raise BadInput(
+                f"{home.file} has changed since this difference was shown, so nothing was written. Look at the new "
+                "difference, and write it if it is still what you want."
+            )
+        mode = home.file.stat().st_mode & 0o777
+        line = {"at": now_text(), "by": by.strip(), "changed": differences(home.config.policy, change.config.policy)}
+        append_line(home.ledger / "policy.jsonl", line)
+        write_durably(home.file, change.after.encode())
+        home.file.chmod(mode)
+
+
+def policy_history(home: Home) -> list[dict[str, Any]]:
+    """Who changed what of the policy, through the console."""
+    return read_lines(home.ledger / "policy.jsonl")[0]
+
+
+def differences(old: Policy, new: Policy) -> dict[str, str]:
+    """By key: the value before and after, as they stand in the file."""
+    pairs = {key: (getattr(old, key), getattr(new, key)) for key in Policy.__struct_fields__}
+    return {key: f"{_shown(was)} → {_shown(now)}" for key, (was, now) in pairs.items() if was != now}
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else toml_value(value)
+
+
+def doubts(policy: Policy, roster: Sequence[str], methods: Sequence[str]) -> list[str]:
+    """Names that the reader takes and nobody has: most often a slip of the keyboard."""
+    found = [
+        f"{key} names '{name}', and no party of the roster is called so. {did_you_mean(name, roster)}"
+        for key in NAMING_PARTIES
+        for name in getattr(policy, key)
+        if name != "any" and name not in roster
+    ]
+    strange = [name for name in policy.methods if name != "any" and ":" not in name and name not in methods]
+    return found + [f"methods names '{name}', which is no method. {did_you_mean(name, methods)}" for name in strange]
+
+
+# -- lines -----------------------------------------------------------------------------------------------------------
+
+
+def edited(text: str, changes: Mapping[str, Any]) -> str:
+    """The text with other values of these keys of [policy]; None takes a key's lines out."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = text.splitlines()
+    if changes and not any(map(_opens_policy, lines)):
+        lines += ["", "[policy]"]
+    for key, value in changes.items():
+        first, end = _section(lines)
+        place = next((i for i in range(first, end) if re.match(rf'\s*"?{re.escape(key)}"?\s*=', lines[i])), None)
+        if place is None:
+            at = _last_written(lines, first, end)
+            lines[at:at] = [_line(key, value)]
+            continue
+        stop = _value_end(lines, place, end)
+        lines[place:stop] = (
+            [] if value is None else [_replaced(lines[place], key, value) if stop == place + 1 else _line(key, value)]
+        )
+    return newline.join(lines) + (newline if text.endswith("\n") or not text else "")
+
+
+def _text(file: Path) -> str:
+    return file.read_bytes().decode("utf-8-sig")
+
+
+def _line(key: str, value: Any) -> str:
+    return f"{key} = {toml_value(value)}"
+
+
+_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?")
+
+
+def _opens_policy(line: str) -> bool:
+    found = _HEADER.fullmatch(line)
+    return found is not None and found.group(1) == "policy"
+
+
+def _section(lines: Sequence[str]) -> tuple[int, int]:
+    first = next(i for i, line in enumerate(lines) if _opens_policy(line)) + 1
+    end = next((i for i in range(first, len(lines)) if _HEADER.fullmatch(lines[i])), len(lines))
+    return first, end
+
+
+def _last_written(lines: Sequence[str], first: int, end: int) -> int:
+    """Behind the last line of the section that is neither empty nor a comment on what follows."""
+    written = [i for i in range(first, end) if lines[i].strip() and not lines[i].lstrip().startswith("#")]
+    return written[-1] + 1 if written else first
+
+
+def _value_end(lines: Sequence[str], place: int, end: int) -> int:
+    """A list may go over several lines: the value ends where it can first be read."""
+    for stop in range(place + 1, end + 1):
+        if _tree("\n".join(lines[place:stop])):
+            return stop
+    return place + 1
+
+
+def _replaced(line: str, key: str, value: Any) -> str:
+    """The line with another value; its comment stays where it was, if there is room."""
+    new = _line(key, value)
+    for found in re.finditer("#", line):
+        if _tree(line[: found.start()]):
+            return f"{new:<{found.start()}}".rstrip().ljust(max(found.start(), len(new) + 1)) + line[found.start() :]
+    return new
+
+
+def _tree(text: str) -> dict[str, Any]:
+    """What a text says; nothing if it cannot be read."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}

@@ -1,0 +1,50 @@
+"""A party's files while its daemon runs: what is changed in party.toml and in the roster holds without a new start."""
+
+import logging
+from pathlib import Path
+
+from offbeat.errors import BadInput, OffbeatError
+from offbeat.orgs.party_config import Home
+from offbeat.runtime.grpc.identity import Identity, PinnedRoster
+
+log = logging.getLogger("offbeat.party")
+
+
+class Reloading:
+    """Looks whether files have changed; one that is wrong changes nothing."""
+
+    def __init__(self, home: Home, identity: Identity) -> None:
+        self._home, self._identity = home, identity
+        self._settings_seen, self._roster_seen = _changed_at(home.file), _changed_at(home.roster_file)
+
+    def settings(self) -> None:
+        """Data and policy are taken up from party.toml."""
+        seen = _changed_at(self._home.file)
+        if seen == self._settings_seen:
+            return
+        self._settings_seen = seen
+        try:
+            self._home.read_again()
+            log.info("party.toml has changed: its data and policy hold from now on; the rest needs a new start")
+        except OffbeatError as problem:
+            log.error("party.toml has changed and cannot be used, so the settings of before stay: %s", problem)
+
+    def roster(self) -> PinnedRoster | None:
+        """The roster, if it has changed. An own new key needs a new start."""
+        seen = _changed_at(self._home.roster_file)
+        if seen == self._roster_seen:
+            return None
+        self._roster_seen = seen
+        try:
+            new = self._home.roster()
+            if new.member(self._home.name).fingerprint != self._identity.fingerprint:
+                raise BadInput("it pins a new certificate of our own; start the daemon again to show that one.")
+        except OffbeatError as problem:
+            log.error("the roster has changed and cannot be used, so the one of before stays: %s", problem)
+            return None
+        log.info("the roster has changed: it lists %s from now on", ", ".join(new.names))
+        return new
+
+
+def _changed_at(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.is_file() else 0
