@@ -67,7 +67,7 @@ def theory(options: LabOptions) -> LabResult:
         "The proofs do not give O(log 1/eps) for SVRG and SAGA: their conditions make the step fall once eps is small. "
         "What is seen is a straight line all the same.",
         "SGD takes one row at a time here. With batches of four rows or more it settles beside the optimum (16 rows of "
-        "800: at a gap of 3e-6): the first and the last batch of a pass are smaller than the others, and their rows count "
+        "800: at a gap of 3e-6): the first and the last batch of a pass are smaller than the rest, so their rows count "
         "more. SVRG and SAGA correct that.",
         "VAFL: mean of three seeds; each horizon has its own constant step, as a method with steps of 1/k would end.",
         "A slope of -1 is 1/T, one of -0.5 is 1/sqrt(T); the border is drawn at -0.75.",
