@@ -293,10 +293,9 @@ def figure7(options: LabOptions) -> LabResult:
                 for name in data.names[3:5]
             ]
     notes = (
-        "Update frequencies are scaled by that of the synchronous straggler, as in print. The seven parties that are not "
-        "slow hardly differ; one of them is shown.",
-        "A party that is a little slower is waited for here: blocks that run ahead of it gain less than they cost. A run "
-        "judges by what it measures whom not to wait for.",
+        "Update frequencies are scaled by that of the synchronous straggler, as in print. Of the seven that are "
+        "not slow one is shown; the picture has all.",
+        "Whom a run waits for it judges by what it measures: a party that is a little slower is waited for.",
     )
     return LabResult(rows, draw_time_split(splits, options.out / "afsgd-fig7"), notes, more={"seeds": [options.seed]})
 
