@@ -295,7 +295,7 @@ def figure7(options: LabOptions) -> LabResult:
     notes = (
         "Update frequencies are scaled by that of the synchronous straggler, as in print. Of the seven that are "
         "not slow one is shown; the picture has all.",
-        "Whom a run waits for it judges by what it measures: a party that is a little slower is waited for.",
+        "The methods are as printed, without leaps: nobody is waited for who is slower.",
     )
     return LabResult(rows, draw_time_split(splits, options.out / "afsgd-fig7"), notes, more={"seeds": [options.seed]})
 
