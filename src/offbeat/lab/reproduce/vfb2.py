@@ -124,9 +124,9 @@ NOTES_3 = (
     "Eight parties, three label holders; the slow party is passive, its updating 40 % slower. One step for both sides, "
     "as in print: of the automatic one of rounds and its double (problem 14: its fourfold) the one with which both "
     "together do best.",
-    "SVRG and SAGA: to 1e-4 (problem 13) or 1e-3 (problem 14) above the least objective known. SGD: to where the worse "
-    "of the two sides ends. Nobody slow: what VFB2 gains because three label holders work at once, in rounds one "
-    "after the other. Beyond that column is what it gains of the slow party.",
+    "SVRG and SAGA: to 1e-4 (problem 13) or 1e-3 (problem 14) above the least objective known. SGD, and where a side "
+    "misses that: to where the worst of the runs ends. Nobody slow: what VFB2 gains as three label holders work at "
+    "once, in rounds one after the other. Beyond that column is what it gains of the slow party.",
     "D3 is 20 Newsgroups with its 47,236 most frequent columns, D4 is generated in rcv1's shape; at most 10,000 rows "
     "of a set are trained on. Drawn: one party slower, the geometric mean of three looks, by which a target counts as "
     "met.",
@@ -198,7 +198,8 @@ def _settled(curve: Sequence[CurveRow]) -> float:
 def _curve_row(printed: PrintedSet, problem: int, method: str, curves: Curves) -> dict[str, Any]:
     """How much sooner the asynchronous run is at the target, in both worlds."""
     ends = max(_settled(curve) for curve in curves.values())
-    level = 1.2 * ends if method == "sgd" else TARGETS[problem]
+    reached = method != "sgd" and all(to_target(curve, TARGETS[problem]) for curve in curves.values())
+    level = TARGETS[problem] if reached else 1.2 * ends
     times = {key: to_target(curve, level) for key, curve in curves.items()}
     gains = [_gain(times[f"vfb {world}"], times[f"vfb2 {world}"]) for world in WORLDS]
     as_printed = "as printed" if (gains[1] or 0.0) > 1 else "not ahead"

@@ -152,4 +152,4 @@ def test_a_side_is_ahead_where_it_is_sooner_at_the_target():
     assert row["ours"] == {"Nobody slow": 1.0, "One 40 % slower": pytest.approx(8 / 4)}
     assert row["verdict"] == "as printed"
     missed = vfb2._curve_row(SETS[0], 13, "svrg", curves | {"vfb slow": looks(*[1.0] * 9)})
-    assert missed["ours"]["One 40 % slower"] is None and missed["verdict"] == "a side missed the target"
+    assert missed["setting"].endswith("to 1.2e+00")  # where the worst of them ends
