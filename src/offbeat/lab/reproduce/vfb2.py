@@ -96,7 +96,7 @@ FIGURE_SETS = (*SETS[:2], replace(SETS[2], set=SETS[2].quick_set), TEXT)
 ROWS_MOST = 12_500
 MULTIPLES = {13: (1.0, 2.0), 14: (1.0, 4.0)}
 TARGETS, LAST = {13: 1e-4, 14: 1e-3}, {13: 1e-8, 14: 1e-4}
-PASSES = {13: 20.0, 14: 30.0}
+PASSES = {13: 20.0, 14: 40.0}
 SIDES, WORLDS = ("vfb2", "vfb"), ("even", "slow")
 
 
