@@ -19,7 +19,6 @@ PAGES = tuple(
     for name in ("what-the-papers-say", "asynchronous-against-rounds")
 )
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-METHODS = ("SGD", "SVRG", "SAGA")
 
 
 def rewritten(text: str) -> str:
@@ -33,9 +32,9 @@ def figures(name: str) -> str:
     if not found:
         return f"\nNo result of `offbeat reproduce {name}` is kept.\n\n"
     kept = json.loads((RESULTS / f"{found[0]}.json").read_text(encoding="utf-8"))
-    table, notes = _speed_ups(kept) if "cells" in kept else (_rows(kept["rows"]), kept.get("notes", []))
-    told = "\n".join(f"- {note}" for note in notes)
-    return "\n" + "\n\n".join(part for part in (_origin(found[0], kept), table, told) if part) + "\n\n"
+    told = "\n".join(f"- {note}" for note in kept.get("notes", []))
+    parts = (_origin(found[0], kept), _rows(kept["rows"]), _picture(name), told)
+    return "\n" + "\n\n".join(part for part in parts if part) + "\n\n"
 
 
 def _origin(name: str, kept: dict[str, Any]) -> str:
@@ -49,23 +48,20 @@ def _origin(name: str, kept: dict[str, Any]) -> str:
 def _rows(rows: list[dict[str, Any]]) -> str:
     if "worst" in rows[0]:  # of a benchmark, which has nothing in print beside it
         return _table(list(rows[0]), [[number(value) for value in row.values()] for row in rows])
-    shown = [[row["setting"], number(row["ours"]), number(row["published"]), row["verdict"]] for row in rows]
-    return _table(["Setting", "Ours", "In print", "Verdict"], shown)
+    several = isinstance(rows[0]["ours"], dict)
+    kinds = list(dict.fromkeys(kind for row in rows for kind in row["ours"])) if several else []
+    shown = [[row["setting"], *_ours(row, kinds), number(row["published"]), row["verdict"]] for row in rows]
+    return _table(["Setting", *(kinds or ["Ours"]), "In print", "Verdict"], shown)
 
 
-def _speed_ups(kept: dict[str, Any]) -> tuple[str, list[str]]:
-    """AFSGD-VP's Table 2, whose full run was kept cell by cell; the quick run has what is in print, and the notes."""
-    quick = json.loads((RESULTS / "afsgd-table2-quick.json").read_text(encoding="utf-8"))
-    shown = []
-    for row in quick["rows"]:
-        method = next(method for method in METHODS if f", {method}," in row["setting"])
-        of_it = f"{row['setting'].split(' ')[0]} {method}"
-        cells = [kept["cells"].get(f"{of_it} {slower}") for slower in ("1", "1.4", "4")]
-        ratios = ["not measured" if cell is None else f"{cell['ratio']:.2f}" for cell in cells]
-        if any(cells):
-            shown.append([row["setting"].replace(", 2,000 rows", ""), *ratios, number(row["published"])])
-    head = ["Setting", "Nobody slow", "One 1.4x slower", "One 4x slower", "In print"]
-    return _table(head, shown), quick["notes"]
+def _ours(row: dict[str, Any], kinds: list[str]) -> list[str]:
+    """One cell, or one for each kind of figure; a kind that a row does not have leaves its cell empty."""
+    return [number(row["ours"].get(kind, "")) for kind in kinds] if kinds else [number(row["ours"])]
+
+
+def _picture(name: str) -> str:
+    there = (REPOSITORY / "docs" / "pictures" / f"figure-{name}.png").is_file()
+    return f"![{name}, as `offbeat reproduce` draws it](../pictures/figure-{name}.png)" if there else ""
 
 
 def number(value: Any) -> str:

@@ -28,7 +28,7 @@ The order of play, for Ana (labels), Bo and Cy:
    gradient. A derivative carries its value, not a difference, so each party corrects it against its own newest table.
 
 Whom to wait for: Ana knows how long the others take for a row, since their shares say so. She does not wait for a step
-that would make her updates take much longer (`WAITING_WORTH`).
+that would make her updates take much longer (`WAITING_WORTH`; without leaps, longer at all).
 
 Synchronous counterpart (VFB): the same block rules, one dominator at a time in turn, and the next question only when
 every party has stepped. With the same sample order this is exactly the centralised method.
@@ -49,7 +49,7 @@ from offbeat.learning.blocks import Block
 from offbeat.party import linear_parties
 from offbeat.party.contract import Broadcast, Computed, Effect, Message, Observe, Party, PartyName, Send, State
 from offbeat.party.expected import expect, expect_array
-from offbeat.party.judge import WAITING_WORTH
+from offbeat.party.judge import PRINTED_WORTH, WAITING_WORTH
 from offbeat.party.linear import LinearParty
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.linear_protocol import HOLDER, PARTY, linear_protocol
@@ -255,10 +255,10 @@ class Vfb2Party:
         half = rows / 2
         alone = 2.0 * own * half  # derivatives, then the own step while the others take theirs
         trip = self.party.round_trip_s
-        bits = 0
+        worth, bits = WAITING_WORTH if self.party.options.leap else PRINTED_WORTH, 0
         for place, name in enumerate(roster.names):
             waited = own * half + max(own * half, seconds.get(name, 0.0) * half) + trip
-            if name != self.name and waited > WAITING_WORTH * (alone + trip):
+            if name != self.name and waited > worth * (alone + trip):
                 bits |= 1 << place
         return bits
 

@@ -1,4 +1,4 @@
-"""What a run looked like on the way: curves, times to a target, and the speed-up of one set of runs over another.
+"""What a run looked like on the way: curves, and times to a target.
 
 Two runs are compared only by the same rule. A look is one row of a curve. A target is met at the look where the
 geometric mean of this look and the two before it falls below the target, so that one lucky look decides nothing;
@@ -7,8 +7,7 @@ cannot see that, so `looks_per_pass` is there to be checked.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -77,53 +76,3 @@ def looks_per_pass(rows: Sequence[CurveRow]) -> float:
     if len(rows) < 2 or rows[-1].passes <= rows[0].passes:
         return 0.0
     return (len(rows) - 1) / (rows[-1].passes - rows[0].passes)
-
-
-class Spread(msgspec.Struct, frozen=True):
-    """A quantity over several seeds. `median` is None when half of the seeds or more missed it."""
-
-    median: float | None
-    low: float | None
-    high: float | None
-    seeds: int
-    missed: int = 0
-
-    def __str__(self) -> str:
-        if self.median is None:
-            return "fail"
-        low = "fail" if self.low is None else f"{self.low:.1f}"
-        high = "fail" if self.high is None else f"{self.high:.1f}"
-        return f"{self.median:.2f} ({low}-{high})"
-
-
-def _spread(values: Iterable[float], missed: Callable[[float], bool]) -> Spread:
-    ordered = sorted(values)
-    if not ordered:
-        return Spread(None, None, None, seeds=0)
-    return Spread(
-        median=_finite(median(ordered)),
-        low=_finite(ordered[0]),
-        high=_finite(ordered[-1]),
-        seeds=len(ordered),
-        missed=sum(map(missed, ordered)),
-    )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def speed_up(baseline: Mapping[int, float | None], ours: Mapping[int, float | None]) -> Spread:
-    """How many times sooner `ours` met its target: the ratio of each seed, then their median and range.
-
-    Both map a seed to a time to target, and only seeds present on both sides count. A seed that either side missed
-    has no ratio: it counts as the worst outcome, so that a comparison cannot be won by failing.
-    """
-    ratios = [_ratio(baseline[seed], ours[seed]) for seed in baseline.keys() & ours.keys()]
-    return _spread(ratios, missed=lambda ratio: ratio == -math.inf)
-
-
-def _ratio(baseline_s: float | None, ours_s: float | None) -> float:
-    if baseline_s is None or not ours_s:
-        return -math.inf
-    return baseline_s / ours_s

@@ -22,6 +22,8 @@ WAITING_WORTH = 2.5
 SURVEY_WORTH = 2.75
 """Nor does every second survey, where with that party it would take this many times as long from one to the next: a
 table that is a survey older costs more than one old product."""
+PRINTED_WORTH = 1.05
+"""Both for the methods as printed, without leaps: they wait for nobody who is slower."""
 
 
 class Judge:
@@ -74,8 +76,9 @@ class Judge:
         times = {name: max(seconds.get(name, 0.0) * half, least) for name in party.roster.names}
         rest = 2.0 * party.round_trip_s + self._steps_s()
         waited, *others = sorted(times.values(), reverse=True)
+        worth = SURVEY_WORTH if self.options.leap else PRINTED_WORTH
         for time in others:
-            if waited + rest > SURVEY_WORTH * (time + rest):
+            if waited + rest > worth * (time + rest):
                 waited = time
         self.slow = sum(1 << place for place, time in enumerate(times.values()) if time > waited)
 

@@ -119,6 +119,13 @@ def test_a_dominator_does_not_wait_for_whoever_makes_its_updates_much_longer():
     assert ana._not_worth_waiting_for(BATCH) == 0
 
 
+def test_without_leaps_a_dominator_waits_for_nobody_who_is_slower():
+    ana = Room(leap=False).parties[ANA]
+    ana.party.sums.own_seconds, ana.party.sums.seconds = 1e-3, {BO: 1e-3, CY: 1.4e-3}
+    ana.party.round_trip_s = 0.0
+    assert ana._not_worth_waiting_for(BATCH) == 0b100
+
+
 def test_whoever_is_slow_in_a_run_is_not_waited_for():
     room = Room(seconds={ANA: 1e-3, BO: 1e-3, CY: 1e-2})
     room.update(40)

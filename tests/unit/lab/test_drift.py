@@ -26,6 +26,7 @@ def test_rows_belong_together_by_their_setting_whatever_its_numbers():
         ("81.92 +- 0.44", "80.00 +- 0.40", False),
         ("MAPA 6,810, ASGD None", "MAPA 6,900, ASGD 7,000", True),  # one more of them got there
         ({"1x": 1.0, "4x": 4.0}, {"4x": 2.0, "1x": 1.0}, True),
+        ({"1x": 1.0, "1.4x": 1.2, "4x": 4.0}, {"4x": 3.5, "1x": 1.0}, False),  # a quick run measures fewer
         (None, None, False),
     ],
 )

@@ -1,4 +1,4 @@
-"""The crossing rule, medians over seeds and speed-ups, on curves small enough to check by hand."""
+"""The crossing rule, on curves small enough to check by hand."""
 
 import math
 
@@ -9,7 +9,6 @@ from offbeat.metrics.curves import (
     CurveRow,
     looks_per_pass,
     points,
-    speed_up,
     to_target,
 )
 
@@ -70,20 +69,6 @@ def test_points_leave_out_what_was_not_measured():
 def test_looks_per_pass():
     assert looks_per_pass(curve([1.0] * 17)) == 8.0
     assert looks_per_pass(curve([1.0])) == 0.0
-
-
-def test_speed_up_is_the_median_of_the_seeds_own_ratios():
-    waiting = {0: 10.0, 1: 12.0, 2: 9.0}
-    offbeat = {0: 5.0, 1: 4.0, 2: 9.0}
-    spread = speed_up(waiting, offbeat)
-    assert (spread.median, spread.low, spread.high) == (2.0, 1.0, 3.0)
-    assert str(spread) == "2.00 (1.0-3.0)"
-
-
-def test_a_comparison_cannot_be_won_by_failing():
-    assert str(speed_up({0: 10.0, 1: 10.0, 2: 10.0}, {0: 5.0, 1: None, 2: 5.0})) == "2.00 (fail-2.0)"
-    assert str(speed_up({0: None, 1: None, 2: 10.0}, {0: 5.0, 1: 5.0, 2: 5.0})) == "fail"
-    assert speed_up({0: 1.0}, {1: 1.0}).seeds == 0
 
 
 @pytest.mark.parametrize("target", [0.0, -1.0, math.nan])

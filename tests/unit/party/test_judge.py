@@ -154,6 +154,14 @@ def test_slow_is_whoever_makes_a_survey_much_longer(seconds, trip, bits):
     assert party.judge.slow == bits
 
 
+@pytest.mark.parametrize(("leap", "bits"), [(True, 0b000), (False, 0b010)])
+def test_methods_as_printed_wait_for_nobody_who_is_slower(leap, bits):
+    party = Room(PROBLEM, start=False, leap=leap).chair
+    party.sums.seconds, party.sums.own_seconds = {"party1": 1.4, "party2": 1.0}, 1.0
+    party.judge.look_who_is_slow()
+    assert party.judge.slow == bits
+
+
 def test_synchronous_rounds_wait_for_everybody():
     party = Room(PROBLEM, "vfb-svrg", start=False).chair
     party.sums.seconds, party.sums.own_seconds = {"party1": 9.0, "party2": 1.0}, 1.0

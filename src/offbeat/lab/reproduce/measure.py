@@ -19,7 +19,7 @@ from offbeat.errors import BadInput
 from offbeat.families.linear import setting_for
 from offbeat.jobs.runtime import RuntimeEntry
 from offbeat.jobs.vertical import Job
-from offbeat.metrics.curves import LOOKS_TOGETHER, CurveRow, Spread, speed_up, to_target
+from offbeat.metrics.curves import LOOKS_TOGETHER, CurveRow, to_target
 from offbeat.metrics.plain import json_text, replace_file
 from offbeat.run.experiment import run_experiment
 from offbeat.run.observer import Progress
@@ -103,26 +103,29 @@ class Pair:
     target: float
 
 
-def compare_pair(
-    course: Course, pair: Pair, *, seeds: Sequence[int], multiples: Sequence[float], **runtime: Any
-) -> tuple[Spread, dict[str, Any]]:
-    """Speed-up of the asynchronous side, both tuned over the same multiples of the synchronous automatic step."""
-    automatic = automatic_step(course, pair.synchronous, seeds[0], runtime)
-    steps = [multiple * automatic for multiple in multiples]
-    sync_step, sync = _tuned(course, pair.synchronous, pair.target, seeds[0], steps, math.inf, runtime)
-    limit_s = PATIENCE * sync.time_s if sync.time_s is not None else math.inf
-    step, ours = _tuned(course, pair.asynchronous, pair.target, seeds[0], steps, limit_s, runtime)
-    sync_times, times = {seeds[0]: sync.time_s}, {seeds[0]: ours.time_s}
-    for seed in seeds[1:]:
-        sync_times[seed] = course.time(pair.synchronous, pair.target, seed=seed, step=sync_step, **runtime).time_s
-        times[seed] = course.time(
-            pair.asynchronous, pair.target, seed=seed, step=step, limit_s=limit_s, **runtime
-        ).time_s
-    detail = {
-        name: {"step": tuned, "passes": best.passes, "time_s": best.time_s, "bytes": best.bytes}
-        for name, tuned, best in ((pair.asynchronous, step, ours), (pair.synchronous, sync_step, sync))
-    }
-    return speed_up(sync_times, times), detail
+def tuned_steps(
+    course: Course, pair: Pair, *, seed: int, multiples: Sequence[float], passes: float = PASSES_MOST, **runtime: Any
+) -> dict[str, float]:
+    """The best step of each side, of the same multiples of the synchronous automatic step."""
+    automatic = automatic_step(course, pair.synchronous, seed, runtime)
+    steps, limit_s, best = [multiple * automatic for multiple in multiples], math.inf, {}
+    if len(steps) == 1:
+        return dict.fromkeys((pair.asynchronous, pair.synchronous), steps[0])
+    for name in (pair.synchronous, pair.asynchronous):
+        best[name], time_s = _tuned(course, name, pair.target, seed, steps, limit_s, passes, runtime)
+        limit_s = PATIENCE * time_s if time_s is not None else math.inf
+    return best
+
+
+def raced(
+    course: Course, pair: Pair, steps: Mapping[str, float], *, seed: int, last: float, passes: float, **runtime: Any
+) -> tuple[Timed, Timed]:
+    """The asynchronous side and the rounds, each as far as the target `last`."""
+    rounds, ours = (
+        course.time(name, last, seed=seed, step=steps[name], passes=passes, **runtime)
+        for name in (pair.synchronous, pair.asynchronous)
+    )
+    return ours, rounds
 
 
 def automatic_step(course: Course, algorithm: str, seed: int, runtime: Mapping[str, Any]) -> float:
@@ -138,16 +141,17 @@ def _tuned(
     seed: int,
     steps: Sequence[float],
     limit_s: float,
+    passes: float,
     runtime: Mapping[str, Any],
-) -> tuple[float, Timed]:
-    best: tuple[float, Timed] | None = None
+) -> tuple[float, float | None]:
+    """The step that is soonest at the target, and its time; the first where none gets there."""
+    best, least_s = steps[0], None
     for step in steps:
-        timed = course.time(name, target, seed=seed, step=step, limit_s=limit_s, **runtime)
-        if best is None or (timed.time_s or math.inf) < (best[1].time_s or math.inf):
-            best = step, timed
-            limit_s = min(limit_s, timed.time_s) if timed.time_s is not None else limit_s  # no use going further
-    assert best is not None
-    return best
+        time_s = course.time(name, target, seed=seed, step=step, passes=passes, limit_s=limit_s, **runtime).time_s
+        if time_s is not None and (least_s is None or time_s < least_s):
+            best, least_s = step, time_s
+            limit_s = min(limit_s, time_s)  # no use going further
+    return best, least_s
 
 
 def base_job(seed: int = 0, **keys: Any) -> Job:
