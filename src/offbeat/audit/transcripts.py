@@ -115,7 +115,7 @@ def verify_runs(folders: Sequence[Path], roster: Path | None = None) -> dict[str
         "links": [{**link._asdict(), "findings": [f._asdict() for f in link.findings]} for link in links],
         "findings": [finding._asdict() for finding in findings],
         "parties": sorted({finding.party for finding in every if finding.state == CHANGED and finding.party}),
-        "limits": _limits(tellings),
+        "limits": _limits(tellings, known),
     }
 
 
@@ -147,12 +147,11 @@ def _sentence(tellings: Sequence[Telling], links: Sequence[CheckedLink], finding
     )
 
 
-def _limits(tellings: Sequence[Telling]) -> list[str]:
+def _limits(tellings: Sequence[Telling], known: PinnedRoster | None) -> list[str]:
     """What a reader must do or know to be convinced."""
     hashes = sorted({told.roster.hash for told in tellings})
-    said = [
-        f"Certificates: roster {', '.join(map(short, hashes))}. Compare this with the parties, or give --roster FILE."
-    ]
+    own = f"roster {', '.join(map(short, hashes))}. Compare this with the parties, or give --roster FILE."
+    said = [f"Certificates: {own if known is None else f'compared with those of roster {short(known.hash)}.'}"]
     if len({told.folder for told in tellings}) < len({(told.folder, told.party) for told in tellings}):
         said.append("One folder holds several parties: whoever made it had all keys. It shows what was not damaged.")
     return said
@@ -361,7 +360,7 @@ def _line(run: str, pair: Pair, claims: Sequence[Signed], state: str, log: objec
     left_out = f", {receipt.missed:,} of them left out while '{pair[1]}' was lost" if receipt.missed else ""
     kept = "has them" if log is not None else "is not here"
     kept = "" if state == CHANGED else f"; the log of '{pair[1]}' {kept}"
-    return f"{head}both signed {receipt.number:,} messages{left_out}{kept}"
+    return f"{head}both signed {receipt.number:,} message{'s' * (receipt.number != 1)}{left_out}{kept}"
 
 
 def _forged(signed: Signed, told: Telling, pair: Pair) -> list[str]:
@@ -415,8 +414,10 @@ def _against_log(
         if same and (end == receipt.number or not receipt.last):
             good = receipt.number
             continue
-        where = log.trouble or (f"somewhere from {good + 1:,} to {receipt.number:,}" if not same else "there are more")
-        what = f"the log of '{receiver}' has other messages than it signed ({_arrow(pair)}, up to {end:,}: {where})"
+        where = f"somewhere from {good + 1:,} to {receipt.number:,}"
+        if same or end < receipt.number:
+            where = f"it signed {receipt.number:,}, and its log ends with number {end:,}"
+        what = f"the log of '{receiver}' has other messages than it signed ({_arrow(pair)}: {log.trouble or where})"
         return [_changed(receiver, what)]
     if account is None or end == account.number == 0:
         return []

@@ -289,7 +289,7 @@ class Transcript:
 
 
 def _newer(before: Signed | None, after: Signed | None) -> Signed | None:
-    found = [signed for signed in (before, after) if signed is not None]
+    found = [signed for signed in (after, before) if signed is not None]  # of equal ones the later
     return max(found, key=lambda signed: (signed.receipt.number, signed.receipt.last), default=None)
 
 
@@ -327,7 +327,7 @@ class TranscriptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         unfinished.replace(path)
 
     def _with(self, before: "TranscriptFile") -> "TranscriptFile":
-        if (before.run, before.job) != (self.run, self.job):
+        if (before.run, before.job, before.certificates) != (self.run, self.job, self.certificates):
             return self
         known = {(link.sender, link.receiver): link.signed for link in before.links}
         links = [
