@@ -45,6 +45,7 @@ from offbeat.runtime.transcript import (
     Transcript,
     next_head,
     read_transcript,
+    unsigned_peers,
 )
 
 ORIGIN = b'["offbeat chain",1,"run/train","digest","bank","shop"]'
@@ -404,6 +405,8 @@ def test_a_run_that_broke_off_is_not_proven_to_its_end(tmp_path: Path) -> None:
     told = verify_runs(list(folders.values()))
     assert (told["state"], told["parties"]) == (NOT_SIGNED, [])
     assert "messages from 'bank' to 'shop': that none followed is not signed" in verified_text(told)
+    assert unsigned_peers(folders["bank"], "bank") == ["shop", "telecom"]
+    assert unsigned_peers(signed_run(tmp_path / "whole", SENT)["bank"], "bank") == []
 
 
 def test_a_record_of_other_transcripts_is_found(tmp_path: Path) -> None:

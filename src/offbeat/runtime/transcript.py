@@ -352,6 +352,13 @@ def transcript_paths(run: Path) -> list[Path]:
     return sorted([*run.glob(f"{FOLDER}/*.json"), *run.glob(f"*/{FOLDER}/*.json")])
 
 
+def unsigned_peers(run: Path, me: PartyName) -> list[PartyName]:
+    """With whom not all sessions are signed to their ends, by this party's transcripts."""
+    links = [link for path in transcript_paths(run) for link in read_transcript(path).links]
+    open_ends = [link for link in links if link.signed is None or not link.signed.receipt.last]
+    return sorted({link.sender if link.receiver == me else link.receiver for link in open_ends})
+
+
 def digests_of(paths: Iterable[Path], run: Path) -> dict[str, str]:
     """By path within the run folder: the SHA-256 of a transcript, which a run's record keeps."""
     return {path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}

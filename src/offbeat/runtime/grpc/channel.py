@@ -223,17 +223,13 @@ class Channel:
     # -- what both ends sign --------------------------------------------------------------------------------------
 
     @property
-    def _ending(self) -> bool:
-        return self._verdict is not None or self.peer_verdict is not None
-
-    @property
     def _signed(self) -> bool:
         return self.transcript is None or self.transcript.settled
 
     @property
     def _seal_due(self) -> bool:
         last, durable = self.peer_verdict is not None, self.delivery.durable
-        return self.transcript is not None and self.transcript.due(durable, now=self._ending, last=last)
+        return self.transcript is not None and self.transcript.due(durable, now=False, last=last)
 
     def accounts(self) -> list[LinkAccount]:
         """What this end tells of both directions."""
@@ -244,8 +240,8 @@ class Channel:
         """Of much at once, of anything when it is quiet, and of all at the end."""
         if self.transcript is None:
             return None
-        last, now = self.peer_verdict is not None, quiet or self._ending
-        seal = self.transcript.seal(self.delivery.durable, now=now, last=last)
+        last = self.peer_verdict is not None
+        seal = self.transcript.seal(self.delivery.durable, now=quiet, last=last)
         self._in_hand = self._in_hand or seal is not None
         return seal
 
