@@ -454,6 +454,17 @@ def test_one_party_is_told_of_once(tmp_path: Path) -> None:
         verify_runs([one["bank"], other["bank"]])
 
 
+def test_folders_of_two_runs_are_told_apart(tmp_path: Path) -> None:
+    folders = signed_run(tmp_path, SENT)
+    rewrite(folders["shop"], lambda file: msgspec.structs.replace(file, run="other/train"))
+    with pytest.raises(BadInput, match="expected folders of one run; these are of other, run"):
+        verify_runs(list(folders.values()))
+    rewrite(folders["shop"], lambda file: msgspec.structs.replace(file, run="run/test"))
+    told = verify_runs(list(folders.values()))
+    assert told["state"] == CHANGED and told["parties"] == ["shop"], "its signatures are of another session"
+    assert "the folder of 'shop' has no transcript of run/train, which others tell of" in verified_text(told)
+
+
 def test_the_command_ends_with_a_code_for_each_verdict(tmp_path: Path) -> None:
     def code(*folders: Path) -> int:
         return CliRunner().invoke(app, ["audit", "--verify", *map(str, folders)]).exit_code

@@ -98,7 +98,7 @@ def verify_runs(folders: Sequence[Path], roster: Path | None = None) -> dict[str
     """What the folders of one run show, as plain values: `links`, `findings`, `state` and `sentence` of the whole."""
     known = read_roster(roster) if roster is not None else None
     tellings, findings = _told(folders)
-    _refuse_doubles(tellings)
+    _refuse_mixtures(tellings)
     for told in tellings:
         _check_certificates(told, known)
         told.log = _read_log(told, _numbers_told(tellings, told))
@@ -106,6 +106,7 @@ def verify_runs(folders: Sequence[Path], roster: Path | None = None) -> dict[str
     findings += [finding for folder in folders for finding in _records(folder, tellings)]
     links = [link for session in _sessions(tellings) for link in _links(session)]
     findings += [finding for told in tellings for finding in told.findings]
+    findings += _left_out(tellings)
     every = [*findings, *(finding for link in links for finding in link.findings)]
     return {
         "runs": [str(folder) for folder in folders],
@@ -198,7 +199,11 @@ def _roster_of(file: TranscriptFile, path: Path) -> PinnedRoster:
     return roster
 
 
-def _refuse_doubles(tellings: Sequence[Telling]) -> None:
+def _refuse_mixtures(tellings: Sequence[Telling]) -> None:
+    """Folders of one run, one of each party."""
+    runs = sorted({told.file.run.partition("/")[0] for told in tellings})
+    if len(runs) > 1:
+        raise BadInput(f"expected folders of one run; these are of {', '.join(runs)}. Verify them one after the other.")
     seen: dict[tuple[str, str], Path] = {}
     for told in tellings:
         before = seen.setdefault((told.file.run, told.party), told.folder)
@@ -302,6 +307,18 @@ def _same_job(folder: Path, mine: Sequence[Telling]) -> bool:
     except (OSError, ValueError, OffbeatError):
         return False
     return all(told.file.job.rpartition(" ")[2] == digest for told in mine)
+
+
+def _left_out(tellings: Sequence[Telling]) -> list[Mismatch]:
+    """Sessions that others tell of, of a party whose folder is here and says nothing of them."""
+    here, found = {told.party for told in tellings}, []
+    for session in _sessions(tellings):
+        files = [told.file for told in session.values()]
+        named = {name for file in files for link in file.links for name in (link.sender, link.receiver)}
+        for name in sorted(named & here - session.keys()):
+            what = f"the folder of '{name}' has no transcript of {files[0].run}, which others tell of"
+            found.append(Mismatch(NOT_SIGNED, name, what))
+    return found
 
 
 def _sessions(tellings: Sequence[Telling]) -> list[dict[str, Telling]]:

@@ -139,9 +139,7 @@ def _warnings(job: OrgJob, name: str, outcome: Outcome) -> tuple[str, ...]:
 
 
 def _not_signed(name: str, peer: str) -> str:
-    return (
-        f"'{peer}' has not signed all that went between it and '{name}': see `offbeat audit --verify`."
-    )
+    return f"'{peer}' has not signed all that went between it and '{name}': see `offbeat audit --verify`."
 
 
 def _losses(name: str, outcome: Outcome) -> list[str]:
