@@ -1,6 +1,6 @@
-"""What the properties share lies beside them."""
+"""What the attacks share lies beside them, and beside the properties."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "property")]

@@ -20,6 +20,7 @@ pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
 from linear_toy import build, check_logs, pooled_scores, scores
 
+from offbeat.audit.transcripts import verify_runs
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.processes import Processes, free_ports
 from offbeat.testing.link_proxy import LinkProxy
@@ -95,6 +96,7 @@ def kill_round(folder: Path, seed: int, kills: int) -> int:
     watcher.over.set()
     assert_certified(outcome, parties, SPEC)
     check_logs(SPEC, folder, outcome.digest)
+    assert not verify_runs([folder])["parties"], "whoever was killed has changed nothing"
     return len(watcher.done)
 
 

@@ -23,6 +23,7 @@ from town import NAMES, ROWS, SCORES_AGREE, Town, job, pooled_scores, serve, wai
 
 from offbeat.audit.own_side import audit_own
 from offbeat.audit.runs import violations_of
+from offbeat.audit.transcripts import verified_text, verify_runs
 from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, Refused
 from offbeat.jobs.organisations import OrgEmbedding, OrgJob, OrgMethod, OrgModel
 from offbeat.learning.scores import area_under_curve
@@ -41,6 +42,7 @@ from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.grpc.dialer import open_channel
 from offbeat.runtime.grpc.wire import SERVICE
+from offbeat.runtime.recovery import log_path
 
 
 def replayed(home: Home, run: str) -> str:
@@ -97,6 +99,24 @@ def test_from_proposal_to_prediction(town: Town) -> None:
         whats = [str(line["what"]).removeprefix(f"{run}/").split("-")[0] for line in history]
         assert whats[:5] == ["credit", "test", "predict", "predict", "predict"]
     assert area_under_curve(joint, joint > 0) == 1.0
+    folders = {name: read_home(town.folder / name).runs / run for name in NAMES}
+    assert_signed(folders, town.folder / "bank" / "roster.toml")
+
+
+def assert_signed(folders: dict[str, Path], roster: Path) -> None:
+    """A stranger with the folders is convinced; whoever changes one of them is named."""
+    told = verify_runs(list(folders.values()), roster)
+    assert (told["state"], told["parties"]) == ("holds", []), verified_text(told)
+    assert len(told["links"]) == 3 * 6, "alignment, training and test, each with six directions"
+    job_file, log = folders["shop"] / "job.toml", log_path(folders["telecom"], "telecom")
+    job_file.write_text(job_file.read_text().replace('name = "credit"', 'name = "other"'))
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(bytes(content))
+    told = verify_runs(list(folders.values()), roster)
+    assert (told["state"], told["parties"]) == ("CHANGED", ["shop", "telecom"]), verified_text(told)
+    assert "job.toml of 'shop' is not the job that the messages belong to" in verified_text(told)
+    assert "the log of 'telecom' has other messages than it signed" in verified_text(told)
 
 
 def assert_no_secret(folder: Path, secrets: list[bytes]) -> None:

@@ -11,6 +11,7 @@ pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 from loopback import QUICK, Loopback, LoopbackRuntime, own_thread, run_all
 from toys import MESSAGES, Counter, Thanks, counters, expected_folds
 
+from offbeat.audit.transcripts import verify_runs
 from offbeat.errors import OffbeatError, PeerFailed
 from offbeat.message.codec import Codec
 from offbeat.party.contract import Effect, Event, Finish, Received, Send, State
@@ -146,6 +147,9 @@ def test_a_log_goes_on_after_a_stop_at_any_record(tmp_path: Path) -> None:
     assert second.host.resumed_events >= 300
     assert set(ends) == {"bo", "cy"}
     assert_everything_once([again, bo, cy], 200)
+    links = verify_runs([tmp_path])["links"]
+    assert [link["state"] for link in links] == ["holds"] * 6, "chains go on, too, and are signed to their ends"
+    assert {link["messages"] for link in links} == {401}
 
 
 class Speaker:

@@ -1,1 +1,1 @@
-"""What a finished run gave away."""
+"""What a finished run gave away, and whether its folders are what was signed."""

@@ -1,27 +1,55 @@
 """offbeat audit, worth, data and doctor."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from offbeat.cli.output import Json, print_json, rows_table, say
-from offbeat.cli.run import RunFolder, Trusted
+from offbeat.cli.run import Trusted
+from offbeat.errors import BadInput
 
 
-def audit(run: RunFolder, method: Trusted = "", json: Json = False) -> None:
+def audit(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="A run folder.", show_default=False)],
+    verify: Annotated[
+        bool, typer.Option(help="Check what the ends of each link have signed; RUN...: folders of one run's parties.")
+    ] = False,
+    roster: Annotated[
+        Path | None, typer.Option(help="With --verify: the certificates that the parties must have.", metavar="FILE")
+    ] = None,
+    method: Trusted = "",
+    json: Json = False,
+) -> None:
     """Who received what, and what a curious party can work out of it. Of a run between organisations: of this party's
-    side, done again from its log."""
+    side, done again from its log. With --verify: whether the run was as the folders of its parties say, and if not, who
+    changed what."""
     from offbeat.audit.own_side import audit_own
     from offbeat.audit.runs import audit_run, audit_text, violations_of
     from offbeat.metrics.record import RunRecord
 
+    if verify:
+        _verify(runs, roster, json)
+    if len(runs) > 1 or roster is not None:
+        raise BadInput("expected one run folder; several, and --roster, go with --verify.")
+    run = runs[0]
     told = audit_own(run) if RunRecord.read(run).runtime == "grpc" else audit_run(run, method)
     if json:
         print_json(told)
     else:
         typer.echo(audit_text(told), nl=False)
     raise typer.Exit(4 if violations_of(told) else 0)
+
+
+def _verify(runs: list[Path], roster: Path | None, json: bool) -> NoReturn:
+    from offbeat.audit.transcripts import CHANGED, HOLDS, verified_text, verify_runs
+
+    told = verify_runs(runs, roster)
+    if json:
+        print_json(told)
+    else:
+        typer.echo(verified_text(told), nl=False)
+    raise typer.Exit({HOLDS: 0, CHANGED: 4}.get(told["state"], 3))
 
 
 def worth(

@@ -20,6 +20,7 @@ from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.held_out import HeldOut, Worth
 from offbeat.metrics.plain import encode_plain, json_text, replace_file
 from offbeat.party.verdicts import exit_code_of
+from offbeat.runtime.transcript import digests_of, transcript_paths
 
 RECORD_FILE = "record.json"
 CURVE_FILE = "metrics.jsonl"
@@ -119,6 +120,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     data           which data it was
     held_out       curves and counts of the test rows, where whoever wrote the record may know their labels
     worth          what each party is worth, once `offbeat worth` has found it
+    transcripts    by file: the SHA-256 of what both ends of each link signed (`offbeat audit --verify` checks it)
     versions       of Python and the packages
     machine        what it ran on
     curve          one row for each look
@@ -147,6 +149,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     data: DataRecord = DataRecord()
     held_out: HeldOut | None = None
     worth: Worth | None = None
+    transcripts: dict[str, str] = {}
     versions: dict[str, str] = {}
     machine: dict[str, str | int] = {}
     curve: tuple[CurveRow, ...] = ()
@@ -192,7 +195,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         folder = Path(folder)
         _write_lines(folder / CURVE_FILE, self.curve)
         _write_lines(folder / TIMELINE_FILE, self.timeline)
-        body = self.to_json_object()
+        body = self.to_json_object() | {"transcripts": digests_of(transcript_paths(folder), folder)}
         del body["run"]
         replace_file(folder / RECORD_FILE, f"{json_text(body)}\n".encode())
         return folder / RECORD_FILE

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from offbeat.families.contract import RunAccount
 from offbeat.families.linear import certificate_from, certified_row
 from offbeat.families.statements import about_labels, about_sums, label_ledger
@@ -19,6 +21,7 @@ from offbeat.party.contract import Message, PartyName
 from offbeat.report.page import write_report
 from offbeat.run.record import record_of, reveals
 from offbeat.runtime.contract import Outcome
+from offbeat.runtime.transcript import unsigned_peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,9 @@ class OwnRun:
 
 def write_record(folder: Path, own: OwnRun) -> dict[str, Any]:
     """Write record.json and report.html; returns what the initiator is entitled to: counters, no block and no score."""
+    unsigned = [_not_signed(own.name, peer) for peer in unsigned_peers(folder, own.name)]
     record = _record(own)
+    record = msgspec.structs.replace(record, warnings=(*record.warnings, *unsigned))
     record.write(folder)
     write_report(record, folder)
     return {
@@ -132,6 +137,10 @@ def _warnings(job: OrgJob, name: str, outcome: Outcome) -> tuple[str, ...]:
     if job.embeds:
         found.append(_about_embeddings(job))
     return (*found, *about_sums(len(job.parties), job.method.secure_sum), *_losses(name, outcome))
+
+
+def _not_signed(name: str, peer: str) -> str:
+    return f"'{peer}' has not signed all that went between it and '{name}': see `offbeat audit --verify`."
 
 
 def _losses(name: str, outcome: Outcome) -> list[str]:

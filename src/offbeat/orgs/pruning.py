@@ -1,7 +1,7 @@
 """Old runs lose their logs and their masks' secret after the days that the owner set; what they came to stays.
 
 A log and a nonce let its owner replay a run. Whoever stole the nonce and the key could take the masks off what was
-recorded of the run elsewhere. So both go together.
+recorded of the run elsewhere. So both go together. Transcripts stay: they hold hashes and signatures.
 """
 
 import json
@@ -17,7 +17,7 @@ from offbeat.orgs.party_config import Home
 
 log = logging.getLogger("offbeat.party")
 
-LOGS = ("events", "checkpoints", "align", "test")
+LOGS = tuple(place + kind for place in ("", "align/", "test/") for kind in ("events", "checkpoints"))
 DAY_S = 86_400.0
 
 

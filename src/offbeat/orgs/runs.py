@@ -310,7 +310,7 @@ class Run:
             return kept
         column = table.column(self.own.salt)
         party = self.own.aligner(column)
-        digest = hashlib.sha256(f"{self.job.digest} {sorted(party.sizes.items())}".encode()).hexdigest()
+        digest = self._bound(f"{sorted(party.sizes.items())}".encode())
         outcome = self.session("align", party, align_psi.MESSAGES, self.folder / "align", digest)
         finish = outcome.finished[self.home.name]
         if finish.verdict != "aligned":
@@ -391,7 +391,11 @@ class Run:
 
     def _training_digest(self, own: OwnRows) -> str:
         """Every stream of the training compares it: the same job over the same rows in the same order."""
-        return hashlib.sha256(self.job.digest.encode() + b"".join(own.tokens_train)).hexdigest()
+        return self._bound(b"".join(own.tokens_train))
+
+    def _bound(self, to: bytes) -> str:
+        """What the streams of a session compare and its transcript is bound to: this, and the job."""
+        return f"{hashlib.sha256(to).hexdigest()} {self.job.digest}"
 
     def _tested(self, own: OwnRows, ids: list[Any]) -> tuple[dict[str, float], HeldOut | None]:
         """Score the held-out rows together; the first label holder alone learns the scores and computes metrics."""

@@ -16,8 +16,10 @@ from offbeat.run.experiment import run_experiment
 from offbeat.run.folder import job_of
 from offbeat.run.observer import Progress
 from offbeat.run.parties import training_of, without_optimum
+from offbeat.runtime.eventlog import Replayed
 from offbeat.runtime.recovery import log_path, recover
 from offbeat.runtime.threads import digest_of
+from offbeat.runtime.transcript import FOLDER, read_transcript
 
 
 def replay_run(folder: Path, *, verify: bool = False, trusted: str = "") -> dict[str, Any]:
@@ -100,6 +102,8 @@ def replay_logs(
         if verify and finish is None:
             ended = f"The log of {name} stops after {replayed.events} events, before its party has ended."
             return _differs(run, name, ended)
+        if verify and (otherwise := _sent_otherwise(log, replayed)):
+            return _differs(run, name, otherwise)
         digests[name], events[name] = replayed.drive.digest, replayed.events
         verdicts[name] = finish.verdict if finish is not None else ""
     same = recorded(digests)
@@ -113,6 +117,16 @@ def replay_logs(
         "digests": {name: digest.hex() for name, digest in digests.items()},
         "sentence": f"{sum(events.values())} logged events of {', '.join(logs)} {words}.",
     }
+
+
+def _sent_otherwise(log: Log, replayed: Replayed) -> str:
+    """The first peer that was sent other messages, by the transcript, than the log leads to."""
+    path = log.folder / FOLDER / f"{log.party.name}.json"
+    for told in read_transcript(path).links if path.is_file() else ():
+        chains = replayed.chains_with(told.receiver) if told.sender == log.party.name else None
+        if chains is not None and (chains.sent.number, chains.sent.head) != (told.number, told.head):
+            return f"The log of {told.sender} leads to other messages to {told.receiver} than its transcript tells of."
+    return ""
 
 
 def _differs(run: Path, name: str, sentence: str) -> dict[str, Any]:

@@ -16,15 +16,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from offbeat.errors import BadFrame, PeerFailed
 from offbeat.party.contract import PartyName
+from offbeat.runtime.transcript import HEADS_BEHIND, Chains, Number, Seal, Transcript
 
 Frame = TypeVar("Frame")
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Bounds:
 
 class Delivery(Generic[Frame]):
     """Both directions with one peer. Not thread-safe. `base`: messages are numbered from `base` + 1 on. With `in_order`
-    a gap means a faulty peer; without, what came too early waits for its turn."""
+    a gap means a faulty peer; without, what came too early waits for its turn. `transcript`: what both ends sign."""
 
     def __init__(
         self,
@@ -57,8 +57,9 @@ class Delivery(Generic[Frame]):
         base: int = 0,
         in_order: bool = True,
         size_of: Callable[[Any], int] = len,
+        transcript: Transcript | None = None,
     ) -> None:
-        self.peer, self.bounds = peer, bounds
+        self.peer, self.bounds, self.transcript = peer, bounds, transcript
         self.accepted = self.durable = 0
         self.sent = base
         self.resent = self.repeated = self.missed = self.dropped = 0
@@ -74,6 +75,7 @@ class Delivery(Generic[Frame]):
         self._inbox: deque[tuple[int, int]] = deque()  # (number, size) of what is accepted and not durable
         self._held_bytes = 0  # of both
         self._leftover = (0, 0)  # frames and bytes of an earlier window, of a peer that has held us for lost
+        self._jumps: dict[int, bytes] = {}  # by message that others were left out before: the head behind those
 
     # -- what we send ----------------------------------------------------------------------------------------------
 
@@ -99,9 +101,15 @@ class Delivery(Generic[Frame]):
     def state(self) -> tuple[int, int, list[Frame]]:
         return self.sent, self.durable, self.kept()
 
-    def restore(self, *, sent: int, kept: list[Frame], accepted: int) -> None:
+    def past(self) -> bytes:
+        """What a checkpoint keeps of the chains; nothing where there are none."""
+        return self.transcript.chains.past(self.durable) if self.transcript is not None else b""
+
+    def restore(self, *, sent: int, kept: list[Frame], accepted: int, chains: Chains | None = None) -> None:
         """Go on where a log ended: everything accepted before the crash is durable."""
         self.sent, self.accepted, self.durable = sent, accepted, accepted
+        if self.transcript is not None and chains is not None:
+            self.transcript.chains = chains
         self._kept = deque((self._size_of(frame), frame) for frame in kept)
         self._kept_bytes = sum(size for size, _ in self._kept)
         self._cursor = self.first_kept
@@ -124,6 +132,8 @@ class Delivery(Generic[Frame]):
         self._kept.append((size, frame))
         self._kept_bytes += size
         self.sent += 1
+        if self.transcript is not None:
+            self.transcript.chains.sent.add(self.sent, frame)  # type: ignore[arg-type]
         if self.lost or self.closed:
             self._forget_oldest()
         return self.sent
@@ -150,6 +160,8 @@ class Delivery(Generic[Frame]):
         while self._kept and (len(self._kept) > frames or self._kept_bytes > size):
             self._drop_first()
             self.dropped += 1
+            if self.transcript is not None:
+                self.transcript.chains.forget(self.first_kept - 1)
 
     def _drop_first(self) -> None:
         written = self.first_kept < self._cursor
@@ -159,6 +171,13 @@ class Delivery(Generic[Frame]):
             self._window_bytes = max(0, self._window_bytes - size)
         self._cursor = max(self._cursor, self.first_kept)
 
+    @property
+    def jump(self) -> bytes:
+        """The head behind what was forgotten, for a peer that may not have had it; nothing for others."""
+        if self.transcript is None or self._known_durable >= self.first_kept - 1:
+            return b""
+        return self.transcript.chains.sent.at(self.first_kept - 1) or b""
+
     def opened(self, peer_accepted: int) -> None:
         """A stream is up; the peer holds our messages up to this number (fewer than before if it crashed)."""
         if not self._known_durable <= peer_accepted <= self.sent:
@@ -167,6 +186,8 @@ class Delivery(Generic[Frame]):
                 f"repeat from {self._known_durable + 1}: its run folder and ours do not belong together."
             )
         self.rewind(peer_accepted)
+        if self.transcript is not None:
+            self.transcript.again()
 
     def rewind(self, peer_accepted: int) -> None:
         """Write again what comes after this number."""
@@ -196,36 +217,54 @@ class Delivery(Generic[Frame]):
         self.highest_written = max(self.highest_written, self._cursor - 1)
         return first, frames
 
-    def acknowledge(self, durable: int) -> None:
-        """The peer has our messages up to `durable` in its log: forget them."""
+    def acknowledge(self, durable: int, seal: Seal | None = None, *, done: bool = False) -> None:
+        """The peer has our messages up to `durable` in its log: forget them. `done`: we have said that no more come."""
         if durable >= max(self._cursor, self.highest_written + 1):
             raise BadFrame(f"'{self.peer}' acknowledged message {durable}, which was never written to it")
         self._known_durable = max(self._known_durable, durable)
         while self._kept and self.first_kept <= durable:
             self._drop_first()
+        if self.transcript is not None:
+            self.transcript.chains.sent.keep_from(self.first_kept - 1)
+            if seal is not None:
+                self.transcript.heard(seal, done=done)
 
     # -- what reaches us -------------------------------------------------------------------------------------------
 
-    def arrived(self, first: int, frames: list[Frame], oldest: int = 0) -> list[tuple[int, Frame]]:
-        """(number, message) of what is new to us and in order now. Before `oldest` nothing will come any more."""
+    def arrived(self, first: int, frames: list[Frame], oldest: int = 0, jump: bytes = b"") -> list[tuple[int, Frame]]:
+        """(number, message) of what is new to us and in order now. Before `oldest` nothing will come any more; `jump`:
+        the head behind that."""
         if first < 1:
             raise BadFrame(f"'{self.peer}' numbered a message {first}; numbers begin at 1")
         if oldest > self.accepted + 1:
-            self._skip_to(oldest)
+            self._skip_to(oldest, jump)
         if self._in_order and first > self.accepted + 1:
             raise BadFrame(f"'{self.peer}' sent message {first} where {self.accepted + 1} was next")
         window = self.bounds.window_frames
         for number, frame in enumerate(frames, first):
             if number <= self.accepted or number in self._early:
-                self.repeated += 1
+                self._again(number, frame)
             elif number <= self.accepted + window and self._held_frames < window + self._leftover[0]:
                 self._hold(number, frame)
             elif self._in_order:
                 raise BadFrame(f"'{self.peer}' sent message {number} without waiting for acknowledgements")
         return self._now_in_order()
 
-    def _skip_to(self, oldest: int) -> None:
+    def _again(self, number: int, frame: Frame) -> None:
+        self.repeated += 1
+        if self.transcript is not None and not self.transcript.chains.received.went(number, frame):  # type: ignore[arg-type]
+            raise PeerFailed(
+                f"'{self.peer}' sent message {number} a second time with other bytes than the first time: its run "
+                "folder was changed, or it goes on from another state than it had."
+            )
+
+    def _skip_to(self, oldest: int, jump: bytes) -> None:
         """The peer forgot messages while it held us for lost, or began anew."""
+        if self.transcript is not None:
+            if not jump:
+                raise BadFrame(f"'{self.peer}' leaves out messages before {oldest} and does not say what they were")
+            self.transcript.chains.received.jump(oldest - 1, jump)
+            self._jumps[oldest] = jump
         self.missed += oldest - self.accepted - 1 if self.accepted else 0
         self.accepted = oldest - 1
         for number in [number for number in self._early if number < oldest]:
@@ -251,6 +290,8 @@ class Delivery(Generic[Frame]):
         while self.accepted + 1 in self._early:
             self.accepted += 1
             size, frame = self._early.pop(self.accepted)
+            if self.transcript is not None:
+                self.transcript.chains.received.add(self.accepted, frame)  # type: ignore[arg-type]
             self._inbox.append((self.accepted, size))
             fresh.append((self.accepted, frame))
         return fresh
@@ -260,6 +301,12 @@ class Delivery(Generic[Frame]):
         while self._inbox and self._inbox[0][0] <= number:
             self._held_bytes -= self._inbox.popleft()[1]
         self.durable = max(self.durable, number)
+        if self.transcript is not None:
+            self.transcript.chains.received.keep_from(number - HEADS_BEHIND)
+
+    def jumped(self, number: int) -> bytes:
+        """The head behind the messages that were left out before this one, for the log; nothing if there were none."""
+        return self._jumps.pop(number, b"") if self._jumps else b""
 
 
 # -- over a carrier that loses packets -----------------------------------------------------------------------------
@@ -365,9 +412,15 @@ class PacketLink(Generic[Frame]):
     def state(self) -> tuple[int, int, list[Frame]]:
         return self.delivery.state()
 
-    def restore(self, *, sent: int, kept: list[Frame], accepted: int) -> None:
+    def past(self) -> bytes:
+        return self.delivery.past()
+
+    def jumped(self, number: int) -> bytes:
+        return self.delivery.jumped(number)
+
+    def restore(self, *, sent: int, kept: list[Frame], accepted: int, chains: Chains | None = None) -> None:
         """The peer must hear that we have lost what was not in our log."""
-        self.delivery.restore(sent=sent, kept=kept, accepted=accepted)
+        self.delivery.restore(sent=sent, kept=kept, accepted=accepted, chains=chains)
         self._answer_s, self._restored = 0.0, True
 
     def peer_lost(self) -> None:

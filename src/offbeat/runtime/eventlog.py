@@ -20,6 +20,7 @@ from offbeat.errors import BadInput, PeerFailed
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Computed, Event, Party, PartyName, PeerBack, PeerLost, Received, Started, Woken
 from offbeat.runtime.drive import Drive, Written
+from offbeat.runtime.transcript import HEADS_BEHIND, Chains
 
 FORMAT = 1
 _HEAD = struct.Struct("<II")
@@ -48,6 +49,7 @@ class LogReceived(Record, frozen=True, gc=False):
     number: int
     frame: bytes
     round_trip_s: float = 0.0
+    jump: bytes = b""  # where earlier messages were left out: the head behind them (see transcript.py)
 
 
 class LogComputed(Record, frozen=True, gc=False):
@@ -90,11 +92,13 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
 
 
-def record_of(event: Event, number: int = 0, frame: bytes = b"", *, results: bool = False) -> AnyRecord:
+def record_of(
+    event: Event, number: int = 0, frame: bytes = b"", *, jump: bytes = b"", results: bool = False
+) -> AnyRecord:
     """What the log holds of an event. A message is kept as the bytes that came, with its number; a job's result, if
     `results` are to be kept."""
     if type(event) is Received:
-        return LogReceived(event.sender, number, frame, event.round_trip_s)
+        return LogReceived(event.sender, number, frame, event.round_trip_s, jump)
     if type(event) is Computed:
         return LogComputed(event.ticket, encode_state([event.result]) if results else b"", event.seconds)
     if type(event) is Woken:
@@ -184,14 +188,34 @@ class Replayed:
     base: int = 0
     segment: int = 0  # of the log, the newest one
     carried: bool = False  # the party's memory comes from an earlier run
+    header: Header | None = None
+    chains: dict[PartyName, Chains] = field(default_factory=dict)
+
+    def chains_with(self, peer: PartyName) -> Chains | None:
+        header = self.header
+        if header is not None and peer not in self.chains:
+            self.chains[peer] = Chains(header.run, header.job, header.party, peer)
+        return self.chains.get(peer)
 
     def wrote(self, written: Written) -> None:
         for peer in written.to:
             self.sent[peer] = self.sent.get(peer, self.base) + 1
             self.kept.setdefault(peer, []).append(written.frame)
+            if (chains := self.chains_with(peer)) is not None:
+                chains.sent.add(self.sent[peer], written.frame)
+
+    def came(self, record: LogReceived) -> None:
+        self.accepted[record.sender] = record.number
+        if (chains := self.chains_with(record.sender)) is not None:
+            if record.jump:
+                chains.received.jump(record.number - 1, record.jump)
+            chains.received.add(record.number, record.frame)
+            chains.received.keep_from(record.number - HEADS_BEHIND)
 
     def trim(self, peer: PartyName, number: int) -> None:
         self.acknowledged[peer] = number
+        if (chains := self.chains_with(peer)) is not None:
+            chains.sent.keep_from(number)
         kept = self.kept.get(peer, [])
         first = self.sent.get(peer, self.base) - len(kept) + 1
         del kept[: max(0, number - first + 1)]
@@ -208,7 +232,7 @@ def feed(into: Replayed, records: Iterable[tuple[int, AnyRecord]], where: str) -
             _check_mark(record, into, where, offset)
         else:
             if type(record) is LogReceived:
-                into.accepted[record.sender] = record.number
+                into.came(record)
             event = _event(record, into.drive)
             into.events += 1
             for step in into.drive.handle(event):

@@ -54,6 +54,7 @@ from offbeat.runtime.eventlog import (
 from offbeat.runtime.inbox import Inbox
 from offbeat.runtime.recovery import checkpoint, log_path, recover
 from offbeat.runtime.simulator.costs import CostModel, Link
+from offbeat.runtime.transcript import Chains
 
 ACKNOWLEDGED_EVERY = 256
 LINGER_ITEMS, LINGER_S = 256, 0.25
@@ -102,7 +103,15 @@ class NumberedLink(Protocol):
         """How many were sent, up to which number the peer's are in our log, and what we must be able to repeat."""
         ...
 
-    def restore(self, *, sent: int, kept: list[bytes], accepted: int) -> None: ...
+    def past(self) -> bytes:
+        """What a checkpoint keeps of its chains (see transcript.py); nothing where there are none."""
+        ...
+
+    def jumped(self, number: int) -> bytes:
+        """The head behind the messages that were left out before this one; nothing if there were none."""
+        ...
+
+    def restore(self, *, sent: int, kept: list[bytes], accepted: int, chains: Chains | None = None) -> None: ...
 
     def peer_lost(self) -> None: ...
 
@@ -256,16 +265,17 @@ class PartyHost:
         steps: list[Step] = []
         logged: dict[PartyName, int] = {}
         for item in batch:
-            number, frame = 0, b""
+            number, frame, jump = 0, b"", b""
             if isinstance(item, Letter):
                 frame = item.frame
                 number = logged[item.sender] = self._number(item)
+                jump = self._jumped(item)
                 body = item.body or self.codec.decode(frame)
                 event: Event = Received(item.sender, body, self._round_trip_s(item.sender))
             else:
                 event = item
             if self.log is not None:
-                self.log.append(record_of(event, number, frame, results=self.options.keep_results))
+                self.log.append(record_of(event, number, frame, jump=jump, results=self.options.keep_results))
             steps += self._timed(event)
         if self.log is not None:
             self._note_progress(self.log)
@@ -278,6 +288,10 @@ class PartyHost:
         """As measured, or what the emulated link takes."""
         link = self._links.get(peer)
         return link.round_trip_s if link is not None else 2.0 * self.options.costs.link.latency_s
+
+    def _jumped(self, letter: Letter) -> bytes:
+        link = self._links.get(letter.sender)
+        return link.jumped(letter.number) if link is not None else b""
 
     def _number(self, letter: Letter) -> int:
         number = letter.number or self._accepted.get(letter.sender, 0) + 1
@@ -386,7 +400,8 @@ class PartyHost:
         for peer in {**dict.fromkeys(self._links), **replayed.sent, **replayed.accepted}:
             link, sent, kept = self._links[peer], replayed.sent.get(peer, self.base), replayed.kept.get(peer, [])
             if self.drive.events:
-                link.restore(sent=sent, kept=kept, accepted=replayed.accepted.get(peer, 0))
+                accepted, chains = replayed.accepted.get(peer, 0), replayed.chains_with(peer)
+                link.restore(sent=sent, kept=kept, accepted=accepted, chains=chains)
             if peer in self.drive.lost:
                 link.peer_lost()
         for ticket, job in list(self.drive.jobs.items()):
@@ -417,7 +432,7 @@ class PartyHost:
         if self.drive.finished is None:
             results = dict.fromkeys(self.drive.jobs) | {ticket: done.result() for ticket, done in self._results.items()}
         self.log.sync()
-        links = {peer: link.state() for peer, link in self._links.items()}
+        links = {peer: (*link.state(), link.past()) for peer, link in self._links.items()}
         if self.options.keep_log:
             checkpoint(self.options.folder, self.drive, results, links, self.log.size, self._segment)
         else:
@@ -450,7 +465,8 @@ class PartyHost:
             letters = [item for item in self._for_the_party(items) if isinstance(item, Letter)]
             for letter in letters:
                 if self.log is not None:
-                    self.log.append(LogReceived(letter.sender, letter.number, letter.frame))
+                    jump = self._jumped(letter)
+                    self.log.append(LogReceived(letter.sender, letter.number, letter.frame, jump=jump))
             if self.log is not None:
                 self.log.flush()
             for letter in letters:

@@ -172,7 +172,7 @@ class _Children:
     def _prepare(self) -> None:
         from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity, write_private, write_roster
 
-        for place in ("ends", "final"):
+        for place in ("ends", "final", "transcripts"):
             for old in (self.setting.folder / place).glob("*"):
                 old.unlink()
         ports = dict(self.setting.listen or zip(self.names, free_ports(len(self.names)), strict=True))

@@ -5,7 +5,7 @@ and timers it had open. So a party that was killed at any instant sends nothing 
 have sent: no mask, request number or noise is drawn twice.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,24 @@ def recover(party: Party, codec: Codec, folder: Path, *, from_start: bool = Fals
     """The party as its log leaves it. `from_start` ignores checkpoints: every event is handled again."""
     into = Replayed(Drive(party, codec))
     state = None if from_start else read_checkpoint(folder / "checkpoints", party.name)
+    if state is not None and _without_chains(state):
+        state = None
     carried = state is not None and state["events"] == 0
     path = log_path(folder, party.name, state.get("segment", 0) if state is not None else 0)
     if not path.is_file() and not carried:
         return into
+    into.header = header_of(path)
+    into.base = into.header.base if into.header is not None else 0
     start = resume(into, state) if state is not None else 0
     if not path.is_file():
         return into
     cut_torn_end(path)
-    header = header_of(path)
-    into.base = header.base if header is not None else 0
     return feed(into, read_log(path, start), str(path))
+
+
+def _without_chains(state: Mapping[str, Any]) -> bool:
+    """A checkpoint of an earlier version, whose log is whole: the chains of its links come from there."""
+    return not state.get("segment") and any(len(link) < 4 for link in state.get("links", {}).values())
 
 
 def header_of(path: Path) -> Header | None:
@@ -68,7 +75,7 @@ def checkpoint(
     folder: Path,
     drive: Drive,
     results: Mapping[int, Any],
-    links: Mapping[str, tuple[int, int, list[bytes]]],
+    links: Mapping[str, Sequence[Any]],
     log_size: int,
     segment: int = 0,
 ) -> bool:
@@ -85,7 +92,7 @@ def checkpoint(
 def checkpoint_state(
     drive: Drive,
     results: Mapping[int, Any],
-    links: Mapping[str, tuple[int, int, list[bytes]]],
+    links: Mapping[str, Sequence[Any]],
     log_size: int,
     segment: int = 0,
 ) -> dict[str, Any]:
@@ -121,8 +128,10 @@ def resume(into: Replayed, state: Mapping[str, Any]) -> int:
     drive.finished = Finish(*state["finished"]) if state.get("finished") else None
     drive.timers = [(token, after_s) for token, after_s in state["timers"]]
     drive.jobs = {ticket: _already(result) for ticket, result in state["results"].items()}
-    for peer, (sent, accepted, kept) in state["links"].items():
+    for peer, (sent, accepted, kept, *past) in state["links"].items():
         into.sent[peer], into.accepted[peer], into.kept[peer] = sent, accepted, list(kept)
+        if any(past) and (chains := into.chains_with(peer)) is not None:
+            chains.resume(past[0])
     into.events, into.segment, into.carried = state["events"], state.get("segment", 0), state["events"] == 0
     return int(state["log_size"])
 

@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from offbeat.errors import BadFrame
+from offbeat.errors import BadFrame, OffbeatError
 from offbeat.message.codec import Codec
 from offbeat.party.contract import Message, PartyName
 from offbeat.runtime.delivery import Bounds, Delivery
 from offbeat.runtime.grpc.wire import Beat, Bye, Data, pack, unpack
+from offbeat.runtime.transcript import Chains, LinkAccount, Seal, Transcript
 
 Deliver = Callable[[PartyName, int, bytes, Message], None]
 """Called with (sender, number, frame, body) for each message that is new to us, in order."""
@@ -34,9 +35,12 @@ class Channel:
         *,
         beat_s: float,
         notify: Callable[[], None],
+        transcript: Transcript | None = None,
+        fail: Callable[[OffbeatError], None] = lambda problem: None,
     ) -> None:
         self.peer = peer
-        self.delivery: Delivery[bytes] = Delivery(peer, bounds)
+        self.delivery: Delivery[bytes] = Delivery(peer, bounds, transcript=transcript)
+        self.transcript, self.fail = transcript, fail
         self.beat_s = beat_s
         self.generation = 0
         self.up = False
@@ -55,6 +59,7 @@ class Channel:
         self._goodbye_generation = 0
         self._tells_trip = False
         self._goodbye_written = False
+        self._in_hand = False  # a seal that gRPC has not taken yet
         self._peer_gone = False
         self._closed = False
 
@@ -84,8 +89,15 @@ class Channel:
         with self._changed:
             return self.delivery.state()
 
-    def restore(self, *, sent: int, kept: list[bytes], accepted: int) -> None:
-        self.delivery.restore(sent=sent, kept=kept, accepted=accepted)
+    def past(self) -> bytes:
+        with self._changed:
+            return self.delivery.past()
+
+    def jumped(self, number: int) -> bytes:
+        return self.delivery.jumped(number)
+
+    def restore(self, *, sent: int, kept: list[bytes], accepted: int, chains: Chains | None = None) -> None:
+        self.delivery.restore(sent=sent, kept=kept, accepted=accepted, chains=chains)
 
     def peer_lost(self) -> None:
         with self._changed:
@@ -102,9 +114,10 @@ class Channel:
             self._changed.notify_all()
 
     def over(self) -> bool:
-        """Both sides have said goodbye, or the peer's end of the run is known to be gone."""
+        """Both sides have said goodbye and signed all messages, or the peer's end of the run is known to be gone."""
         with self._changed:
-            return self._peer_gone or (self.peer_verdict is not None and self._goodbye_written)
+            both = self.peer_verdict is not None and self._goodbye_written
+            return self._peer_gone or (both and self._signed and not self._in_hand)
 
     def gone(self, verdict: str) -> None:
         """The peer answers that the run has ended there: it takes nothing and sends nothing more."""
@@ -168,7 +181,8 @@ class Channel:
         while (packet := self._next(generation)) is not None:
             yield packet
             # Asked for the next packet, gRPC has taken the last one out of our hands.
-            if self._goodbye_generation == generation and not self._goodbye_written:
+            self._in_hand = False
+            if self._goodbye_generation == generation:
                 self._goodbye_written = True
                 self._notify()
 
@@ -183,24 +197,53 @@ class Channel:
                 if taken is not None:
                     self._told_durable = self.delivery.durable
                     first, frames = taken
-                    return pack(Data(first, self._told_durable, frames, self.delivery.first_kept))
+                    oldest, jump = self.delivery.first_kept, self.delivery.jump or None
+                    return pack(Data(first, self._told_durable, frames, oldest, jump, self._seal()))
                 if self._verdict is not None and not self.delivery.unacknowledged:
                     if self._goodbye_generation != generation:
                         self._goodbye_generation, self._told_durable = generation, self.delivery.durable
-                        return pack(Bye(self.delivery.durable, self._verdict))
-                    if self.peer_verdict is not None and self.delivery.durable == self._told_durable:
+                        return pack(Bye(self.delivery.durable, self._verdict, self._seal()))
+                    if self.peer_verdict is not None and self.delivery.durable == self._told_durable and self._signed:
                         return None
-                left = quiet_until - time.monotonic()
-                if self.delivery.durable > self._told_durable:
-                    many = self.delivery.durable - self._told_durable >= _ACKNOWLEDGE_EVERY
-                    left = (
-                        0.0 if many else min(left, quiet_until - self.beat_s + _ACKNOWLEDGE_AFTER_S - time.monotonic())
-                    )
+                left = self._quiet_s(quiet_until)
                 if left <= 0:
                     self._told_durable = self.delivery.durable
-                    return pack(Beat(self.delivery.durable))
+                    return pack(Beat(self.delivery.durable, seal=self._seal(quiet=time.monotonic() >= quiet_until)))
                 self._changed.wait(left)
         return None
+
+    def _quiet_s(self, quiet_until: float) -> float:
+        """How long nothing need be said."""
+        behind = self.delivery.durable - self._told_durable
+        if behind >= _ACKNOWLEDGE_EVERY or self._seal_due:
+            return 0.0
+        left = quiet_until - time.monotonic()
+        return min(left, left - self.beat_s + _ACKNOWLEDGE_AFTER_S) if behind else left
+
+    # -- what both ends sign --------------------------------------------------------------------------------------
+
+    @property
+    def _signed(self) -> bool:
+        return self.transcript is None or self.transcript.settled
+
+    @property
+    def _seal_due(self) -> bool:
+        last, durable = self.peer_verdict is not None, self.delivery.durable
+        return self.transcript is not None and self.transcript.due(durable, now=False, last=last)
+
+    def accounts(self) -> list[LinkAccount]:
+        """What this end tells of both directions."""
+        with self._changed:
+            return self.transcript.chains.accounts(self.delivery.durable) if self.transcript is not None else []
+
+    def _seal(self, *, quiet: bool = False) -> Seal | None:
+        """Of much at once, of anything when it is quiet, and of all at the end."""
+        if self.transcript is None:
+            return None
+        last = self.peer_verdict is not None
+        seal = self.transcript.seal(self.delivery.durable, now=quiet, last=last)
+        self._in_hand = self._in_hand or seal is not None
+        return seal
 
     def receive(self, generation: int, raw: bytes) -> None:
         """Take one packet off the stream. A packet that breaks the rules raises, and the caller drops the stream."""
@@ -213,7 +256,7 @@ class Channel:
             if generation != self.generation:
                 return
             self.heard_s = time.monotonic()
-            self.delivery.acknowledge(packet.durable)
+            self.delivery.acknowledge(packet.durable, packet.seal, done=self._goodbye_generation > 0)
             if isinstance(packet, Bye):
                 self.peer_verdict = packet.verdict
             elif isinstance(packet, Beat) and packet.round_trip_s > 0:
@@ -225,8 +268,8 @@ class Channel:
                 for (number, frame), body in zip(fresh, bodies[old:], strict=True):
                     self._deliver(self.peer, number, frame, body)
             self._changed.notify_all()
-        if isinstance(packet, Bye):
+        if isinstance(packet, Bye) or packet.seal is not None:
             self._notify()
 
     def _new(self, data: Data) -> list[tuple[int, bytes]]:
-        return self.delivery.arrived(data.first, data.frames, data.oldest)
+        return self.delivery.arrived(data.first, data.frames, data.oldest, data.jump or b"")

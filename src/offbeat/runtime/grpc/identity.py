@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography import x509
@@ -41,15 +42,11 @@ class Identity:
         return fingerprint(self.certificate_pem)
 
     def sign(self, content: bytes) -> bytes:
-        key = serialization.load_pem_private_key(self.key_pem, None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        return key.sign(content, ec.ECDSA(hashes.SHA256()))
+        return _private_key(self.key_pem).sign(content, ec.ECDSA(hashes.SHA256()))
 
     def derive(self, purpose: str) -> bytes:
         """Thirty-two secret bytes for one purpose, the same after a restart, useless for finding the key."""
-        key = serialization.load_pem_private_key(self.key_pem, None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        scalar = key.private_numbers().private_value.to_bytes(32, "big")
+        scalar = _private_key(self.key_pem).private_numbers().private_value.to_bytes(32, "big")
         return hashlib.blake2b(purpose.encode(), key=scalar, digest_size=32, person=b"offbeat-derive").digest()
 
 
@@ -66,10 +63,8 @@ class Member:
         return fingerprint(self.certificate_pem)
 
     def signed(self, content: bytes, signature: bytes) -> bool:
-        key = x509.load_pem_x509_certificate(self.certificate_pem).public_key()
-        assert isinstance(key, ec.EllipticCurvePublicKey)
         try:
-            key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
+            _public_key(self.certificate_pem).verify(signature, content, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:
             return False
         return True
@@ -118,6 +113,20 @@ class PinnedRoster:
         """This roster with one party added, or with its certificate or address replaced."""
         others = tuple(m for m in self.members if m.name != member.name)
         return PinnedRoster(tuple(sorted((*others, member), key=lambda m: m.name)), self.authorities_pem)
+
+
+@lru_cache(64)
+def _private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(pem, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
+
+
+@lru_cache(1024)
+def _public_key(certificate_pem: bytes) -> ec.EllipticCurvePublicKey:
+    key = x509.load_pem_x509_certificate(certificate_pem).public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    return key
 
 
 def fingerprint(certificate_pem: bytes) -> str:

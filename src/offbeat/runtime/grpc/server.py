@@ -246,10 +246,12 @@ def read(channel: Channel, generation: int, packets: Iterator[bytes]) -> None:
             channel.receive(generation, raw)
     except grpc.RpcError:
         pass  # the stream is gone; the channel will be carried by another
-    except OffbeatError as problem:
+    except BadFrame as problem:
         channel.faults += 1
         log.warning("dropped the stream with %s: %s", channel.peer, problem)
         channel.abandon()
+    except OffbeatError as problem:
+        channel.fail(problem)
     finally:
         channel.lost(generation)
 

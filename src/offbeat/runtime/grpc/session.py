@@ -22,6 +22,7 @@ from offbeat.runtime.grpc.options import SessionOptions
 from offbeat.runtime.grpc.peer_monitor import REASON, PeerMonitor
 from offbeat.runtime.grpc.server import StreamServer
 from offbeat.runtime.host import NO_DELAY, HostOptions, Letter, PartyHost, Watch
+from offbeat.runtime.transcript import FORMAT, Chains, Notary, Transcript, TranscriptFile
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TICK_S = 0.25
@@ -89,7 +90,17 @@ class Session:
 
     def _new_channel(self, peer: PartyName, codec: Codec) -> Channel:
         options = self.options
-        return Channel(peer, codec, options.bounds, self._receive, beat_s=options.beat_s, notify=self._wake)
+        notary = Notary(self.identity.sign, lambda who, what, by: self.roster.member(who).signed(what, by))
+        return Channel(
+            peer,
+            codec,
+            options.bounds,
+            self._receive,
+            beat_s=options.beat_s,
+            notify=self._wake,
+            transcript=Transcript(Chains(self.run_name, self.job_digest, self.party.name, peer), notary),
+            fail=lambda problem: self.host.fail(problem),
+        )
 
     # -- from any thread -------------------------------------------------------------------------------------------
 
@@ -211,6 +222,27 @@ class Session:
         if self.server is not None:
             self.server.forget(self.run_name, goodbye)
         self.host.close()
+        try:
+            self._write_transcript()
+        except OSError as problem:
+            if problem.errno not in DISK_FULL:
+                raise
+            raise DiskFull(f"no room is left for the transcript of run '{self.run_name}'.") from problem
+
+    def _write_transcript(self) -> None:
+        folder, roster = self.host.options.folder, self.roster
+        if folder is None:
+            return
+        links = [account for channel in self.channels.values() for account in channel.accounts()]
+        TranscriptFile(
+            FORMAT,
+            self.run_name,
+            self.job_digest,
+            self.party.name,
+            {member.name: member.certificate_pem.decode() for member in roster.members},
+            tuple(pem.decode() for pem in roster.authorities_pem),
+            tuple(links),
+        ).write(folder)
 
 
 def we_dial(me: Member, peer: Member) -> bool:

@@ -12,9 +12,10 @@ from typing import Annotated
 import msgspec
 
 from offbeat.errors import BadFrame
-from offbeat.runtime.delivery import Bounds, Number
+from offbeat.runtime.delivery import Bounds
+from offbeat.runtime.transcript import Head, Number, Seal
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Raised when the packets or their meaning change; both sides of a stream must have the same."""
 
 SERVICE = "offbeat.Parties"
@@ -61,12 +62,15 @@ class Refusal(StreamPart, frozen=True, gc=False):
 
 class Data(StreamPart, frozen=True, gc=False):
     """Messages `first`, `first + 1`, ...; the last of the receiver's messages that are safely in our log; and the
-    number before which nothing will come any more (a peer that was lost may have missed messages)."""
+    number before which nothing will come any more (a peer that was lost may have missed messages), with the head
+    behind what was left out."""
 
     first: Number
     durable: Number
     frames: Frames
     oldest: Number = 0
+    jump: Head | None = None
+    seal: Seal | None = None
 
 
 class Beat(StreamPart, frozen=True, gc=False):
@@ -74,6 +78,7 @@ class Beat(StreamPart, frozen=True, gc=False):
 
     durable: Number
     round_trip_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
+    seal: Seal | None = None
 
 
 class Bye(StreamPart, frozen=True, gc=False):
@@ -81,6 +86,7 @@ class Bye(StreamPart, frozen=True, gc=False):
 
     durable: Number
     verdict: Text
+    seal: Seal | None = None
 
 
 AnyPacket = Greeting | Welcome | Refusal | Data | Beat | Bye

@@ -1,0 +1,66 @@
+"""A party after the run, with its own key and its own folder: it tells of other messages than there were."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from signed_run import JOB, RUN, delivery, log_of, notary, rewrite, signed_run, with_link, write_log
+
+from offbeat.audit.transcripts import CHANGED, HOLDS, verify_runs
+from offbeat.errors import PeerFailed
+from offbeat.runtime.eventlog import LogReceived
+from offbeat.runtime.transcript import Chain, Direction, Receipt, Signed
+
+PAIR = ("bank", "shop")
+SENT = {PAIR: [b"pay 1", b"pay 2", b"pay 3"], ("shop", "bank"): [b"paid"], ("telecom", "shop"): [b"hello"]}
+
+
+def rewritten(shop: Path, number: int, frame: bytes | None) -> Chain:
+    """The shop's log with another message of the bank, or without it; the chain that fits."""
+    records, chain = [], Chain(Direction(RUN, JOB, *PAIR).origin)
+    for found in log_of(shop):
+        if isinstance(found, LogReceived) and found.sender == "bank":
+            if found.number == number and frame is None:
+                continue
+            found = msgspec.structs.replace(
+                found, number=chain.number + 1, frame=frame if found.number == number and frame else found.frame
+            )
+            chain.add(found.number, found.frame)
+        records.append(found)
+    write_log(shop, "shop", records)
+    return chain
+
+
+@pytest.mark.parametrize("frame", [b"pay 9", None])
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("effort", ["the log", "its end", "a receipt signed anew", "no signatures"])
+def test_a_log_that_is_rewritten_after_the_run(tmp_path: Path, effort: str, number: int, frame: bytes | None) -> None:
+    """Before: a folder was whatever its owner said. Now the other end holds what the owner signed in the run."""
+    folders = signed_run(tmp_path, SENT)
+    assert verify_runs(list(folders.values()))["state"] == HOLDS
+    shop = folders["shop"]
+    chain = rewritten(shop, number, frame)
+    fits = {"number": chain.number, "head": chain.head}
+    if effort == "its end":
+        rewrite(shop, lambda file: with_link(file, PAIR, **fits))
+    elif effort == "no signatures":
+        rewrite(shop, lambda file: with_link(file, PAIR, **fits, signed=None))
+    elif effort == "a receipt signed anew":
+        claim = Receipt(chain.number, 0, b"", True, chain.head, b"")
+        by_shop = notary("shop").sign(claim.content(Direction(RUN, JOB, *PAIR)))
+        signed = Signed(msgspec.structs.replace(claim, signature=by_shop), by_shop)  # the bank's key is the bank's
+        rewrite(shop, lambda file: with_link(file, PAIR, **fits, signed=signed))
+    told = verify_runs(list(folders.values()))
+    assert (told["state"], told["parties"]) == (CHANGED, ["shop"])
+
+
+def test_a_message_sent_again_with_other_bytes() -> None:
+    """Before: what came a second time was not looked at."""
+    bank, shop = delivery(*PAIR), delivery(*reversed(PAIR))
+    bank.offer(b"pay 1")
+    taken = bank.take()
+    assert taken is not None
+    shop.arrived(*taken)
+    shop.logged(1)
+    with pytest.raises(PeerFailed, match="'bank' sent message 1 a second time with other bytes than the first time"):
+        shop.arrived(1, [b"pay 9"])
