@@ -9,7 +9,7 @@ from offbeat.data.holdout import held_out
 from offbeat.data.matrix import Flags, Integers
 from offbeat.data.places import set_folder
 from offbeat.data.preparation import Preparation, Treatment
-from offbeat.data.table import Table, read_table
+from offbeat.data.table import NAMELESS, Table, read_table
 
 PAY = ("PAY_0", "PAY_2", "PAY_3", "PAY_4", "PAY_5", "PAY_6")
 CREDIT_CATEGORICAL: dict[str, Treatment] = dict.fromkeys(("SEX", "EDUCATION", "MARRIAGE", *PAY), "category")
@@ -40,14 +40,14 @@ def uci_credit_card(data_dir: str | Path | None = None) -> DataSet:
 def give_me_some_credit(data_dir: str | Path | None = None) -> DataSet:
     """The 120,269 rows without a missing value, 10 columns; 10 quantile bins give about the papers' 92 columns."""
     file = set_folder("give_me_some_credit", data_dir) / "cs-training.csv.xz"
-    everything = read_table(file, label="SeriousDlqin2yrs", missing="keep")
+    everything = read_table(file, id=NAMELESS, label="SeriousDlqin2yrs", missing="keep")
     features = np.asarray(everything.features)
     complete = np.isfinite(features).all(axis=1)
     assert everything.labels is not None
     table = Table(
-        ids=features[complete, 0].astype(np.int64),  # the file's first, unnamed column numbers the rows
-        columns=tuple(everything.columns[1:]),
-        features=np.ascontiguousarray(features[complete, 1:]),
+        ids=everything.ids[complete].astype(np.int64),  # the file's first, unnamed column numbers the rows
+        columns=tuple(everything.columns),
+        features=np.ascontiguousarray(features[complete]),
         labels=everything.labels[complete],
         name=everything.name,
     )

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing, fedasync, fedbuff
-from offbeat.algorithms.mapa import Upload
+from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
+from offbeat.algorithms.mapa import Upload, parties
+from offbeat.algorithms.mapa.privacy import EdgePrivacy
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.privacy.noise import SeededNoise
@@ -66,9 +67,12 @@ def test_local_steps_are_plain_gradient_descent():
     assert "not differentially private" in whole.warning
 
 
-@pytest.mark.parametrize("build,updates", [(fedasync, 120), (fedbuff, 30)])
-def test_both_learn_asynchronously(build, updates):
-    made = build(MODEL, DATA, updates=updates, lag_max=40, local=LOCAL, seed=0)
+@pytest.mark.parametrize(
+    "rule,updates", [(Mixing(0.6, 0.5, lag_max=40), 120), (BufferedMean(10, 1.0), 30)], ids=["fedasync", "fedbuff"]
+)
+def test_both_learn_asynchronously(rule, updates):
+    recipes = dict.fromkeys(DATA, EdgePrivacy(LOCAL))
+    made = parties(MODEL, DATA, rule, recipes, updates=updates, lag_max=40, seed=0)
     outcome = Simulator(seed=0, costs=CostModel(jitter=Jitter("exponential")), checkers=(EndsOrSaysWhy(),)).run(made)
     assert made[0].version == updates and outcome.finished["cloud"].verdict == "passes"
     assert MODEL.accuracy(made[0].parameters, rows_of(99, 1000)) > 0.85

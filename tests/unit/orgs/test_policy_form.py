@@ -57,7 +57,7 @@ def test_a_form_that_nobody_touched_changes_nothing(home):
 
 def test_only_the_lines_of_what_was_changed_change(home):
     answers = {"jobs": ["credit", "churn"], "approve": ["by hand"], "row_cap": ["50"], "epsilon": ["4.0"],
-               "secure_sum": ["pairwise"], "predict_without": ["true"]}  # fmt: skip
+               "secure_sum": ["two-tree"], "predict_without": ["true"]}  # fmt: skip
     change = changed(home, wanted(sent(home, **answers)))
     before, after = change.before.splitlines(), change.after.splitlines()
     new = [line for line in after if line not in before]
