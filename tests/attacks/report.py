@@ -212,6 +212,8 @@ OWN = (
            ("test_a_message_sent_again",)),
     Attack("another's key as one's own, in scoring", "a party's score, with a friend of the asker", "uniform words",
            ("test_a_friend_of",)),
+    Attack("a guessed id beyond its cap", "whether a party has it, uncounted", "the same as where it is lacking",
+           ("test_a_cap_does_not",)),
     Attack("everybody under labels_at", "labels, though labels_for names nobody", "a refusal by the policy",
            ("test_whoever_says",)),
     Attack("answers at an epsilon of 100", "labels, though labels_for names nobody", "a refusal without a budget",
