@@ -13,7 +13,7 @@ from offbeat.algorithms.vfb2 import Backward
 from offbeat.learning.blocks import make_block
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
-from offbeat.party.contract import Compute, Computed, Received
+from offbeat.party.contract import Compute, Computed, PeerLost, Received
 from offbeat.party.lifecycle import Begin, Halt
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareGiven
@@ -216,6 +216,36 @@ def test_a_model_remembers_what_its_training_was_told():
             here.parties[name].handle(Received("eve", Halt("target", "", best)))
     ends = [[here.parties[name].party.sums.told.last for name in BOTH] for here in (alike, lied, kept)]
     assert ends[0][0] == ends[0][1] and ends[1][0] != ends[1][1] and ends[2][0] != ends[2][1]
+
+
+def test_a_model_remembers_what_a_chair_told_that_has_vanished():
+    """Before: the last word was nobody's, or an honest heir's, and held nothing of what the chair had told. Where
+    on_loss is "stop", which policies allow, Eve lied, vanished, and read Ana's part in the first prediction."""
+    for labels, named in ((("eve",), Certified), (("eve",), Mark), (("eve", "flo"), Certified)):
+        lasts = []
+        for lies in (False, True):
+            here = world(("eve", "flo", "ana", "bo"), labels_at=labels, on_loss="stop")
+            for name in BOTH:
+                party = here.parties[name]
+                party.block.set_weights(np.zeros((1, WIDTH + 1)))
+                told(party, ask(first=0))
+                start, stop = party.rows_asked("eve", 0)
+                says(party, Backward(0, 0, np.ones(stop - start) * (name == "ana" or not lies), 0, -1, 0))
+                party.party.survey.best = 1  # as after a survey, whose messages are told to all alike
+                party.party.survey.points[1] = party.block.weights()
+                if named is Mark:
+                    says(party, Mark(0, 1, 1, 0))
+                else:
+                    party.party.survey.certifying = 1
+                    says(party, Certified(0, 1, 0.1, 0.1, 0.1, 1))
+                if labels == ("eve",):
+                    party.handle(PeerLost("eve"))
+                else:
+                    party.handle(Received("flo", Halt("peer-lost", "", 1)))
+            assert all(here.parties[name].party.lifecycle.kept == 1 for name in BOTH)
+            assert np.abs(here.ana.block.weights()).max() > 0.0 and here.bo.block.weights().any() != lies
+            lasts.append([here.parties[name].party.sums.told.last for name in BOTH])
+        assert lasts[0][0] == lasts[0][1] and lasts[1][0] != lasts[1][1], (labels, named)
 
 
 def test_a_model_remembers_the_same_wherever_it_was_trained():
