@@ -220,6 +220,8 @@ OWN = (
            ("test_runs_and_predictions",)),
     Attack("escape codes in a refusal or a goodbye", "the owner's screen and log", "question marks",
            ("test_a_peers_words",)),
+    Attack("a share driven out of its range", "the share, to six digits, in the alarm", "that it is out of range",
+           ("test_a_share_that_leaves",)),
     Attack("everybody under labels_at", "labels, though labels_for names nobody", "a refusal by the policy",
            ("test_whoever_says",)),
     Attack("answers at an epsilon of 100", "labels, though labels_for names nobody", "a refusal without a budget",

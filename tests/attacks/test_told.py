@@ -13,7 +13,7 @@ from offbeat.algorithms.vfb2 import Backward
 from offbeat.learning.blocks import make_block
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
-from offbeat.party.contract import Compute, Computed, PeerLost, Received
+from offbeat.party.contract import Compute, Computed, PeerLost, Received, Send
 from offbeat.party.lifecycle import Begin, Halt
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareGiven
@@ -269,6 +269,21 @@ def test_whoever_has_not_moved_yet_does_not_show_what_the_others_are():
     started = here.bo.handle(Received("eve", body))
     assert not [e for e in started if hasattr(e, "body")], "nothing leaves before the first step"
     assert not told(here.bo, ask(first=2)), "whatever is asked beside it"
+
+
+def test_a_share_that_leaves_its_range_is_not_told():
+    """Before: the alarm named the rows and the largest share, to six digits. A derivative of 1e12 at one row made that
+    the row's squared length at Ana alone."""
+    reasons = []
+    for at in (3, 4):
+        here = at_zero()
+        total(here, 0)
+        theta = np.zeros(64)
+        theta[at] = 1e12
+        says(here.ana, Backward(0, 0, theta[: len(derivatives(here, 0))], 0, -1, 0))
+        (alarm,) = [e.body for e in here.ana.handle(Received("eve", ask(first=4))) if isinstance(e, Send)]
+        reasons.append(alarm.reason)
+    assert reasons[0] == reasons[1] and "one is too large" in reasons[0]
 
 
 # -- what still works --------------------------------------------------------------------------------------------------
