@@ -44,6 +44,7 @@ from offbeat.orgs.tokens import id_column, tokens_of
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send, Started
 from offbeat.party.masked_sum import SURVEY, ShareAsked, ShareGiven, SumOptions
 from offbeat.runtime.certificates import named, new_key, private_pem, public_pem, unsigned
+from offbeat.runtime.checkpoint import write_checkpoint
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.grpc.identity import (
     Identity,
@@ -131,7 +132,7 @@ def test_a_leader_dictates_rows_that_one_party_lacks() -> None:
     dictated = b"".join(sorted(tokens_of(["a", "b"], SALT)))
     (told,) = parties["m"].handle(Received("evil", Joined(0, 1, dictated)))
     assert isinstance(told, Broadcast) and set(told.to) == {"evil", "o"}
-    with pytest.raises(PeerFailed, match="'o' refuses the alignment: 'evil' joins 1 ids that 'o' does not have"):
+    with pytest.raises(PeerFailed, match="'o' refuses the alignment: 'evil' joins ids that 'o' does not have"):
         parties["o"].handle(Received("evil", Joined(0, 1, dictated)))
     assert not parties["m"].agreed and not parties["m"].handle(Received("evil", told.body))  # it waits for 'o'
 
@@ -454,6 +455,30 @@ def test_a_peers_words_move_no_cursor_and_begin_no_line(victim: Victim, monkeypa
     run.take_part(lambda report: None)
     for told in (str(refused.value), log.getvalue()[:-1], ended.verdict, ended.reason, run.status.reason):
         assert "accepted run x" in told and not {"\n", "\x1b"} & set(told)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "shown"),
+    [
+        ('{ columns = { x = "scaled" } }', "holds text such as '40 rue Secrete'"),
+        ('{ columns = { income = "scaled" } }', "prepare names column 'income', which is not there"),
+        ('"none"', "'x' holds text"),
+    ],
+)
+def test_a_mistake_in_an_owners_settings_shows_peers_no_cell(victim: Victim, prepare: str, shown: str) -> None:
+    """Before: it counted as a mistake in the job, and the sentence with the cell went to the initiator."""
+    (victim.folder / "t.csv").write_text("id,x\n" + "\n".join(f"{i},40 rue Secrete" for i in range(300)) + "\n")
+    settings = (victim.folder / "party.toml").read_text()
+    (victim.folder / "party.toml").write_text(re.sub(r"(?m)^prepare = .*$", f"prepare = {prepare}", settings))
+    victim.restarted()
+    run = victim.daemon._accept("j-1", job_from_text(JOB), "bank", b"s" * 32)
+    aligned = {"rows": np.arange(300), "tokens": tokens_of(range(300), SALT), "sent": {}}
+    write_checkpoint(run.private, "alignment", aligned)
+    run.count()
+    reports: list[control.Report] = []
+    run.take_part(reports.append)
+    assert shown in run.status.reason and reports[0].kind == "BadData"
+    assert re.fullmatch(r"'shop' failed while aligning .*under [0-9a-f]{8}", reports[0].reason)
 
 
 def test_a_peer_answers_no_letters_but_its_own() -> None:
