@@ -98,15 +98,15 @@ def _without(table: Table, never: Sequence[str]) -> Table:
     return replace(table, columns=columns, features=features)
 
 
-@_of_the_owner()
 def own_rows(home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64], tokens: Sequence[bytes]) -> OwnRows:
     """Put the table into the aligned order, hold test rows out by their ids, and prepare the columns. Tokens change
     with every run; ids do not, and all parties have the same: jobs over the same rows are tested on the same ones."""
     test = rows_to_test(job, table.ids[rows])
     features = take_rows(table.features, rows)
-    preparation = preparation_from(home.config.data.prepare, f"{home.name}, data.prepare")
-    fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation, table.levels, table.dates)
-    block = fitted.apply(features)
+    with _of_the_owner():
+        preparation = preparation_from(home.config.data.prepare, f"{home.name}, data.prepare")
+        fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation, table.levels, table.dates)
+        block = fitted.apply(features)
     labels, classes = _labels(home, table, job, rows)
     labels = labels if labels is None else _as_answered(home, job, table, labels, table.ids[rows])
     labels, weights = _by_exposure(home, job, table, rows, labels)
