@@ -12,8 +12,9 @@ from offbeat.errors import BadJob, Refused
 from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgRows, job_from_text
 from offbeat.learning.scores import accuracy, answered_metrics
 from offbeat.orgs.budget import PrivacyLedger, charges_of, label_digest, private_labels
+from offbeat.orgs.disclosure import disclosures
 from offbeat.orgs.party_config import Home, example, read_home
-from offbeat.orgs.policy import Policy, refuse_job, refuse_test_rows
+from offbeat.orgs.policy import Policy, objections, refuse_job, refuse_test_rows
 from offbeat.orgs.rows import digest_of_labels, load_table, own_rows, rows_to_test
 
 IDS = np.array([f"C{i}" for i in range(2000)])
@@ -138,3 +139,36 @@ def test_a_run_that_is_killed_and_begun_again_is_charged_once_and_a_failed_one_s
         PrivacyLedger(tmp_path).spend(charges_of(job, "shop", "run"), "run", 1.0, 1e-5, "shop")
     with pytest.raises(Refused, match="would be spent"):
         PrivacyLedger(tmp_path).spend(charges_of(job, "shop", "next"), "next", 1.0, 1e-5, "shop")
+
+
+# -- who may learn labels ----------------------------------------------------------------------------------------------
+
+NOBODY = Policy(jobs=("any",), initiators=("tel",), leaders=("any",))
+
+
+@pytest.mark.parametrize("holders", [("bank", "tel"), ("tel", "bank", "shop"), ("bank", "shop", "tel")])
+def test_whoever_says_that_it_has_labels_too_is_told_those_of_others(holders: tuple[str, ...]) -> None:
+    """Before: a proposal that listed everybody under labels_at passed a policy whose labels_for names nobody, and the
+    bank's derivatives, whose signs are its labels, went to whoever had made a column up."""
+    job = msgspec.structs.replace(JOB, labels_at=holders, method=OrgMethod())
+    assert objections(NOBODY, job, "bank", "tel") == [
+        "its policy does not let 'shop', 'tel' learn its labels (labels_for)"
+    ]
+    named = msgspec.structs.replace(NOBODY, labels_for=("shop", "tel"))
+    assert objections(named, job, "bank", "tel") == []
+    assert any("labels of 'bank'" in told and "'tel'" in told for told in disclosures(job))
+
+
+def test_answers_that_keep_every_label_do_not_pass_for_hidden_labels() -> None:
+    """Before: label_dp_epsilon = 100 (or many jobs at 2.0, 2.01, ...) passed a policy that lets nobody learn its labels
+    and keeps no budget. At 100 not one of 2,000 labels is another."""
+    kept = private_labels(TRUTH, IDS.tolist(), 100.0, bytes(32), "digest")
+    assert np.array_equal(np.sign(kept - 0.5), TRUTH), "the attack as it was"
+    for epsilon in (2.0, 100.0):
+        job = msgspec.structs.replace(JOB, method=OrgMethod(label_dp_epsilon=epsilon))
+        (reason,) = objections(NOBODY, job, "bank", "tel")
+        assert "'shop', 'tel' learn its labels (labels_for), and without a privacy budget (epsilon)" in reason
+    budget = msgspec.structs.replace(NOBODY, epsilon=4.0)
+    assert objections(budget, job, "bank", "tel") == []
+    with pytest.raises(Refused, match="budget of 4 at delta 1e-05"):
+        refuse_job(budget, job, "bank", "tel", lambda charges, delta: 100.0)

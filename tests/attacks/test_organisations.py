@@ -4,6 +4,8 @@ Each is run as the attacker would run it, with everything but the others' secret
 refusal that names the party and the reason.
 """
 
+import io
+import logging
 import os
 import re
 import shutil
@@ -13,6 +15,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -27,7 +30,7 @@ from cryptography.hazmat.primitives import hashes
 from offbeat.errors import BadData, BadInput, OffbeatError, PeerFailed, Refused
 from offbeat.jobs import elsewhere
 from offbeat.jobs.organisations import job_from_text
-from offbeat.orgs import control, daemon
+from offbeat.orgs import control, daemon, daemon_log, runs
 from offbeat.orgs.align_psi import Aligner, Answered, Blinded, Joined, ReadyToAlign, Seen
 from offbeat.orgs.blinding import POINT_BYTES, multiplied, points_of
 from offbeat.orgs.budget import PrivacyLedger
@@ -41,6 +44,8 @@ from offbeat.orgs.tokens import id_column, tokens_of
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send, Started
 from offbeat.party.masked_sum import SURVEY, ShareAsked, ShareGiven, SumOptions
 from offbeat.runtime.certificates import named, new_key, private_pem, public_pem, unsigned
+from offbeat.runtime.checkpoint import write_checkpoint
+from offbeat.runtime.contract import Outcome
 from offbeat.runtime.grpc.identity import (
     Identity,
     Member,
@@ -127,7 +132,7 @@ def test_a_leader_dictates_rows_that_one_party_lacks() -> None:
     dictated = b"".join(sorted(tokens_of(["a", "b"], SALT)))
     (told,) = parties["m"].handle(Received("evil", Joined(0, 1, dictated)))
     assert isinstance(told, Broadcast) and set(told.to) == {"evil", "o"}
-    with pytest.raises(PeerFailed, match="'o' refuses the alignment: 'evil' joins 1 ids that 'o' does not have"):
+    with pytest.raises(PeerFailed, match="'o' refuses the alignment: 'evil' joins ids that 'o' does not have"):
         parties["o"].handle(Received("evil", Joined(0, 1, dictated)))
     assert not parties["m"].agreed and not parties["m"].handle(Received("evil", told.body))  # it waits for 'o'
 
@@ -400,6 +405,80 @@ def test_polls_of_one_member_keep_nobody_out(victim: Victim, monkeypatch: pytest
         first.result(30)
     assert outcomes.count("answered") == 1 and len(outcomes) == 80
     assert outcomes[0] == "'telecom' has 1 calls (Poll) open at 'shop', the most at once."
+
+
+def test_runs_and_predictions_of_one_member_leave_room_for_others(victim: Victim) -> None:
+    """Before: eight runs that were begun and never joined, or sixteen predictions that were opened and never asked,
+    shut everybody else out for as long as their initiator liked."""
+    for i in range(daemon.RUNS_OF_ONE):
+        victim.asks("bank", Propose(f"j-{i}", JOB, b"s" * 32))
+        victim.daemon.runs[f"j-{i}"].update(phase="aligning")  # begun; it waits for the others
+    with pytest.raises(Refused, match="'bank' has 6 runs under way at 'shop', the most of one"):
+        victim.asks("bank", Propose("j-more", JOB, b"s" * 32))
+    assert victim.asks("telecom", Propose("j-honest", JOB, b"s" * 32)) == control.Done()
+    predictions, waits = victim.daemon._predictions, threading.Event()
+    for name, value in {
+        "refuse_untrained": lambda run: None,
+        "_predictor": lambda run, prediction, asker, *_: SimpleNamespace(asker=asker),
+        "_session": lambda run, prediction, party: waits.wait(30),
+    }.items():
+        setattr(predictions, name, value)
+    victim.daemon.home.config = msgspec.structs.replace(
+        victim.daemon.home.config,
+        policy=msgspec.structs.replace(victim.daemon.home.config.policy, predictions_for=("any",)),
+    )
+    answered = []
+    for peer in ["bank"] * 20 + ["telecom"]:
+        opened = control.OpenPrediction("j-0", f"predict-{len(answered):016x}", 1)
+        try:
+            answered.append((peer, victim.asks(peer, opened) == control.Done()))
+        except Refused:
+            answered.append((peer, False))
+    waits.set()
+    assert answered.count(("bank", True)) == 4 and answered[-1] == ("telecom", True)
+
+
+def test_a_peers_words_move_no_cursor_and_begin_no_line(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: only reports were looked at. A refusal, a word to halt or a goodbye could clear the owner's screen, or
+    put a line of its own into the log."""
+    evil = "\x1b[2J\n2026-11-16 00:00:00 INFO offbeat.party accepted run x"
+    failure = control.encode(control.Failure("Refused", evil))
+    with pytest.raises(Refused) as refused:
+        control.decode_answer(failure)
+    log = io.StringIO()
+    handler = logging.StreamHandler(log)
+    handler.setFormatter(daemon_log.PlainLines("%(message)s"))
+    handler.emit(logging.LogRecord("offbeat.party", logging.INFO, "", 0, "could not tell %s", (evil,), None))
+    ended = runs._quotable(Outcome("wall", 0.0, "", {"shop": Finish(evil, evil)}, [], {}, [], 0)).finished["shop"]
+    run = victim.daemon._accept("j-1", job_from_text(JOB), "bank", b"s" * 32)
+    monkeypatch.setattr(run, "_steps_with_room", lambda: ("failed", evil, control.Facts()))
+    run.take_part(lambda report: None)
+    for told in (str(refused.value), log.getvalue()[:-1], ended.verdict, ended.reason, run.status.reason):
+        assert "accepted run x" in told and not {"\n", "\x1b"} & set(told)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "shown"),
+    [
+        ('{ columns = { x = "scaled" } }', "holds text such as '40 rue Secrete'"),
+        ('{ columns = { income = "scaled" } }', "prepare names column 'income', which is not there"),
+        ('"none"', "'x' holds text"),
+    ],
+)
+def test_a_mistake_in_an_owners_settings_shows_peers_no_cell(victim: Victim, prepare: str, shown: str) -> None:
+    """Before: it counted as a mistake in the job, and the sentence with the cell went to the initiator."""
+    (victim.folder / "t.csv").write_text("id,x\n" + "\n".join(f"{i},40 rue Secrete" for i in range(300)) + "\n")
+    settings = (victim.folder / "party.toml").read_text()
+    (victim.folder / "party.toml").write_text(re.sub(r"(?m)^prepare = .*$", f"prepare = {prepare}", settings))
+    victim.restarted()
+    run = victim.daemon._accept("j-1", job_from_text(JOB), "bank", b"s" * 32)
+    aligned = {"rows": np.arange(300), "tokens": tokens_of(range(300), SALT), "sent": {}}
+    write_checkpoint(run.private, "alignment", aligned)
+    run.count()
+    reports: list[control.Report] = []
+    run.take_part(reports.append)
+    assert shown in run.status.reason and reports[0].kind == "BadData"
+    assert re.fullmatch(r"'shop' failed while aligning .*under [0-9a-f]{8}", reports[0].reason)
 
 
 def test_a_peer_answers_no_letters_but_its_own() -> None:

@@ -132,19 +132,20 @@ def ready(here):
 
 
 class Kept:
-    """A table of four rows."""
+    """A table of four rows; the run's parties share the first three."""
 
     table = SimpleNamespace(ids=np.array(["a", "b", "c", "d"]))
 
     def rows_of(self, tokens, salt):
-        return np.array([int(token[0]) for token in tokens])
+        return np.array([int(token[0]) if token[0] < 4 else -1 for token in tokens])
 
 
 def scorer(folder, cap, name="predict-0", loss=LOGISTIC):
     policy = SimpleNamespace(row_cap=cap)
     home = SimpleNamespace(name="shop", config=SimpleNamespace(policy=policy, data=SimpleNamespace(shape=())))
     job = SimpleNamespace(embedding=SimpleNamespace(epsilon=None), embeds=False, loss=loss)
-    own = SimpleNamespace(salt=b"", given=None)
+    aligned = {"tokens": [bytes([row]) * 16 for row in range(3)]}
+    own = SimpleNamespace(salt=b"", given=None, kept=lambda name: aligned)
     model = SimpleNamespace(
         network=None, weights=np.ones(2), block=lambda table, rows: rows, products=lambda rows: 1.0 * rows
     )
@@ -182,6 +183,20 @@ def test_the_scores_of_all_classes_are_as_many_numbers_of_a_row(tmp_path):
     assert scores.shape == (1, 3) and known.all() and RowLedger(tmp_path).counts(["b"]).tolist() == [3]
     with pytest.raises(Refused):
         scorer(tmp_path, cap=3, loss=softmax(3)).scores([bytes([1]) * 16])
+
+
+def test_a_cap_does_not_tell_who_has_a_row_that_not_all_have(tmp_path):
+    """Before: a guessed id, more often than the cap in one question to one party, was refused if the party has it and
+    answered if not, uncounted; the refusal also said how many of a list of ids it has."""
+    here, lacking, common = bytes([3]) * 16, bytes([9]) * 16, bytes([1]) * 16
+    for question in ([here] * 4, [lacking] * 4, [here, lacking] * 2):
+        known = scorer(tmp_path, cap=3).scores(question)[1]
+        assert known.tolist() == [token == here and question.count(here) <= 3 for token in question]
+    assert not scorer(tmp_path, cap=3).scores([here] * 2)[1].any(), "two of its three sums are used"
+    assert RowLedger(tmp_path).counts(["d"]).tolist() == [2]
+    for others in ([], [here], [here, lacking]):
+        with pytest.raises(Refused, match=r"at most 3 sums \(row_cap\); 1 of the rows would pass that\.$"):
+            scorer(tmp_path, cap=3).scores([common] * 4 + others)
 
 
 def test_two_predictions_at_once_share_one_cap(tmp_path):

@@ -13,7 +13,7 @@ from offbeat.algorithms.vfb2 import Backward
 from offbeat.learning.blocks import make_block
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
-from offbeat.party.contract import Compute, Computed, Received
+from offbeat.party.contract import Compute, Computed, PeerLost, Received, Send
 from offbeat.party.lifecycle import Begin, Halt
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareGiven
@@ -218,6 +218,36 @@ def test_a_model_remembers_what_its_training_was_told():
     assert ends[0][0] == ends[0][1] and ends[1][0] != ends[1][1] and ends[2][0] != ends[2][1]
 
 
+def test_a_model_remembers_what_a_chair_told_that_has_vanished():
+    """Before: the last word was nobody's, or an honest heir's, and held nothing of what the chair had told. Where
+    on_loss is "stop", which policies allow, Eve lied, vanished, and read Ana's part in the first prediction."""
+    for labels, named in ((("eve",), Certified), (("eve",), Mark), (("eve", "flo"), Certified)):
+        lasts = []
+        for lies in (False, True):
+            here = world(("eve", "flo", "ana", "bo"), labels_at=labels, on_loss="stop")
+            for name in BOTH:
+                party = here.parties[name]
+                party.block.set_weights(np.zeros((1, WIDTH + 1)))
+                told(party, ask(first=0))
+                start, stop = party.rows_asked("eve", 0)
+                says(party, Backward(0, 0, np.ones(stop - start) * (name == "ana" or not lies), 0, -1, 0))
+                party.party.survey.best = 1  # as after a survey, whose messages are told to all alike
+                party.party.survey.points[1] = party.block.weights()
+                if named is Mark:
+                    says(party, Mark(0, 1, 1, 0))
+                else:
+                    party.party.survey.certifying = 1
+                    says(party, Certified(0, 1, 0.1, 0.1, 0.1, 1))
+                if labels == ("eve",):
+                    party.handle(PeerLost("eve"))
+                else:
+                    party.handle(Received("flo", Halt("peer-lost", "", 1)))
+            assert all(here.parties[name].party.lifecycle.kept == 1 for name in BOTH)
+            assert np.abs(here.ana.block.weights()).max() > 0.0 and here.bo.block.weights().any() != lies
+            lasts.append([here.parties[name].party.sums.told.last for name in BOTH])
+        assert lasts[0][0] == lasts[0][1] and lasts[1][0] != lasts[1][1], (labels, named)
+
+
 def test_a_model_remembers_the_same_wherever_it_was_trained():
     """Also at the one who told all of it, and whoever else holds labels."""
     for labels in (("eve",), ("eve", "ana")):
@@ -239,6 +269,21 @@ def test_whoever_has_not_moved_yet_does_not_show_what_the_others_are():
     started = here.bo.handle(Received("eve", body))
     assert not [e for e in started if hasattr(e, "body")], "nothing leaves before the first step"
     assert not told(here.bo, ask(first=2)), "whatever is asked beside it"
+
+
+def test_a_share_that_leaves_its_range_is_not_told():
+    """Before: the alarm named the rows and the largest share, to six digits. A derivative of 1e12 at one row made that
+    the row's squared length at Ana alone."""
+    reasons = []
+    for at in (3, 4):
+        here = at_zero()
+        total(here, 0)
+        theta = np.zeros(64)
+        theta[at] = 1e12
+        says(here.ana, Backward(0, 0, theta[: len(derivatives(here, 0))], 0, -1, 0))
+        (alarm,) = [e.body for e in here.ana.handle(Received("eve", ask(first=4))) if isinstance(e, Send)]
+        reasons.append(alarm.reason)
+    assert reasons[0] == reasons[1] and "one is too large" in reasons[0]
 
 
 # -- what still works --------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from offbeat.settings import (
 
 CLASSES_MOST = 1000
 NUMBERS = ("squared", "huber", "poisson", "gamma")
+Width = Annotated[int, Meta(ge=1, le=4096)]  # of a network that a peer proposes: it takes this party's memory
 
 
 class OrgMethod(Settings, frozen=True):
@@ -83,8 +84,8 @@ class OrgEmbedding(Settings, frozen=True):
     """
 
     kind: Literal["linear", "mlp", "cnn", "lstm"] = "linear"  # networks need the extra 'deep'
-    hidden: tuple[Count, ...] = (32,)
-    channels: Count = 8
+    hidden: Annotated[tuple[Width, ...], Meta(max_length=16)] = (32,)
+    channels: Width = 8
     optimiser: Literal["auto", "sgd", "adam"] = "auto"  # auto: sgd for linear ones, adam for networks
     epsilon: Positive | None = None
     delta: Fraction = 1e-5

@@ -63,7 +63,7 @@ class DenseBlock:
         else:
             refuse_length(f"a mask from word {at} on", len(mask) - at, count)
         if inside != count:
-            refuse_share(self.share(start, stop, w).reshape(self.outputs, -1), start, scale, limit)
+            refuse_share(scale, limit)
         return out
 
     def _at(self, start: int, stop: int, point: Floats | None) -> Floats:

@@ -1,4 +1,7 @@
-"""Refusals of the blocks: rows that do not exist, and shares that do not fit the fixed-point range."""
+"""Refusals of the blocks: rows that do not exist, and shares that do not fit the fixed-point range.
+
+Peers read these sentences: they hold no number of a share, and no row.
+"""
 
 from typing import NoReturn
 
@@ -18,22 +21,17 @@ def refuse_length(what: str, length: int, expected: int) -> NoReturn:
     raise ValueError(f"Expected {expected} values as {what}; got {length}.")
 
 
-def refuse_share(share: NDArray[np.float64], start: int, scale: float, limit: float) -> NoReturn:
-    """Say which rows of these shares (outputs x rows) do not fit, and why."""
+def refuse_share(scale: float, limit: float) -> NoReturn:
+    """Say that shares do not fit, and why."""
     if limit * scale > WORD_BOUND:
         raise OutOfRange(
             f"A limit of {limit:g} with a scale of {scale:g} does not fit in 64-bit words: expected limit * scale of "
             f"at most 2^63. Lower the number of fraction bits or the limit."
         )
-    outside = np.flatnonzero(~(np.abs(share) < limit).all(axis=0))
-    finite = np.isfinite(share[:, outside])
-    largest = f"{np.abs(share[:, outside]).max():g}" if finite.all() else "not a finite number"
-    rows = ", ".join(str(start + int(i)) for i in outside[:5]) + (", ..." if len(outside) > 5 else "")
-    count = share.shape[1]
     raise OutOfRange(
-        f"Expected shares below {limit:g} in absolute value; {len(outside)} of {count} rows are not (rows {rows}; "
-        f"largest: {largest}). Nothing was sent. Either training diverged (lower the step size) or the columns are on "
-        f"a very large scale (standardise them, or lower the number of fraction bits to widen the range)."
+        f"Expected shares below {limit:g} in absolute value; one is too large. Nothing was sent. Either training "
+        "diverged (lower the step size) or the columns are on a very large scale (standardise them, or lower the "
+        "number of fraction bits to widen the range)."
     )
 
 
@@ -48,7 +46,7 @@ def fixed_point(
     """round(values * scale) + mask[at:] modulo 2^64."""
     if not np.all(np.abs(values) < limit):
         raise OutOfRange(
-            f"{what} is {np.abs(values).max():.3g}, and sums over the parties hold numbers below {limit:.3g} only. "
+            f"{what} is too large: sums over the parties hold numbers below {limit:.3g} only. "
             "Bring the columns to a common scale (standardise them), or set fraction_bits lower, to 20 say: each bit "
             "less doubles the range and halves the precision."
         )

@@ -100,7 +100,7 @@ class SparseBlock:
         else:
             refuse_length(f"a mask from word {at} on", len(mask) - at, count)
         if inside != count:
-            refuse_share(self.share(start, stop, point).reshape(self.outputs, -1), start, scale, limit)
+            refuse_share(scale, limit)
         return out
 
     def _masked(self, start: int, k: int, point: Floats | None, place: tuple[Any, ...]) -> int:

@@ -293,8 +293,8 @@ class Aligner:
         self._parts.clear()
         tokens = [whole[i : i + TOKEN_BYTES] for i in range(0, len(whole), TOKEN_BYTES)]
         self._refuse_unless(all(a < b for a, b in pairwise(tokens)), sender, "joins an id twice")
-        unknown = int((self.column.rows_of(tokens) < 0).sum())
-        self._refuse_unless(not unknown, sender, f"joins {unknown} ids that '{self.name}' does not have")
+        known = bool((self.column.rows_of(tokens) >= 0).all())
+        self._refuse_unless(known, sender, f"joins ids that '{self.name}' does not have")
         if len(tokens) < self.least:
             return [contract.Finish(TOO_FEW, f"{len(tokens)} rows are shared, and '{self.name}' wants {self.least}")]
         self.joined = tokens

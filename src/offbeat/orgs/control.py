@@ -13,6 +13,7 @@ import msgspec
 
 from offbeat import errors
 from offbeat.errors import OffbeatError, PeerFailed
+from offbeat.orgs.discreet import OWNER_TEXT_MOST, printable
 from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster
 from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, SERVICE, offbeat_version
@@ -334,7 +335,7 @@ def decode_answer(raw: bytes) -> Answer:
     except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
         raise PeerFailed(f"an answer of {len(raw)} bytes is not one of ours: {problem}") from problem
     if isinstance(answer, Failure):
-        raise error_named(answer.kind, answer.message)
+        raise error_named(answer.kind, printable(answer.message, OWNER_TEXT_MOST))
     return answer
 
 

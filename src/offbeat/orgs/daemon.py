@@ -51,7 +51,7 @@ from offbeat.runtime.grpc.server import StreamServer
 
 log = logging.getLogger("offbeat.party")
 
-RUNS_AT_ONCE = 8
+RUNS_AT_ONCE, RUNS_OF_ONE = 8, 6  # in all, and of one initiator that is not the owner
 PROPOSALS_OF_ONE = 3
 PROPOSAL_KEPT_S = 600.0
 CALLS_AT_ONCE: dict[type, int] = {control.Poll: 1, control.ScoreAsked: 16}
@@ -436,6 +436,8 @@ class Daemon:
         active = [run for run in active if run.status.phase != WAITING]
         if len(active) >= RUNS_AT_ONCE:
             raise Refused(f"'{self.home.name}' has {len(active)} runs under way, which is the most it takes at once.")
+        if initiator != self.home.name and sum(run.initiator == initiator for run in active) >= RUNS_OF_ONE:
+            raise Refused(f"'{initiator}' has {RUNS_OF_ONE} runs under way at '{self.home.name}', the most of one.")
         if len(waiting) >= PROPOSALS_OF_ONE:
             raise Refused(f"'{initiator}' has {len(waiting)} proposals at '{self.home.name}' that it has not begun.")
 

@@ -8,6 +8,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TextIO
 
+from offbeat.orgs.discreet import OWNER_TEXT_MOST, printable
+
 FILE_BYTES = 10 * 2**20
 FILES_KEPT = 10
 
@@ -30,6 +32,13 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)
+
+
+class PlainLines(logging.Formatter):
+    """A message may quote a peer: it stays on one line, and no character of it moves a cursor."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record), OWNER_TEXT_MOST)
 
 
 class _OwnersFiles(RotatingFileHandler):
@@ -55,7 +64,7 @@ def write_log_file(
 
 
 def _write_to(handler: logging.Handler, verbose: bool, as_json: bool, party: str) -> None:
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+    plain = PlainLines("%(asctime)s %(levelname)s %(name)s %(message)s")
     handler.setFormatter(JsonLines(party) if as_json else plain)
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(logging.WARNING)

@@ -25,12 +25,13 @@ def _about_labels(job: OrgJob) -> list[str]:
     if job.method.label_dp_epsilon is not None:
         epsilon = f"{job.method.label_dp_epsilon:g}"
         return [f"The others learn random answers for the labels of {holders} ({epsilon}-label-privacy)."]
-    learners = told_labels(job)
-    if not learners:
-        return []
-    told = f"The labels of {holders} for all training rows are told to {_listed(learners)}, by the derivatives."
+    told = [
+        f"The labels of '{holder}' for all training rows are told to {_listed(told_labels(job, holder))}, by the "
+        "derivatives."
+        for holder in job.labels_at
+    ]
     beside = f"Weights or exposures of rows, if the party.toml of {holders} names any, are told to them too."
-    return [told] if job.embeds else [told, beside]
+    return told if job.embeds else [*told, beside]
 
 
 def _about_columns(job: OrgJob) -> list[str]:

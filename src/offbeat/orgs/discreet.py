@@ -21,12 +21,13 @@ log = logging.getLogger("offbeat.party")
 
 FOR_PEERS = (Refused, BadJob, PeerFailed)
 TEXT_MOST = 1000
+OWNER_TEXT_MOST = 8000  # what an owner is told may quote a peer
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-def printable(text: str) -> str:
+def printable(text: str, most: int = TEXT_MOST) -> str:
     """A peer's words as they may stand in a log and on a screen: no control characters, and not too many."""
-    return _CONTROL.sub("?", text[:TEXT_MOST])
+    return _CONTROL.sub("?", text[:most])
 
 
 def for_peers(problem: Exception, who: str, doing: str) -> tuple[str, str]:

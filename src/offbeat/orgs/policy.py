@@ -83,9 +83,14 @@ def objections(policy: Policy, job: OrgJob, me: str, initiator: str) -> list[str
         )
     if job.method.passes > policy.passes_most:
         reasons.append(f"its policy allows {policy.passes_most:g} passes, the job wants {job.method.passes:g}")
-    learners = tuple(name for name in told_labels(job) if not allows(policy.labels_for, name))
-    if me in job.labels_at and learners:
+    learners = tuple(name for name in told_labels(job, me) if not allows(policy.labels_for, name))
+    if learners:
         reasons.append(f"its policy does not let {_listed(learners)} learn its labels (labels_for)")
+    if asked := answered_without_end(policy, job, me):
+        reasons.append(
+            f"its policy does not let {_listed(asked)} learn its labels (labels_for), and without a privacy budget "
+            "(epsilon) answers at random may tell them all the same"
+        )
     if me not in job.labels_at and not policy.derivatives:
         reasons.append("its policy takes no derivatives of others' losses, which would tell it their labels")
     return reasons
@@ -98,11 +103,21 @@ def refused_code(policy: Policy, method: str) -> str:
     return f"'{method}' is no method of offbeat, and its policy does not name that code under methods"
 
 
-def told_labels(job: OrgJob) -> tuple[str, ...]:
-    """Who learns the labels of this job from derivatives; nobody where they are answered at random."""
-    if job.method.label_dp_epsilon is not None:
+def told_labels(job: OrgJob, holder: str) -> tuple[str, ...]:
+    """Who learns this holder's labels from derivatives: all others, also whoever says that it has labels of its own.
+    Nobody where they are answered at random."""
+    return _others(job, holder) if job.method.label_dp_epsilon is None else ()
+
+
+def answered_without_end(policy: Policy, job: OrgJob, me: str) -> tuple[str, ...]:
+    """Who may not learn this party's labels and could: by answers of a large epsilon, or of many."""
+    if job.method.label_dp_epsilon is None or policy.epsilon is not None:
         return ()
-    return tuple(name for name in job.parties if name not in job.labels_at)
+    return tuple(name for name in _others(job, me) if not allows(policy.labels_for, name))
+
+
+def _others(job: OrgJob, holder: str) -> tuple[str, ...]:
+    return tuple(name for name in job.parties if name != holder) if holder in job.labels_at else ()
 
 
 def _over_budget(policy: Policy, job: OrgJob, me: str, spent: Spent) -> list[str]:

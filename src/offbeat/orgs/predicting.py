@@ -4,7 +4,7 @@ import logging
 import re
 import secrets
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +29,7 @@ from offbeat.runtime.grpc.options import OnLoss, SessionOptions
 
 log = logging.getLogger("offbeat.party")
 
-AT_ONCE = 16
+AT_ONCE, OF_ONE = 16, 4  # in all, and of one asker
 MODELS_KEPT = 8
 PREDICTION = re.compile(r"predict-[0-9a-f]{16}")
 WITHIN_S = 60.0
@@ -42,7 +42,7 @@ class Predictions:
         self, home: Home, tables: OwnTables, ledger: RowLedger, call: Callable[[str, Request], Answer]
     ) -> None:
         self._home, self._tables, self._ledger, self._call = home, tables, ledger, call
-        self._room = threading.BoundedSemaphore(AT_ONCE)
+        self._answering: Counter[str] = Counter()  # by asker: predictions that are under way
         self._models: OrderedDict[str, OwnModel] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -69,14 +69,20 @@ class Predictions:
             raise Refused(f"'{peer}' has no part in run '{run.run}'.")
         self.refuse_untrained(run)
         refuse_prediction(self._home.config.policy, self._home.name, peer, request.rows)
-        if not self._room.acquire(blocking=False):
-            raise Refused(f"'{self._home.name}' is busy with {AT_ONCE} predictions; ask again later.")
+        with self._lock:
+            if self._answering[peer] >= OF_ONE or self._answering.total() >= AT_ONCE:
+                raise Refused(f"'{self._home.name}' is busy with as many predictions as it takes; ask again later.")
+            self._answering[peer] += 1
         try:
             party = self._predictor(run, request.prediction, peer, (), request.rows)
             threading.Thread(target=self._take_part, args=(run, request.prediction, party), daemon=True).start()
         except BaseException:
-            self._room.release()
+            self._over(peer)
             raise
+
+    def _over(self, peer: str) -> None:
+        with self._lock:
+            self._answering[peer] -= 1
 
     def _open_everywhere(self, run: Run, prediction: str, rows: int) -> None:
         for other in run.job.parties:
@@ -97,7 +103,7 @@ class Predictions:
         except Exception:
             log.exception("%s of %s failed", prediction, party.asker)
         finally:
-            self._room.release()
+            self._over(party.asker)
 
     def refuse_untrained(self, run: Run) -> None:
         if not run.status.ended:

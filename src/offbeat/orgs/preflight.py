@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from offbeat.errors import OffbeatError
 from offbeat.names import counted
 from offbeat.orgs.control import PeerCalls, Ping, Pong
+from offbeat.orgs.discreet import printable
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.rows import load_table
 from offbeat.orgs.tokens import id_column
@@ -119,10 +120,9 @@ def _peer(home: Home, roster: PinnedRoster, name: str) -> Iterator[Finding]:
     begin = time.time()
     answer = PeerCalls(home.identity(), roster).call(name, Ping(), timeout_s=5.0)
     assert isinstance(answer, Pong)
+    theirs = printable(answer.offbeat)
     if answer.protocol != PROTOCOL_VERSION:
-        yield Finding(
-            what, "wrong", f"runs offbeat {answer.offbeat}, we run {offbeat_version()}: install the same version."
-        )
+        yield Finding(what, "wrong", f"runs offbeat {theirs}, we run {offbeat_version()}: install the same version.")
     if answer.roster != roster.hash:
         both = f"{short(answer.roster)}, ours {short(roster.hash)}"
         detail = f"has another roster ({both}): jobs work between parties whose certificates are pinned alike."
@@ -132,6 +132,5 @@ def _peer(home: Home, roster: PinnedRoster, name: str) -> Iterator[Finding]:
         yield Finding(
             what, "warning", f"its clock differs from ours by {skew_s:+.0f} s; certificates may seem invalid."
         )
-    yield Finding(
-        what, "ok", f"answers as '{answer.name}', offbeat {answer.offbeat}, in {(time.time() - begin) * 1e3:.0f} ms"
-    )
+    took_ms = (time.time() - begin) * 1e3
+    yield Finding(what, "ok", f"answers as '{printable(answer.name)}', offbeat {theirs}, in {took_ms:.0f} ms")

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.holdout import id_text
+from offbeat.data.matrix import Flags
 from offbeat.errors import BadData, Refused
 from offbeat.orgs.durable import append_line, locked, read_lines, write_durably
 from offbeat.orgs.run_names import now_text
@@ -107,16 +108,33 @@ class RowLedger:
                 self._extent = (self._read_to, len(rows), int(known.of(rows).max(initial=0)))
             return self._extent[1:]
 
-    def use(self, ids: Sequence[object], counts: Counts, *, what: str, asker: str, who: str, cap: int = 0) -> None:
-        """Write a use down before it happens, or refuse it by the cap; a second one of the same name adds nothing."""
+    def use(
+        self,
+        ids: Sequence[object],
+        counts: Counts,
+        *,
+        what: str,
+        asker: str,
+        who: str,
+        cap: int = 0,
+        shared: Callable[[], Flags] | None = None,
+    ) -> Flags:
+        """Write a use down before it happens, or refuse it by the cap; a second one of the same name adds nothing.
+
+        `shared`: which of these rows the asker knows to be here. Of the others those at their cap are left out, since a
+        refusal would tell that they are here. Which rows were counted is returned."""
         with self._lock, locked(self.folder / "rows.lock"):
             self._catch_up()
-            if what in self._known.noted:
-                return
             texts = _texts(ids)
-            _refuse_over_cap(cap, self._known.of(texts) + counts, who)
-            self._append({"what": what, "ids": texts, "counts": counts.tolist()})
-            self._note(what, asker, counts)
+            if what in self._known.noted:
+                return np.ones(len(texts), np.bool_)
+            over = (self._known.of(texts) + counts > cap) if cap else np.zeros(len(texts), np.bool_)
+            _refuse_over_cap(cap, over & shared() if shared is not None and over.any() else over, who)
+            used = counts[~over]
+            kept = [text for text, beyond in zip(texts, over, strict=True) if not beyond]
+            self._append({"what": what, "ids": kept, "counts": used.tolist()})
+            self._note(what, asker, used)
+            return ~over
 
     def reserve(self, ids: Sequence[object], needed: int, *, what: str, asker: str, cap: int = 0) -> int:
         """The level up to which the rows of a training are reserved, at least `needed`, written down before this
@@ -250,9 +268,8 @@ def _texts(ids: Sequence[object]) -> list[str]:
     return [id_text(value) for value in ids]
 
 
-def _refuse_over_cap(cap: int, after: Counts, who: str) -> None:
-    if cap and after.size and int(after.max()) > cap:
+def _refuse_over_cap(cap: int, over: Flags, who: str) -> None:
+    if over.any():
         raise Refused(
-            f"'{who}' lets a row enter at most {cap} sums (row_cap); {int((after > cap).sum())} of the {after.size} "
-            "rows would pass that."
+            f"'{who}' lets a row enter at most {cap} sums (row_cap); {int(over.sum())} of the rows would pass that."
         )

@@ -1,7 +1,8 @@
 """One party's table in the aligned order, prepared for learning from its own training rows alone."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,17 @@ class OwnRows:
     weights: Floats = field(default_factory=lambda: NO_WEIGHTS)  # of the training rows, with a mean of 1; empty: all 1
 
 
+@contextmanager
+def _of_the_owner() -> Iterator[None]:
+    """A mistake in a party's own settings is not the job's: peers are told of the job's, and these sentences name
+    columns and show cells."""
+    try:
+        yield
+    except BadJob as problem:
+        raise BadData(str(problem)) from problem
+
+
+@_of_the_owner()
 def load_table(home: Home) -> Table:
     """Read the party's file; columns that the policy keeps out are not even asked for."""
     data, never = home.config.data, home.config.policy.columns_never
@@ -91,9 +103,10 @@ def own_rows(home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64], tok
     with every run; ids do not, and all parties have the same: jobs over the same rows are tested on the same ones."""
     test = rows_to_test(job, table.ids[rows])
     features = take_rows(table.features, rows)
-    preparation = preparation_from(home.config.data.prepare, f"{home.name}, data.prepare")
-    fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation, table.levels, table.dates)
-    block = fitted.apply(features)
+    with _of_the_owner():
+        preparation = preparation_from(home.config.data.prepare, f"{home.name}, data.prepare")
+        fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation, table.levels, table.dates)
+        block = fitted.apply(features)
     labels, classes = _labels(home, table, job, rows)
     labels = labels if labels is None else _as_answered(home, job, table, labels, table.ids[rows])
     labels, weights = _by_exposure(home, job, table, rows, labels)

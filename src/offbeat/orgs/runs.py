@@ -40,7 +40,7 @@ from offbeat.metrics.plain import json_text
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.budget import PrivacyLedger, charges_of
 from offbeat.orgs.control import ENDED_PHASES, Facts, Report, RunStatus, error_named
-from offbeat.orgs.discreet import Discreet, Withheld, for_kind, for_peers, printable
+from offbeat.orgs.discreet import OWNER_TEXT_MOST, Discreet, Withheld, for_kind, for_peers, printable
 from offbeat.orgs.durable import write_durably
 from offbeat.orgs.kept_alignments import KeptAlignments
 from offbeat.orgs.org_record import OwnRun, write_record
@@ -52,7 +52,7 @@ from offbeat.orgs.rows import OwnRows, digest_of_labels, own_rows, write_model
 from offbeat.orgs.sessions import OwnSessions, ids_of
 from offbeat.orgs.tables import KeptTable, OwnTables
 from offbeat.orgs.train import OwnTraining
-from offbeat.party.contract import Message, Party
+from offbeat.party.contract import Finish, Message, Party
 from offbeat.party.verdicts import ended_well
 from offbeat.runtime.checkpoint import write_checkpoint
 from offbeat.runtime.contract import Outcome
@@ -237,6 +237,7 @@ class Run:
         if self._stopped and phase != "done":
             verdict, reason, kind, phase = "stopped", self._stopped, "", "stopped"
             told = reason
+        reason = printable(reason, OWNER_TEXT_MOST)
         if not self.status.ended:
             self.update(phase=phase, verdict=verdict, reason=reason, kind=kind)
         self._stopped = ""  # what a stopped run has kept may predict
@@ -472,7 +473,7 @@ class Run:
         if self._stopped:
             raise PeerFailed(self._stopped)
         try:
-            outcome = session.run()
+            outcome = _quotable(session.run())
         finally:
             self._session = None
         self._sent[what] = outcome.tallies[self.home.name].sent
@@ -499,6 +500,15 @@ class Run:
             if name in ("lost", "back"):
                 log.warning("run %s: '%s' is %s", self.run, value, name)
             self.update(progress={**self.status.progress, name: value})
+
+
+def _quotable(outcome: Outcome) -> Outcome:
+    """How a session ended may be in a peer's words, which an owner reads on a screen."""
+    ends = {
+        name: Finish(printable(finish.verdict), printable(finish.reason, OWNER_TEXT_MOST))
+        for name, finish in outcome.finished.items()
+    }
+    return replace(outcome, finished=ends)
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:

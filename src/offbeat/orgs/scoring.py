@@ -1,5 +1,6 @@
 """A party's shares of scores for rows named by tokens: from its table as it is now, its kept block, and its ledger."""
 
+import logging
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from offbeat.privacy.embedding import PrivateEmbedding
 
 if TYPE_CHECKING:
     from offbeat.orgs.runs import Run
+
+log = logging.getLogger("offbeat.party")
 
 
 def part_scores(
@@ -91,8 +94,7 @@ class TableScores:
     def scores(self, tokens: Sequence[bytes]) -> tuple[Floats, NDArray[np.bool_]]:
         table, model = self._kept.table, self._model
         rows = self._kept.rows_of(list(tokens), self._run.own.salt)
-        known = rows >= 0
-        self._count(table.ids, rows[known])
+        known = self._counted(table.ids, rows, tokens)
         outputs = self._run.job.loss.outputs
         values = np.zeros(len(tokens) if outputs == 1 else (len(tokens), outputs))
         if known.any():
@@ -102,15 +104,28 @@ class TableScores:
             values[known] = part_scores(self._run.job, self._home, model, block, chosen, secret, self._run.own.given)
         return values, known
 
-    def _count(self, ids: NDArray[Any], rows: NDArray[np.int64]) -> None:
-        """Every answer is a sum of its own, also to the same question under another roster."""
+    def _counted(self, ids: NDArray[Any], rows: NDArray[np.int64], tokens: Sequence[bytes]) -> NDArray[np.bool_]:
+        """Which rows may be answered. Every answer is a sum of its own, also to the same question under another roster.
+        A row that the run's parties do not share is answered at its cap as if it were lacking: whoever is refused would
+        know that it is here."""
         self._answers += 1
-        asked, times = np.unique(rows, return_counts=True)
-        self._ledger.use(
+        asked, first, times = np.unique(rows[rows >= 0], return_index=True, return_counts=True)
+        named = [tokens[place] for place in np.flatnonzero(rows >= 0)[first]]
+        counted = self._ledger.use(
             ids[asked].tolist(),
             self._run.job.loss.outputs * times.astype(np.int64),
             what=f"{self._what}-{self._answers}",
             asker=self._asker,
             who=self._home.name,
             cap=self._home.config.policy.row_cap,
+            shared=lambda: self._shared(named),
         )
+        if not counted.all():
+            log.warning("%s: %d rows are at their row_cap, and were left out", self._what, int((~counted).sum()))
+        return np.isin(rows, asked[counted])
+
+    def _shared(self, tokens: Sequence[bytes]) -> NDArray[np.bool_]:
+        """Which of these rows the run's parties have found to be common."""
+        aligned = self._run.own.kept("alignment")
+        common = frozenset(aligned["tokens"]) if aligned is not None else frozenset()
+        return np.array([token in common for token in tokens], np.bool_)

@@ -20,7 +20,7 @@ from offbeat.data.matrix import Floats
 from offbeat.errors import MaskReuse, Refused
 from offbeat.orgs.predict import words_of
 from offbeat.party.masked_sum import SumOptions
-from offbeat.privacy.masks import NetMask, Once, PairKeys, range_limit, scale_of
+from offbeat.privacy.masks import NetMask, Once, PairKeys, pair_of, range_limit, scale_of
 from offbeat.runtime.grpc.identity import Identity, Member
 
 Words = NDArray[np.uint64]
@@ -85,7 +85,7 @@ class Lane:
         context = self._context(number, tokens)
         lacking = sha256(b"rows that are lacking\0" + self._secret + context).digest()[:16]
         words = words_of(values, known, lacking, scale=self._scale, limit=self._limit)
-        keys = {name: self._keys.stream_key(name, context) for name in self._others}
+        keys = {name: self._keys.stream_key(name, context + pair_of(self.me, name)) for name in self._others}
         plus = [key for name, key in keys.items() if self.me < name]
         minus = [key for name, key in keys.items() if self.me > name]
         masked: Words = words + NetMask(plus, minus, len(words), len(words)).take(0, 1, len(words))

@@ -162,6 +162,8 @@ class LinearParty:
                     self.sums.told.hear(self.name, effect.body)
                     if type(effect.body) is survey.Mark:
                         self.sums.told.mark(self.name, effect.body.survey)
+                    elif type(effect.body) is Certified:
+                        self.sums.told.name_best(self.name, effect.body.best)
                 elif type(effect.body) is lifecycle.Halt:
                     self.sums.told.end(self.name, effect.body.best)
         return effects
@@ -320,6 +322,7 @@ class LinearParty:
 
     def _on_mark(self, sender: PartyName, body: survey.Mark) -> list[Effect]:
         self.sums.told.mark(sender, body.survey)
+        self.sums.told.name_best(sender, body.keep)
         self.judge.look_who_is_slow()
         return [*self.survey.on_mark(sender, body), *self._answer_waiting()]
 
@@ -435,6 +438,7 @@ class LinearParty:
 
     def _on_certified(self, sender: PartyName, body: Certified) -> list[Effect]:
         self.survey.on_certified(sender, body)
+        self.sums.told.name_best(sender, body.best)
         return self.role.resume() if self.lifecycle.begun else []
 
     # -- the roster ----------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from offbeat.party.roster import Roster
 from offbeat.party.told import NOTHING, Key, Told
 from offbeat.party.two_tree import PartialGiven as PartialGiven
 from offbeat.party.two_tree import Trees
-from offbeat.privacy.masks import FRACTION_BITS, NetMask, PairKeys, range_limit, scale_of
+from offbeat.privacy.masks import FRACTION_BITS, NetMask, PairKeys, pair_of, range_limit, scale_of
 
 SCHEMES = ("pairwise", "two-tree", "tree")
 
@@ -297,7 +297,7 @@ class MaskedSum:
         me = self.roster.me
         others = [name for name in self.roster.peers if name != asker]
         context = self._context(asker, kind, survey)
-        keys = {name: self.keys.stream_key(name, context + self._pair(name)) for name in others}
+        keys = {name: self.keys.stream_key(name, context + pair_of(me, name)) for name in others}
         plus, minus = [keys[n] for n in others if me < n], [keys[n] for n in others if me > n]
         return NetMask(plus, minus, self._stride_of(kind))
 
@@ -309,10 +309,6 @@ class MaskedSum:
         """What masks are for."""
         roster = self.roster
         return repr((self.run, roster.epoch, *roster.names, asker, KINDS[kind], survey, self.stride)).encode()
-
-    def _pair(self, peer: PartyName) -> bytes:
-        """Whose masks. Their secret alone would not do: a third party may offer a key that is one of theirs."""
-        return "\0{}\0{}".format(*sorted((self.roster.me, peer))).encode()
 
     def forget_surveys_below(self, survey: int) -> None:
         """Nobody answers a question about one of them any more."""

@@ -45,6 +45,7 @@ class Told:
         self.heads: dict[PartyName, bytes] = {}
         self.marks: dict[int, bytes] = {}
         self.noted: dict[PartyName, dict[Key, bytes]] = {}  # asker -> question not answered yet -> its head then
+        self.best: tuple[PartyName, int, bytes] | None = None  # who named which survey's model the best; its head then
         self.last = b""  # of a run that has ended: all that whoever ended it has said, and which model is kept
 
     def hear(self, teller: PartyName, body: Message) -> None:
@@ -56,10 +57,20 @@ class Told:
         self.marks = {number: head for number, head in self.marks.items() if number == survey - 1}
         self.marks[survey] = self.heads[teller]
 
+    def name_best(self, chair: PartyName, best: int) -> None:
+        """The chair has said which model is the best so far."""
+        before = 0 if self.best is None else self.best[1]
+        if best != before and not self.last:
+            self.best = (chair, best, self.heads.get(chair, NOTHING))
+
     def end(self, teller: PartyName, best: int) -> None:
-        """This party ends the run: the first word counts. Predictions by the model are bound to it."""
-        if not self.last:
-            self.last = sha256(self.heads.get(teller, NOTHING) + f"{teller} keeps {best}".encode()).digest()
+        """This party ends the run: the first word counts. Predictions by the model are bound to it; where the chair was
+        lost, and another or nobody says that word, also to what the chair had told when it named the best model."""
+        if self.last:
+            return
+        head = self.heads.get(teller, NOTHING)
+        named = self.best[2] if self.best is not None and self.best[0] != teller else b""
+        self.last, self.best = sha256(head + named + f"{teller} keeps {best}".encode()).digest(), None
 
     def note(self, asker: PartyName, key: Key) -> None:
         """A question has come; it may be answered later."""
@@ -83,10 +94,12 @@ class Told:
         return {
             "heads": dict(self.heads),
             "last": self.last,
+            **({} if self.best is None else {"best": list(self.best)}),
             "marks": [[survey, head] for survey, head in self.marks.items()],
             "noted": {asker: [[*key, head] for key, head in noted.items()] for asker, noted in self.noted.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.heads, self.marks, self.last = dict(state["heads"]), dict(state["marks"]), state["last"]
+        self.best = tuple(state["best"]) if "best" in state else None
         self.noted = {asker: {(k, s, f): head for k, s, f, head in rows} for asker, rows in state["noted"].items()}

@@ -49,6 +49,12 @@ def range_limit(parties: int, fraction_bits: int = FRACTION_BITS) -> float:
     return float(2.0 ** (63 - fraction_bits) / parties)
 
 
+def pair_of(one: str, other: str) -> bytes:
+    """Whose masks: part of every context. The pair's secret alone would not do: a third party may offer a key that is
+    one of theirs, and be added where they are subtracted."""
+    return "\0{}\0{}".format(*sorted((one, other))).encode()
+
+
 class PairKeys:
     """One party's X25519 key and what it agreed on with its peers."""
 

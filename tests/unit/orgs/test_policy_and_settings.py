@@ -58,7 +58,7 @@ def test_a_label_holder_names_those_who_may_learn_its_labels() -> None:
     assert objections(policy(labels_for=("shop",)), JOB, "bank", "shop") == [told]
     assert objections(policy(labels_for=()), JOB, "shop", "bank") == []
     private = msgspec.structs.replace(JOB, method=OrgMethod(label_dp_epsilon=1.0))
-    assert objections(policy(labels_for=()), private, "bank", "shop") == []
+    assert objections(policy(labels_for=(), epsilon=2.0), private, "bank", "shop") == []
 
 
 def test_the_default_policy_gives_nothing_to_anybody_and_names_all_objections_at_once() -> None:

@@ -73,12 +73,7 @@ def costs(job: OrgJob, me: str, policy: Policy, spent: Spent) -> list[str]:
     rows = (
         f"Each common row enters about {len(job.labels_at) * job.method.passes:,.0f} sums at most, plus surveys; {cap}."
     )
-    learners = told_labels(job)
-    labels = (
-        [f"Your labels are told to {' and '.join(learners)}."]
-        if me in job.labels_at and learners
-        else [f"You would learn the labels of {' and '.join(job.labels_at)}."]
-        if me in learners
-        else []
-    )
-    return [*labels, *budget, rows]
+    learners, holders = told_labels(job, me), [name for name in job.labels_at if me in told_labels(job, name)]
+    labels = [f"Your labels are told to {' and '.join(learners)}."] if learners else []
+    learned = [f"You would learn the labels of {' and '.join(holders)}."] if holders else []
+    return [*labels, *learned, *budget, rows]

@@ -100,13 +100,11 @@ class Service:
         folder = await asyncio.to_thread(self.batches.room, caller.name)
         try:
             with (folder / "ids.txt").open("wb") as file:
-                rows = await _upload(request, file.write)
+                rows = await _upload(request, file.write, self.quotas.left(caller))
             self.quotas.take(caller, rows)
             state = await asyncio.to_thread(self.batches.begin, folder, caller.name, rows)
         except BaseException:
-            for left in folder.iterdir():
-                left.unlink()
-            folder.rmdir()
+            self.batches.drop(folder.name)
             raise
         return _json(_told(state), 202)
 
@@ -252,8 +250,8 @@ def _ids_of(body: bytes) -> list[str]:
     return ids
 
 
-async def _upload(request: Request, write: Callable[[bytes], int]) -> int:
-    """Write the ids one a line, without empty lines; how many is returned."""
+async def _upload(request: Request, write: Callable[[bytes], int], most: int) -> int:
+    """Write the ids one a line, without empty lines; how many is returned. More than a quota are not read on."""
     rows, rest = 0, b""
     async for chunk in request.stream():
         lines = (rest + chunk).split(b"\n")
@@ -261,6 +259,8 @@ async def _upload(request: Request, write: Callable[[bytes], int]) -> int:
         rows += _written(lines, write)
         if rows > BATCH_ROWS_MOST or len(rest) > ID_BYTES_MOST:
             raise BadInput(f"a batch has at most {BATCH_ROWS_MOST:,} ids of {ID_BYTES_MOST} bytes, one a line.")
+        if rows > most:
+            return rows
     rows += _written([rest], write)
     if not rows:
         raise BadInput("expected ids, one a line.")

@@ -99,7 +99,8 @@ class Batches:
                 raise BadInput(f"'{caller}' has {len(unfinished)} batches under way, the most at once.")
             if len(self._states) >= KEPT_MOST:
                 raise BadInput(f"{KEPT_MOST} batches are kept already; delete some that have been read.")
-        folder = self.folder / f"batch-{secrets.token_hex(8)}"
+            folder = self.folder / f"batch-{secrets.token_hex(8)}"
+            self._states[folder.name] = State(folder.name, caller, self.run, 0, time.time())  # an upload counts, too
         folder.mkdir(parents=True, mode=0o700)
         return folder
 
@@ -124,7 +125,7 @@ class Batches:
     def remove(self, name: str, caller: str) -> None:
         if not self.state(name, caller).over:
             raise BadInput(f"{name} is under way; it can be deleted once it has ended.")
-        self._drop(name)
+        self.drop(name)
 
     def rows_file(self, name: str) -> Path:
         assert NAME.fullmatch(name)
@@ -189,9 +190,9 @@ class Batches:
         before_s = time.time() - KEPT_S
         for state in self.all():
             if state.over and state.at_s < before_s:
-                self._drop(state.name)
+                self.drop(state.name)
 
-    def _drop(self, name: str) -> None:
+    def drop(self, name: str) -> None:
         with self._lock:
             self._states.pop(name, None)
         shutil.rmtree(self.folder / name, ignore_errors=True)

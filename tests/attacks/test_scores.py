@@ -1,0 +1,78 @@
+"""Attacks of those who may ask for joint scores: on masks of standing sessions, on caps, and on the room for others."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra 'grpc'")
+
+pytest.importorskip("starlette", reason="needs the extra 'serve'")
+
+from offbeat.errors import BadInput, BadJob
+from offbeat.jobs.organisations import job_from_text
+from offbeat.orgs.service.app import Service
+from offbeat.orgs.service.batches import Batches
+from offbeat.orgs.service.callers import Caller, Quotas, TooMuch
+from offbeat.orgs.standing import Lane, Terms
+from offbeat.party.masked_sum import SumOptions
+from offbeat.privacy.masks import FRACTION_BITS, scale_of
+from offbeat.runtime.grpc.identity import Member, new_identity
+
+PARTIES = ("ana", "bo", "cy", "eve")
+SCALE = scale_of(FRACTION_BITS)
+TOKEN = b"t" * 16
+
+
+def test_a_friend_of_the_asker_that_offers_anothers_key_as_its_own_unmasks_nobody() -> None:
+    """Before: Ana, who sorts before Bo, signed Cy's key as hers. Bo subtracted for Ana what he added for Cy: his words
+    went to Eve unmasked, in a session of four with two honest parties."""
+    identities = {name: new_identity(name) for name in ("ana", "bo", "cy")}
+    members = {name: Member(name, identity.certificate_pem) for name, identity in identities.items()}
+    terms = Terms("credit-1", "score-1", "eve", PARTIES, SumOptions())
+    bo, cy = (Lane(terms, name, os.urandom(32)) for name in ("bo", "cy"))
+    public, signature = cy.offer(identities["cy"])
+    stolen = (public, identities["ana"].sign(terms.signed_by("ana", public)))
+    bo.take({"ana": stolen, "cy": (public, signature)}, members)
+    bo.claim(0)
+    words = bo.words(0, TOKEN, np.array([1.25]), np.array([True]))
+    assert words[0] != 0 and abs(words.view(np.int64)[1] / SCALE - 1.25) > 1e-3
+
+
+class Endless:
+    """A request whose body never ends; `sent` is how many ids were read of it."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    async def stream(self):  # type: ignore[no-untyped-def]
+        while True:
+            self.sent += 1000
+            yield b"c1\n" * 1000
+
+
+def test_an_upload_takes_no_more_of_the_disk_than_its_quota(tmp_path: Path) -> None:
+    """Before: a caller with ten rows a day wrote five million ids, in as many uploads at once as it liked: a batch
+    counted when its upload had ended."""
+    service = Service.__new__(Service)
+    service.quotas, service.batches = Quotas(tmp_path), Batches(tmp_path, "run-1", lambda ids: None)  # type: ignore[arg-type, return-value]
+    service.caller = lambda request: Caller(name="web", digest="", rows_a_day=10)  # type: ignore[method-assign]
+    body = Endless()
+    with pytest.raises(TooMuch, match="10 left"):
+        asyncio.run(service.new_batch(body))  # type: ignore[arg-type]
+    assert body.sent == 1000 and not list((tmp_path / "batches").iterdir()) and not service.batches.all()
+    rooms = [service.batches.room("web") for _ in range(2)]
+    with pytest.raises(BadInput, match="2 batches under way, the most at once"):
+        service.batches.room("web")
+    service.batches.drop(rooms[0].name)
+    assert service.batches.room("web").is_dir()
+
+
+@pytest.mark.parametrize("entry", ["hidden = [1000000000, 1000000000]", "channels = 100000000", f"hidden = {[1] * 17}"])
+def test_a_proposal_asks_for_no_network_that_fills_the_memory(entry: str) -> None:
+    """Before: any width. A daemon whose owner allows VAFL asked for 8 EB, or was ended by the operating system."""
+    text = 'name = "j"\nparties = ["a", "b", "c"]\nlabels_at = ["a"]\n[method]\nalgorithm = "vafl"\n[embedding]\n'
+    with pytest.raises(BadJob, match=r"embedding\.(hidden|channels)"):
+        job_from_text(f'{text}kind = "mlp"\n{entry}\n')
