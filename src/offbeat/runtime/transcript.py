@@ -320,7 +320,7 @@ class TranscriptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def write(self, folder: Path) -> None:
         """Signatures that an earlier life of the party has written are not lost."""
         path = folder / FOLDER / f"{self.party}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         whole = self._with(read_transcript(path)) if path.is_file() else self
         unfinished = path.with_name(path.name + ".new")
         unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(whole)))

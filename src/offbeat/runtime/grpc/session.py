@@ -231,7 +231,7 @@ class Session:
 
     def _write_transcript(self) -> None:
         folder, roster = self.host.options.folder, self.roster
-        if folder is None:
+        if folder is None or not folder.is_dir():  # its owner has removed it
             return
         links = [account for channel in self.channels.values() for account in channel.accounts()]
         TranscriptFile(
