@@ -226,6 +226,8 @@ OWN = (
            ("test_a_mistake_in",)),
     Attack("uploads beyond a caller's quota", "the disk", "no more than the quota", ("test_an_upload_takes",)),
     Attack("a network of 10^18 weights", "a daemon's memory", "a refusal", ("test_a_proposal_asks",)),
+    Attack("a start with another run's model", "others' models; a part; lies forgotten", "a refusal; or uniform words",
+           ("test_a_job_begins_with",)),
     Attack("everybody under labels_at", "labels, though labels_for names nobody", "a refusal by the policy",
            ("test_whoever_says",)),
     Attack("answers at an epsilon of 100", "labels, though labels_for names nobody", "a refusal without a budget",
