@@ -4,6 +4,7 @@ Each is run as the attacker would run it, with everything but the others' secret
 refusal that names the party and the reason.
 """
 
+import dataclasses
 import io
 import logging
 import os
@@ -40,6 +41,7 @@ from offbeat.orgs.party_config import check_members, example, read_home
 from offbeat.orgs.post import Post
 from offbeat.orgs.predict import Declined, Predictor, Wanted, Without
 from offbeat.orgs.row_ledger import RowLedger
+from offbeat.orgs.rows import OwnModel, own_rows, read_model, write_model
 from offbeat.orgs.tokens import id_column, tokens_of
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send, Started
 from offbeat.party.masked_sum import SURVEY, ShareAsked, ShareGiven, SumOptions
@@ -479,6 +481,44 @@ def test_a_mistake_in_an_owners_settings_shows_peers_no_cell(victim: Victim, pre
     run.take_part(reports.append)
     assert shown in run.status.reason and reports[0].kind == "BadData"
     assert re.fullmatch(r"'shop' failed while aligning .*under [0-9a-f]{8}", reports[0].reason)
+
+
+def kept_run(victim: Victim, name: str, job: str, told: bytes) -> Any:
+    """A run that has ended at the shop, with its part of the model; and its table as a run would train on it."""
+    run = victim.daemon._accept(name, job_from_text(job), "bank", b"s" * 32)
+    table = victim.daemon.tables.current().table
+    own = own_rows(victim.daemon.home, table, run.job, np.arange(300), tokens_of(range(300), SALT))
+    write_model(run.private, "model", OwnModel(np.ones(own.train.shape[1] + 1), own.fitted, None, told=told))
+    run.update(phase="done")
+    return own
+
+
+def test_a_job_begins_with_no_model_of_others_and_with_no_lie(victim: Victim) -> None:
+    """Before: `start` named any run that each party had a part in. A model of others, or a sum without one of its
+    parties, was there for the asking; and lies of the first run were forgotten by the masks of the second."""
+    others = JOB.replace('"telecom"]', '"other"]')
+    fewer = JOB.replace('"telecom"]', '"telecom", "zoo"]')
+    started = JOB + '[method]\nstart = "{}"\n'
+    for name, job in (("j-others", others), ("j-fewer", fewer), ("j-none", "")):
+        if job:
+            kept_run(victim, name, job, b"t" * 32)
+        with pytest.raises(Refused, match=f"of run '{name}', of which 'shop' has kept no part"):
+            victim.asks("bank", Propose(f"j-after-{name}", started.format(name), b"s" * 32))
+    kept_run(victim, "j-lost", JOB, b"")
+    with pytest.raises(Refused, match="without a model that all parties have kept"):
+        victim.asks("bank", Propose("j-after-lost", started.format("j-lost"), b"s" * 32))
+    own = kept_run(victim, "j-kept", JOB, b"t" * 32)
+    with pytest.raises(Refused, match="has learned from the labels themselves"):
+        private = started.format("j-kept") + "label_dp_epsilon = 1.0\n"
+        victim.asks("bank", Propose("j-private", private, b"s" * 32))
+    victim.asks("bank", Propose("j-next", started.format("j-kept"), b"s" * 32))
+    sessions = victim.daemon.runs["j-next"].own
+    bound = []
+    for told in (b"t" * 32, b"l" * 32):
+        model = read_model(victim.folder / "private" / "j-kept", "model")
+        write_model(victim.folder / "private" / "j-kept", "model", dataclasses.replace(model, told=told))
+        bound.append(sessions.training(own, lambda needed: needed).inner.party.sums.run)  # type: ignore[attr-defined]
+    assert bound[0] != bound[1] and all(run.startswith("j-next/") for run in bound)
 
 
 def test_a_peer_answers_no_letters_but_its_own() -> None:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from offbeat.data.matrix import Floats
 from offbeat.data.table import Table
-from offbeat.errors import BadData, Refused
-from offbeat.jobs.organisations import OrgJob
+from offbeat.errors import BadData, BadInput, Refused
+from offbeat.jobs.organisations import OrgJob, read_job
 from offbeat.orgs.align_psi import Aligner
 from offbeat.orgs.kept_alignments import tokens_in_order
 from offbeat.orgs.party_config import Home
@@ -85,8 +85,11 @@ class OwnSessions:
             return OwnEmbedding(self.job, own, watched, secret=secret, shape=self.home.config.data.shape)
         if refused := refused_code(policy, self.job.method.algorithm):  # it may have changed since the proposal
             raise Refused(f"'{self.home.name}' does not build its party of {self.run}: {refused}.")
-        terms: Any = {"run": self.run, "secret": secret, "parties_least": policy.parties_least}
-        return OwnLinear(self.job, own, watched, start=begins_with(self.home, self.job), **terms)
+        start = begins_with(self.home, self.job)
+        # Parties whose parts come of different histories give words that do not cancel, as in predictions.
+        name = self.run if start is None else f"{self.run}/{start.told.hex()}"
+        terms: Any = {"run": name, "secret": secret, "parties_least": policy.parties_least}
+        return OwnLinear(self.job, own, watched, start=start, **terms)
 
     def tester(self, own: OwnRows) -> Predictor:
         """The held-out rows are scored together; the first label holder alone learns the scores."""
@@ -125,16 +128,30 @@ class OwnSessions:
 
 
 def begins_with(home: Home, job: OrgJob) -> OwnModel | None:
-    """This party's part of the model that a job begins with, if it names one."""
+    """This party's part of the model that a job begins with, if it names one. It must be a model of the same parties:
+    fewer would tell the part of whoever is left out, and others have no right to it."""
     if not job.method.start:
         return None
     try:
         found = read_model(home.private / job.method.start, "model")
-    except BadData as problem:
+        before = read_job(home.runs / job.method.start / "job.toml")
+    except BadInput:
+        before = None
+    if before is None or set(before.parties) != set(job.parties):
         raise Refused(
             f"the job begins with the model of run '{job.method.start}', of which '{home.name}' has kept no part. Name "
-            "a run that ended well at all parties of this job, or leave `start` out."
-        ) from problem
+            "a run of the same parties that ended well at all of them, or leave `start` out."
+        )
+    if job.method.label_dp_epsilon is not None and before.method.label_dp_epsilon is None:
+        raise Refused(
+            f"the job answers labels at random, and begins with the model of run '{job.method.start}', which has "
+            "learned from the labels themselves. Begin with a run that answered them too, or leave `start` out."
+        )
+    if not found.told and found.network is None:
+        raise Refused(
+            f"run '{job.method.start}' ended at '{home.name}' without a model that all parties have kept; leave "
+            "`start` out."
+        )
     if found.network is not None:
         raise Refused(
             f"the part of '{home.name}' in run '{job.method.start}' is a network; `start` is for linear models."
