@@ -186,6 +186,8 @@ class Delivery(Generic[Frame]):
                 f"repeat from {self._known_durable + 1}: its run folder and ours do not belong together."
             )
         self.rewind(peer_accepted)
+        for number in list(self._early):  # of a packet that was refused: what comes now counts, and nothing of before
+            self._held_bytes -= self._early.pop(number)[0]
         if self.transcript is not None:
             self.transcript.again()
 
@@ -263,6 +265,8 @@ class Delivery(Generic[Frame]):
         if self.transcript is not None:
             if not jump:
                 raise BadFrame(f"'{self.peer}' leaves out messages before {oldest} and does not say what they were")
+            if self.accepted + 1 in self._jumps:  # the log has a place for one head before each message
+                raise BadFrame(f"'{self.peer}' leaves out messages before {oldest}, and sent none since it last did so")
             self.transcript.chains.received.jump(oldest - 1, jump)
             self._jumps[oldest] = jump
         self.missed += oldest - self.accepted - 1 if self.accepted else 0

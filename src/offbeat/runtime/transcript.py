@@ -125,6 +125,8 @@ class Chain:
         while self._oldest < number:
             self._heads.pop(self._oldest, None)
             self._oldest += 1
+        while len(self._gaps) > 1 and self._gaps[1][0] <= number:
+            del self._gaps[0]
 
     def went(self, number: int, frame: bytes) -> bool:
         """Whether this is the message of this number, as far as that is still known."""
