@@ -31,6 +31,7 @@ from offbeat.runtime.transcript import (
     Signed,
     TranscriptFile,
     digests_of,
+    reach,
     read_transcript,
     transcript_paths,
 )
@@ -338,7 +339,7 @@ def _link(session: Mapping[str, Telling], pair: Pair) -> CheckedLink:
             forged = _forged(account.signed, told, pair)
             findings += [_changed(name, what) for what in forged]
             claims += [] if forged else [account.signed]
-    claims.sort(key=lambda signed: (signed.receipt.number, signed.receipt.last))
+    claims.sort(key=reach)
     findings += _conflicts(claims, pair)
     findings += _contradictions(claims, ends, pair)
     log = ends[pair[1]].log if pair[1] in ends else None

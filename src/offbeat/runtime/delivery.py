@@ -98,12 +98,9 @@ class Delivery(Generic[Frame]):
     def kept(self) -> list[Frame]:
         return [frame for _, frame in self._kept]
 
-    def state(self) -> tuple[int, int, list[Frame]]:
-        return self.sent, self.durable, self.kept()
-
-    def past(self) -> bytes:
-        """What a checkpoint keeps of the chains; nothing where there are none."""
-        return self.transcript.chains.past(self.durable) if self.transcript is not None else b""
+    def state(self) -> tuple[int, int, list[Frame], bytes]:
+        past = self.transcript.chains.past(self.durable) if self.transcript is not None else b""
+        return self.sent, self.durable, self.kept(), past
 
     def restore(self, *, sent: int, kept: list[Frame], accepted: int, chains: Chains | None = None) -> None:
         """Go on where a log ended: everything accepted before the crash is durable."""
@@ -413,11 +410,8 @@ class PacketLink(Generic[Frame]):
     def logged(self, number: int) -> None:
         self.delivery.logged(number)
 
-    def state(self) -> tuple[int, int, list[Frame]]:
+    def state(self) -> tuple[int, int, list[Frame], bytes]:
         return self.delivery.state()
-
-    def past(self) -> bytes:
-        return self.delivery.past()
 
     def jumped(self, number: int) -> bytes:
         return self.delivery.jumped(number)
