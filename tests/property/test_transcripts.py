@@ -221,6 +221,35 @@ def test_messages_are_left_out_only_with_the_head_behind_them() -> None:
     assert (receipt.number, receipt.missed, receipt.last) == (5, 2, True)
 
 
+def test_a_peer_that_leaves_out_messages_again_and_again_costs_no_memory() -> None:
+    chain = Chain(b"0" * 32)
+    for number in range(2, 2000, 2):
+        chain.jump(number - 1, b"j" * 32)
+        chain.add(number, b"frame")
+        chain.keep_from(number - 10)
+    assert len(chain._gaps) <= 7 and chain.gaps(1998)[0] == 999
+    assert chain.gaps(1990)[0] == 995
+
+
+def test_messages_are_left_out_once_before_a_message() -> None:
+    """A log has one head before a message: two jumps in a row could not be told from one later."""
+    shop = delivery("shop", "bank")
+    assert shop.arrived(1, [], 4, b"4" * 32) == []
+    with pytest.raises(BadFrame, match="leaves out messages before 9, and sent none since it last did so"):
+        shop.arrived(9, [b"nine"], 9, b"9" * 32)
+    assert shop.arrived(4, [b"four"], 4) == [(4, b"four")] and shop.jumped(4) == b"4" * 32
+    assert shop.arrived(9, [b"nine"], 9, b"9" * 32) == [(9, b"nine")]
+
+
+def test_nothing_of_a_packet_that_was_refused_is_left() -> None:
+    """Else the log would hold the first bytes of a message, and the party would have had the second."""
+    shop = delivery("shop", "bank", Bounds(frame_bytes=8))
+    with pytest.raises(BadFrame, match="larger than 8 bytes"):
+        shop.arrived(1, [b"one", b"much too long"])
+    shop.opened(0)
+    assert shop.arrived(1, [b"ONE"]) == [(1, b"ONE")]
+
+
 def test_a_party_that_was_killed_goes_on_with_its_chains() -> None:
     bank, shop = delivery("bank", "shop"), delivery("shop", "bank")
     for frame in (b"one", b"two", b"three"):
@@ -230,12 +259,11 @@ def test_a_party_that_was_killed_goes_on_with_its_chains() -> None:
     shop.arrived(*taken)
     shop.logged(2)
     bank.acknowledge(1)
-    pasts = bank.past(), shop.past()
     again = delivery("bank", "shop"), delivery("shop", "bank")
-    for link, past, before in zip(again, pasts, (bank, shop), strict=True):
+    for link, before in zip(again, (bank, shop), strict=True):
         chains = Chains(RUN, JOB, "bank" if link.peer == "shop" else "shop", link.peer)
+        sent, accepted, kept, past = before.state()
         chains.resume(past)
-        sent, accepted, kept = before.state()
         link.restore(sent=sent, kept=kept, accepted=accepted, chains=chains)
     bank, shop = again
     bank.opened(shop.accepted)

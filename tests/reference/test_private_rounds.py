@@ -130,3 +130,15 @@ def test_data_that_does_not_go_with_it_is_refused(data):
         )
     with pytest.raises(BadJob, match="turn the weights round"):
         run(data, penalty=50.0)
+
+
+def test_a_model_of_least_squares_gives_no_probabilities() -> None:
+    """The job leaves the loss open, and it is not the logistic one."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 4))
+    terms = {"parties": {"a": [0], "b": [1], "c": [2, 3]}, "product_epsilon": 1e6, "product_delta": 1e-6}
+    model = VerticalClassifier("vfb-sgd", target=None, **terms).fit(x, x[:, 0] > 0)
+    assert model.score(x, x[:, 0] > 0) > 0.9
+    with pytest.raises(BadJob, match="Probabilities need the logistic loss; this model was fitted with ls_svm"):
+        model.predict_proba(x)
+    assert not hasattr(model.model_.to_sklearn().steps[-1][1], "predict_proba")

@@ -33,7 +33,7 @@ def audit_own(folder: Path) -> dict[str, Any]:
         watch: Watch = _masks(side, training) if isinstance(training, OwnLinear) else _Releases(side)
         received: Counter[str] = Counter()
         for what, log in side.logs.items():
-            witness = Witness(watch if what == "train" else _Nothing())
+            witness = Witness(watch if what == "train" else None)  # of the others messages are counted
             recover(Watched(log.party, witness), Codec(log.messages), log.folder, from_start=True)
             received += witness.received.get(side.home.name, Counter())
     kinds = {kind.__name__: kind for log in side.logs.values() for kind in log.messages}
@@ -48,16 +48,6 @@ def audit_own(folder: Path) -> dict[str, Any]:
         "privacy": record.privacy,
         "warnings": list(record.warnings),
     }
-
-
-class _Nothing:
-    """Sessions of which only the messages are counted."""
-
-    def handled(self, name: str, event: Event, effects: Sequence[Effect]) -> None:
-        pass
-
-    def findings(self, record: RunRecord) -> dict[str, Any]:
-        return {}
 
 
 def _masks(side: OwnSide, training: OwnLinear) -> MaskWatch:

@@ -10,7 +10,7 @@ every message, not a sample. Of a run between organisations each audits its own 
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,14 +50,15 @@ WATCHES: dict[str, Callable[[Any], Watch]] = {
 class Witness:
     """Counts what each party received, and lets a watch see everything. The simulator takes it for a checker."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch | None = None) -> None:
         self.watch = watch
         self.received: dict[str, Counter[str]] = {}
 
     def handled(self, now_s: float, party: Party, event: Event, effects: Sequence[Effect]) -> None:
         if type(event) is Received:
             self.received.setdefault(party.name, Counter())[type(event.body).__name__] += 1
-        self.watch.handled(party.name, event, effects)
+        if self.watch is not None:
+            self.watch.handled(party.name, event, effects)
 
     def ended(self, outcome: Outcome, parties: Sequence[Party]) -> None:
         pass
@@ -89,9 +90,10 @@ def audit_run(folder: Path, trusted: str = "") -> dict[str, Any]:
     refuse_unknown_code(job, folder, trusted)
     with computing_as_on(record.machine):
         training = training_of(job)
-        witness = Witness(WATCHES[family_name(job)](training))
+        watch = WATCHES[family_name(job)](training)
+        witness = Witness(watch)
         same = _do_again(folder, record, training, witness)
-        return _told(folder, record, training, witness, same)
+        return _told(folder, record, training, witness.received, watch, same)
 
 
 def _do_again(folder: Path, record: RunRecord, training: Training, witness: Witness) -> bool:
@@ -113,16 +115,18 @@ OTHERWISE = (
 )
 
 
-def _told(folder: Path, record: RunRecord, training: Training, witness: Witness, same: bool) -> dict[str, Any]:
+def _told(
+    folder: Path, record: RunRecord, training: Training, received: Mapping[str, Counter[str]], watch: Watch, same: bool
+) -> dict[str, Any]:
     kinds = {kind.__name__: kind for kind in training.messages}
-    came = sorted({kind for counts in witness.received.values() for kind in counts})
+    came = sorted({kind for counts in received.values() for kind in counts})
     private = kept_private(training)
     return {
         "run": str(folder),
         "algorithm": record.algorithm,
-        "received": {name: dict(counts) for name, counts in sorted(witness.received.items())},
+        "received": {name: dict(counts) for name, counts in sorted(received.items())},
         "reveals": {kind: reveals_of(kinds[kind], **private) for kind in came if kind in kinds},
-        **witness.watch.findings(record),
+        **watch.findings(record),
         "privacy": record.privacy,
         "warnings": [*record.warnings, *([] if same else [OTHERWISE])],
     }

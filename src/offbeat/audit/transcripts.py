@@ -19,6 +19,7 @@ import msgspec
 from offbeat.errors import BadInput, OffbeatError
 from offbeat.jobs.organisations import job_from_text
 from offbeat.metrics.record import JOB_FILE, RECORD_FILE, RunRecord
+from offbeat.names import counted
 from offbeat.runtime.eventlog import Header, LogReceived, read_log
 from offbeat.runtime.grpc.identity import Member, PinnedRoster, fingerprint, read_roster, short
 from offbeat.runtime.recovery import log_path
@@ -26,9 +27,11 @@ from offbeat.runtime.transcript import (
     Chain,
     Direction,
     LinkAccount,
+    Receipt,
     Signed,
     TranscriptFile,
     digests_of,
+    reach,
     read_transcript,
     transcript_paths,
 )
@@ -75,7 +78,6 @@ class Telling:
     file: TranscriptFile
     roster: PinnedRoster
     log: dict[str, LoggedChain] | None = None  # by sender; None: there is no whole log
-    findings: list[Mismatch] = field(default_factory=list)
 
     @property
     def party(self) -> str:
@@ -87,9 +89,6 @@ class Telling:
     def direction(self, pair: Pair) -> Direction:
         return Direction(self.file.run, self.file.job, *pair)
 
-    def changed(self, what: str) -> None:
-        self.findings.append(Mismatch(CHANGED, self.party, what))
-
 
 # -- the whole --------------------------------------------------------------------------------------------------------
 
@@ -99,23 +98,24 @@ def verify_runs(folders: Sequence[Path], roster: Path | None = None) -> dict[str
     known = read_roster(roster) if roster is not None else None
     tellings, findings = _told(folders)
     _refuse_mixtures(tellings)
-    for told in tellings:
-        _check_certificates(told, known)
-        told.log = _read_log(told, _numbers_told(tellings, told))
     findings += _same_rosters(tellings)
     findings += [finding for folder in folders for finding in _records(folder, tellings)]
-    links = [link for session in _sessions(tellings) for link in _links(session)]
-    findings += [finding for told in tellings for finding in told.findings]
+    for told in tellings:
+        findings += _other_certificates(told, known)
+        findings += _read_log(told, _numbers_told(tellings, told))
     findings += _left_out(tellings)
+    links = [link for session in _sessions(tellings) for link in _links(session)]
     every = [*findings, *(finding for link in links for finding in link.findings)]
+    state = _worst(every)
+    changed_at = sorted({finding.party for finding in every if finding.state == CHANGED and finding.party})
     return {
         "runs": [str(folder) for folder in folders],
-        "state": _worst(finding.state for finding in every),
-        "sentence": _sentence(tellings, links, every),
+        "state": state,
+        "sentence": _sentence(state, changed_at, tellings, links),
         "roster": sorted({told.roster.hash for told in tellings}),
         "links": [{**link._asdict(), "findings": [f._asdict() for f in link.findings]} for link in links],
         "findings": [finding._asdict() for finding in findings],
-        "parties": sorted({finding.party for finding in every if finding.state == CHANGED and finding.party}),
+        "parties": changed_at,
         "limits": _limits(tellings, known),
     }
 
@@ -128,24 +128,24 @@ def verified_text(told: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", told["sentence"], *told["limits"], ""])
 
 
-def _worst(states: Iterable[str]) -> str:
-    found = set(states)
+def _worst(findings: Iterable[Mismatch]) -> str:
+    found = {finding.state for finding in findings}
     return CHANGED if CHANGED in found else NOT_SIGNED if NOT_SIGNED in found else HOLDS
 
 
-def _sentence(tellings: Sequence[Telling], links: Sequence[CheckedLink], findings: Sequence[Mismatch]) -> str:
-    state = _worst(finding.state for finding in findings)
-    whose = sorted({finding.party for finding in findings if finding.state == CHANGED and finding.party})
+def _changed(party: str, what: str) -> Mismatch:
+    return Mismatch(CHANGED, party, what)
+
+
+def _sentence(state: str, changed_at: Sequence[str], tellings: Sequence[Telling], links: Sequence[CheckedLink]) -> str:
     if state == CHANGED:
-        who = f" Changed at: {', '.join(whose)}." if whose else ""
+        who = f" Changed at: {', '.join(changed_at)}." if changed_at else ""
         return f"The run was not as these folders say.{who}"
     if state == NOT_SIGNED:
         return "Nothing was found to be changed, but not everything is signed by both of its ends."
-    count = sum(link.messages for link in links)
     of = ", ".join(sorted({told.party for told in tellings}))
-    return (
-        f"The run was as these folders say ({of}): {count:,} messages in {len(links)} directions, signed by both ends."
-    )
+    messages = counted(sum(link.messages for link in links), "message")
+    return f"The run was as these folders say ({of}): {messages} in {len(links)} directions, signed by both ends."
 
 
 def _limits(tellings: Sequence[Telling], known: PinnedRoster | None) -> list[str]:
@@ -182,11 +182,8 @@ def _without_transcript(folder: Path) -> Mismatch:
             f"expected runs between organisations or processes; {folder} ran under {record.runtime!r}, where parties "
             "have no keys and nothing is signed. `offbeat replay --verify` does such a run again."
         )
-    return Mismatch(CHANGED, _owner(record), f"{folder} has no transcript any more, which every such run writes")
-
-
-def _owner(record: RunRecord) -> str:
-    return str(record.options.get("party", ""))
+    owner = str(record.options.get("party", ""))
+    return _changed(owner, f"{folder} has no transcript any more, which every such run writes")
 
 
 def _roster_of(file: TranscriptFile, path: Path) -> PinnedRoster:
@@ -225,29 +222,24 @@ def _numbers_told(tellings: Sequence[Telling], receiver: Telling) -> dict[str, s
     return wanted
 
 
-def _read_log(told: Telling, wanted: Mapping[str, set[int]]) -> dict[str, LoggedChain] | None:
-    """Every sender's chain, made again from the messages in the log."""
+def _read_log(told: Telling, wanted: Mapping[str, set[int]]) -> list[Mismatch]:
+    """Every sender's chain, made again from the messages in the log, goes into `told.log`."""
     path = log_path(told.folder, told.party)
     if not path.is_file():
-        return None
-    senders = {link.sender for link in told.file.links if link.receiver == told.party}
-    found = {name: LoggedChain(Chain(told.direction((name, told.party)).origin)) for name in sorted(senders)}
+        return []
+    told.log, whose = {}, f"the log of '{told.party}' in {told.file.run}"
     try:
-        _follow(told, path, found, wanted)
+        for _, record in read_log(path):
+            if isinstance(record, Header):
+                if (record.party, record.run, record.job) != (told.party, told.file.run, told.file.job):
+                    return [_changed(told.party, f"{whose} is the log of another run or party")]
+            elif isinstance(record, LogReceived):
+                origin = told.direction((record.sender, told.party)).origin
+                logged = told.log.setdefault(record.sender, LoggedChain(Chain(origin)))
+                _take(logged, record, wanted.get(record.sender, set()))
     except (msgspec.MsgspecError, OverflowError, StopIteration):  # no log of ours has such records
-        told.changed(f"the log of '{told.party}' in {told.file.run} holds what no party writes")
-    return found
-
-
-def _follow(told: Telling, path: Path, found: dict[str, LoggedChain], wanted: Mapping[str, set[int]]) -> None:
-    for _, record in read_log(path):
-        if isinstance(record, Header):
-            if (record.party, record.run, record.job) != (told.party, told.file.run, told.file.job):
-                told.changed(f"the log of '{told.party}' in {told.file.run} is the log of another run or party")
-        elif isinstance(record, LogReceived):
-            if record.sender not in found:
-                found[record.sender] = LoggedChain(Chain(told.direction((record.sender, told.party)).origin))
-            _take(found[record.sender], record, wanted.get(record.sender, set()))
+        return [_changed(told.party, f"{whose} holds what no party writes")]
+    return []
 
 
 def _take(received: LoggedChain, record: LogReceived, wanted: set[int]) -> None:
@@ -266,22 +258,22 @@ def _take(received: LoggedChain, record: LogReceived, wanted: set[int]) -> None:
 # -- folders ----------------------------------------------------------------------------------------------------------
 
 
-def _check_certificates(told: Telling, known: PinnedRoster | None) -> None:
-    if known is None:
-        return
-    pinned = {member.name: member.fingerprint for member in known.members}
-    for name, pem in told.file.certificates.items():
-        if pinned.get(name) != fingerprint(pem.encode()):
-            told.changed(f"the folder of '{told.party}' has another certificate of '{name}' than the roster given here")
+def _other_certificates(told: Telling, known: PinnedRoster | None) -> list[Mismatch]:
+    pinned = {} if known is None else {member.name: member.fingerprint for member in known.members}
+    return [
+        _changed(
+            told.party, f"the folder of '{told.party}' has another certificate of '{name}' than the roster given here"
+        )
+        for name, pem in told.file.certificates.items()
+        if known is not None and pinned.get(name) != fingerprint(pem.encode())
+    ]
 
 
 def _same_rosters(tellings: Sequence[Telling]) -> list[Mismatch]:
     if len({told.roster.hash for told in tellings}) < 2:
         return []
     which = ", ".join(f"{told.party}: {short(told.roster.hash)}" for told in tellings)
-    return [
-        Mismatch(CHANGED, "", f"the folders name different certificates ({which}); --roster FILE tells which are true")
-    ]
+    return [_changed("", f"the folders name different certificates ({which}); --roster FILE tells which are true")]
 
 
 def _records(folder: Path, tellings: Sequence[Telling]) -> list[Mismatch]:
@@ -291,12 +283,11 @@ def _records(folder: Path, tellings: Sequence[Telling]) -> list[Mismatch]:
     if (folder / RECORD_FILE).is_file():
         kept = RunRecord.read(folder).transcripts
         if kept != digests_of(transcript_paths(folder), folder):
-            what = f"record.json of '{owner}' names other transcripts than the folder holds"
-            found.append(Mismatch(CHANGED, owner, what))
+            found.append(_changed(owner, f"record.json of '{owner}' names other transcripts than the folder holds"))
     else:
         found.append(Mismatch(NOT_SIGNED, owner, f"the folder of '{owner}' has no record: the run did not end there"))
     if any(" " in told.file.job for told in mine) and not _same_job(folder, mine):
-        found.append(Mismatch(CHANGED, owner, f"job.toml of '{owner}' is not the job that the messages belong to"))
+        found.append(_changed(owner, f"job.toml of '{owner}' is not the job that the messages belong to"))
     return found
 
 
@@ -348,21 +339,17 @@ def _link(session: Mapping[str, Telling], pair: Pair) -> CheckedLink:
             forged = _forged(account.signed, told, pair)
             findings += [_changed(name, what) for what in forged]
             claims += [] if forged else [account.signed]
-    claims.sort(key=lambda signed: (signed.receipt.number, signed.receipt.last))
+    claims.sort(key=reach)
     findings += _conflicts(claims, pair)
     findings += _contradictions(claims, ends, pair)
     log = ends[pair[1]].log if pair[1] in ends else None
     if log is not None:
         findings += _against_log(claims, log.get(pair[0]), ends[pair[1]].account(pair), pair)
-    findings += [] if _worst(f.state for f in findings) == CHANGED else _unsigned(claims, ends, pair)
-    state = _worst(finding.state for finding in findings)
+    findings += [] if _worst(findings) == CHANGED else _unsigned(claims, ends, pair)
+    state = _worst(findings)
     number = claims[-1].receipt.number if claims else 0
     run = next(iter(session.values())).file.run
     return CheckedLink(run, *pair, number, state, _line(run, pair, claims, state, log), tuple(findings))
-
-
-def _changed(party: str, what: str) -> Mismatch:
-    return Mismatch(CHANGED, party, what)
 
 
 def _arrow(pair: Pair) -> str:
@@ -377,7 +364,7 @@ def _line(run: str, pair: Pair, claims: Sequence[Signed], state: str, log: objec
     left_out = f", {receipt.missed:,} of them left out while '{pair[1]}' was lost" if receipt.missed else ""
     kept = "has them" if log is not None else "is not here"
     kept = "" if state == CHANGED else f"; the log of '{pair[1]}' {kept}"
-    return f"{head}both signed {receipt.number:,} message{'s' * (receipt.number != 1)}{left_out}{kept}"
+    return f"{head}both signed {counted(receipt.number, 'message')}{left_out}{kept}"
 
 
 def _forged(signed: Signed, told: Telling, pair: Pair) -> list[str]:
@@ -402,29 +389,25 @@ def _conflicts(claims: Sequence[Signed], pair: Pair) -> list[Mismatch]:
 
 def _contradictions(claims: Sequence[Signed], ends: Mapping[str, Telling], pair: Pair) -> list[Mismatch]:
     """A party's own account against what it signed."""
-    found = []
-    for name, told in ends.items():
-        account = told.account(pair)
-        for receipt in (signed.receipt for signed in claims):
-            if account is None:
-                continue
-            same = account.number == receipt.number
-            if (
-                (same and account.head != receipt.head)
-                or account.number < receipt.number
-                or (receipt.last and not same)
-            ):
-                what = f"the transcript of '{name}' tells of other {_arrow(pair)} than '{name}' signed"
-                found.append(_changed(name, what))
-                break
-    return found
+
+    def fits(account: LinkAccount, receipt: Receipt) -> bool:
+        if account.number == receipt.number:
+            return account.head == receipt.head
+        return account.number > receipt.number and not receipt.last
+
+    accounts = {name: told.account(pair) for name, told in ends.items()}
+    return [
+        _changed(name, f"the transcript of '{name}' tells of other {_arrow(pair)} than '{name}' signed")
+        for name, account in accounts.items()
+        if account is not None and not all(fits(account, signed.receipt) for signed in claims)
+    ]
 
 
 def _against_log(
     claims: Sequence[Signed], log: LoggedChain | None, account: LinkAccount | None, pair: Pair
 ) -> list[Mismatch]:
     """The receiver's log against what it signed, and against what its transcript says."""
-    receiver, log = pair[1], log or LoggedChain(Chain(b""))
+    receiver, log = pair[1], log or LoggedChain(Chain(b""))  # None: nothing of this sender is in it
     end, good = log.chain.number, 0
     for receipt in (signed.receipt for signed in claims):
         same = not receipt.number or log.claims.get(receipt.number) == receipt.claim

@@ -62,15 +62,7 @@ def export(
     from offbeat.metrics.record import RunRecord
 
     record = RunRecord.read(run)
-    ways = [
-        csv_file is not None,
-        coefficients is not None,
-        scorecard is not None,
-        onnx is not None,
-        to is not None,
-        json,
-    ]
-    if ways.count(True) != 1:
+    if sum(way is not None for way in (csv_file, coefficients, scorecard, onnx, to)) + json != 1:
         raise BadInput(
             "expected one way to export: --csv, --coefficients or --scorecard FILE (- for standard output), --onnx "
             "FOLDER, --json, --to tensorboard or --to mlflow."
@@ -109,10 +101,7 @@ def _track(run: Path, record: "RunRecord", to: Tracker, out: Path) -> None:
 
 
 def _graphs(run: Path, folder: Path) -> None:
-    """Of a run between organisations, this party's own part alone."""
-    from offbeat.run.model import load
-
-    model = _own(run) or load(run)
+    model = _model(run)
     graphs = {party: model.to_onnx(party).SerializeToString() for party in model.names}
     folder.mkdir(parents=True, exist_ok=True)
     for party, graph in graphs.items():
@@ -123,9 +112,7 @@ def _graphs(run: Path, folder: Path) -> None:
 def _coefficients(run: Path) -> list[dict[str, Any]]:
     import numpy as np
 
-    from offbeat.run.model import load
-
-    model = _own(run) or load(run)
+    model = _model(run)
     several = model.classes or () if len(model.classes or ()) > 2 else ()
     constant = dict(zip(several, np.ravel(model.intercept).tolist(), strict=True)) if several else model.intercept
     found = [*((party, *one) for party, mine in model.coefficients.items() for one in mine.items())]
@@ -138,25 +125,20 @@ def _coefficients(run: Path) -> list[dict[str, Any]]:
 
 def _scorecard(run: Path, *, good: str | None, **scale: Any) -> "Scorecard":
     """Shares, weights of evidence and stability are counted on the job's own rows, where they are still there."""
-    from offbeat.run.model import load
     from offbeat.run.scorecard import scorecard_of
 
-    if _own(run) is not None:
+    data = None
+    if _between_organisations(run):
         from offbeat.orgs.own_part import own_scorecard
         from offbeat.orgs.party_config import home_of
 
         card = own_scorecard(home_of(run), run.resolve().name, good=good, **scale)
-        for sentence in card.sentences():
-            say(sentence)
-        return card
-    model = load(run)
-    wanted = next((one for one in model.classes or () if str(one) == good), good)
-    data = _data_of(model)
-    if data is None:
-        card = scorecard_of(model, good=wanted, **scale)
     else:
-        labels = [(model.classes or ())[int(y > 0)] for y in data.y_train]
-        card = scorecard_of(model, data.train, labels, good=wanted, **scale)
+        model = _model(run)
+        wanted = next((one for one in model.classes or () if str(one) == good), good)
+        data = _data_of(model)
+        labels = None if data is None else [(model.classes or ())[int(y > 0)] for y in data.y_train]
+        card = scorecard_of(model, None if data is None else data.train, labels, good=wanted, **scale)
     for sentence in card.sentences():
         say(sentence)
     if data is not None and data.test_rows:
@@ -166,12 +148,18 @@ def _scorecard(run: Path, *, good: str | None, **scale: Any) -> "Scorecard":
     return card
 
 
-def _own(run: Path) -> "TrainedModel | None":
-    """Of an organisation's side of a run, its own part."""
+def _between_organisations(run: Path) -> bool:
     from offbeat.metrics.record import RunRecord
 
-    if RunRecord.read(run).runtime != "grpc":
-        return None
+    return RunRecord.read(run).runtime == "grpc"
+
+
+def _model(run: Path) -> "TrainedModel":
+    """Of a run between organisations, this party's own part alone."""
+    if not _between_organisations(run):
+        from offbeat.run.model import load
+
+        return load(run)
     from offbeat.orgs.own_part import own_part
     from offbeat.orgs.party_config import home_of
 

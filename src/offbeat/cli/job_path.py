@@ -6,16 +6,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from offbeat.cli.orgs import (
-    SUBMIT_WITHIN_S,
-    HomeOption,
-    PartyOption,
-    ask,
-    followed,
-    job,
-    refuse_failed,
-    show,
-)
+from offbeat.cli.orgs import SUBMIT_WITHIN_S, HomeOption, PartyOption, ask, followed, job, refuse_failed, show
 from offbeat.cli.output import Json, say
 from offbeat.errors import BadInput
 

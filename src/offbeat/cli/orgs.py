@@ -458,7 +458,7 @@ def predict(
     answer = predict_in_parts(
         lambda some: ask(home, party, Predict(Path(run).name, some), timeout_s=PREDICT_WITHIN_S), wanted
     )
-    rows = predicted_rows(wanted, answer)
+    rows = [{"id": i, "score": score, "probability": chance} for i, score, chance in answer.rows(wanted)]
     if parts:
         _add_own_parts(rows, Path(party) if party and Path(party).exists() else home, Path(run).name)
     _tell_scores(rows, answer, out, json_)
@@ -504,7 +504,3 @@ def _ids_in(path: Path | None) -> list[str]:
         return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as problem:
         raise BadInput(f"{path} is not text: expected one id per line.") from problem
-
-
-def predicted_rows(ids: list[str], answer: Any) -> list[dict[str, Any]]:
-    return [{"id": i, "score": score, "probability": chance} for i, score, chance in answer.rows(ids)]

@@ -47,7 +47,7 @@ def _of_parties(run: Path, data: Sequence[str], parts: bool) -> Scored:
             cells = counted(count, "cell")
             say(f"{party}: {cells} of column {column!r} with a category that the training rows never had.")
     scores = model.scores(tables)
-    logistic = model.classes is not None and (scores.ndim == 2 or model.job.loss in ("auto", "logistic"))
+    logistic = model.classes is not None and (scores.ndim == 2 or model.loss in ("auto", "logistic"))
     rows = list(_rows(model, ids, scores, logistic))
     if parts:
         _add_parts(rows, model.explain(tables), model.classes)

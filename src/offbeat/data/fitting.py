@@ -14,14 +14,7 @@ import msgspec
 import numpy as np
 
 from offbeat.data.columns import NumberedColumns
-from offbeat.data.encode import (
-    Levels,
-    bin_edges,
-    bin_names,
-    count_weights,
-    inverse_document_frequency,
-    spell,
-)
+from offbeat.data.encode import Levels, bin_edges, bin_names, count_weights, inverse_document_frequency, spell
 from offbeat.data.matrix import Csr, Floats, Matrix
 from offbeat.data.preparation import Preparation, Treatment, preparation_from
 from offbeat.data.prepare import EVERYTHING, Fitted, Numbers, refuse_missing

@@ -66,11 +66,13 @@ def public_preparation(columns: Holds) -> Fitted:
     return Fitted(how, tuple(columns), tuple(names), numbers, tuple(levels), spelling, centre=centre, scale=scale)
 
 
-def plain_preparation(table: Table) -> Fitted:
-    """Numbers as they are, in this table's order."""
-    every = np.arange(len(table.columns), dtype=np.int64)
+def said_in_advance(holds: Holds | None, columns: Sequence[str]) -> Fitted:
+    """A preparation that no row is looked at for; without `holds` the numbers stay as they are."""
+    if holds is not None:
+        return public_preparation(holds)
+    every = np.arange(len(columns), dtype=np.int64)
     wide = np.full(every.size, np.inf)
-    return Fitted(AS_IS, table.columns, table.columns, Numbers(every, every, np.zeros(every.size), -wide, wide))
+    return Fitted(AS_IS, columns, columns, Numbers(every, every, np.zeros(every.size), -wide, wide))
 
 
 def site_rows(site: str, table: Table, fitted: Fitted) -> Floats:
@@ -79,11 +81,12 @@ def site_rows(site: str, table: Table, fitted: Fitted) -> Floats:
         cells = fitted.recoded(table)
     except BadData as problem:
         text = [column for column in table.levels if column in fitted.raw_columns and column not in fitted.spelling]
-        advice = (
-            f" All sites name the categories of {text[0]!r} in advance, as in data.columns = {{ {text[0]} = "
-            '["f", "m"], ... }.'
-        )
-        raise BadData(f"Site {site!r}: {problem}{advice if text else ''}") from None
+        said = f"Site {site!r}: {problem}"
+        if text:
+            said += (
+                f' All sites name its categories in advance, as in data.columns = {{ {text[0]} = ["f", "m"], ... }}.'
+            )
+        raise BadData(said) from None
     missing = np.isnan(cells)
     if missing.any():
         row, column = (int(i) for i in np.argwhere(missing)[0])
@@ -103,13 +106,14 @@ def site_rows(site: str, table: Table, fitted: Fitted) -> Floats:
 
 
 def horizontal_from_tables(
-    tables: Mapping[str, Table], columns: Holds | None, test_fraction: float, seed: int
+    tables: Mapping[str, Table], columns: Holds | None, test_fraction: float, seed: int, advice: str = ADVICE
 ) -> HorizontalData:
-    """Each site's table with labels; a part of every site's rows is kept for testing, by id and seed."""
+    """Each site's table with labels; a part of every site's rows is kept for testing, by id and seed. `advice`: what
+    to do about columns that dwarf others."""
     first = next(iter(tables.values()))
     for site, table in tables.items():
         _check_alike(site, table, first)
-    fitted = plain_preparation(first) if columns is None else public_preparation(columns)
+    fitted = said_in_advance(columns, first.columns)
     labels = np.concatenate([table.labels for table in tables.values() if table.labels is not None])
     task = settled_task(labels, "classification", "the sites' label column")
     coded, classes = encode_labels(labels, task, "the sites' label column")
@@ -123,7 +127,7 @@ def horizontal_from_tables(
         test_labels.append(mine[test])
         start += len(table)
     everything = np.concatenate([np.asarray(x) for x, _ in edges.values()])
-    notes = [] if columns is not None else about_scales(everything, fitted.columns, ADVICE)
+    notes = [] if columns is not None else _about_scales(everything, fitted.columns, advice)
     return HorizontalData(
         edges=edges,
         x_test=np.concatenate(test_rows),
@@ -150,9 +154,8 @@ def _check_alike(site: str, table: Table, first: Table) -> None:
         raise BadData(f"Site {site!r}: labels are of two kinds: {' and '.join(kinds)}. Spell them alike everywhere.")
 
 
-def about_scales(values: Floats, columns: Sequence[str], advice: str) -> list[str]:
-    """Rows that are scaled to one length keep hardly anything of columns that are small beside others. `advice`: what
-    to do about it."""
+def _about_scales(values: Floats, columns: Sequence[str], advice: str) -> list[str]:
+    """Rows that are scaled to one length keep hardly anything of columns that are small beside others."""
     sizes = np.sqrt(np.mean(np.square(values), axis=0))
     large, usual = int(np.argmax(sizes)), float(np.median(sizes[sizes > 0.0])) if sizes.any() else 1.0
     if sizes[large] <= SCALES_APART * usual:

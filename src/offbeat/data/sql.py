@@ -10,7 +10,7 @@ records, and passwords must not. Rows come in chunks, sorted by their id, for a 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,25 +139,23 @@ def _password(url: str, address: str) -> str | None:
 # -- the database ----------------------------------------------------------------------------------------------------
 
 
-def _opened(address: str) -> "AbstractContextManager[tuple[sa.Connection, sa.Table]]":
+@contextmanager
+def _opened(address: str) -> "Iterator[tuple[sa.Connection, sa.Table]]":
+    """A connection, and the table as the database describes it; what the database says is told without passwords."""
     try:
-        import sqlalchemy  # noqa: F401
+        import sqlalchemy as sa
+        from sqlalchemy import exc
     except ModuleNotFoundError as problem:
         raise NotInstalled("tables of databases need SQLAlchemy: pip install 'offbeat[sql]'") from problem
-    return _connection(address)
-
-
-@contextmanager
-def _connection(address: str) -> "Iterator[tuple[sa.Connection, sa.Table]]":
-    """A connection, and the table as the database describes it; what the database says is told without passwords."""
-    import sqlalchemy as sa
-    from sqlalchemy import exc
-
     parts = _parts(address, "table")
     secret = _password(parts.url, address)
     try:
-        url = _url(parts, address)
-        _check_sqlite_file(url, address)
+        url = sa.make_url(parts.url).update_query_dict(parts.settings)
+    except (ValueError, exc.ArgumentError):  # a port that is no number, for one
+        raise BadData(f"{shown(address)}: SQLAlchemy cannot read that address. Its form is {EXAMPLE}.") from None
+    if url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).is_file()):
+        raise BadData(f"{shown(address)}: there is no file {url.database}.")  # SQLite would make an empty one
+    try:
         engine = sa.create_engine(url if secret is None else url.set(password=secret))
         try:
             with engine.connect().execution_options(stream_results=True) as connection:
@@ -178,24 +176,9 @@ def _connection(address: str) -> "Iterator[tuple[sa.Connection, sa.Table]]":
         raise BadData(f"{shown(address)} could not be read: {_told(problem, secret)}.") from None
 
 
-def _url(parts: _Address, address: str) -> "sa.URL":
-    import sqlalchemy as sa
-
-    try:
-        return sa.make_url(parts.url).update_query_dict(parts.settings)
-    except ValueError:  # a port that is no number
-        raise BadData(f"{shown(address)}: SQLAlchemy cannot read that address. Its form is {EXAMPLE}.") from None
-
-
 def _told(problem: Exception, secret: str | None) -> str:
     first = " ".join(str(getattr(problem, "orig", None) or problem).split()).rstrip(".?")
     return first.replace(secret, "***") if secret else first
-
-
-def _check_sqlite_file(url: "sa.URL", address: str) -> None:
-    """SQLite would make an empty one."""
-    if url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).is_file()):
-        raise BadData(f"{shown(address)}: there is no file {url.database}.")
 
 
 def _described(connection: "sa.Connection", table: str, address: str) -> "sa.Table":

@@ -13,14 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.align import align
-from offbeat.data.assemble import (
-    LabelsAt,
-    Preparations,
-    Raw,
-    VerticalData,
-    build,
-    build_split_late,
-)
+from offbeat.data.assemble import LabelsAt, Preparations, Raw, VerticalData, build, build_split_late
 from offbeat.data.columns import take_names
 from offbeat.data.dataset import DataSet
 from offbeat.data.holdout import held_out, id_text

@@ -14,12 +14,7 @@ them, in the words of job files (docs/how-to/prepare-columns.md).
 from offbeat.estimators.deep import DeepVerticalClassifier, DeepVerticalRegressor
 from offbeat.estimators.horizontal import HorizontalClassifier
 from offbeat.estimators.incoming import PartyColumns
-from offbeat.estimators.vertical import (
-    VerticalClassifier,
-    VerticalClassifierCV,
-    VerticalRegressor,
-    VerticalRegressorCV,
-)
+from offbeat.estimators.vertical import VerticalClassifier, VerticalClassifierCV, VerticalRegressor, VerticalRegressorCV
 
 __all__ = [
     "DeepVerticalClassifier",

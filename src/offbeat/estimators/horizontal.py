@@ -10,7 +10,7 @@ without noise, not even their scale: `ranges` says in advance what columns can h
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from offbeat.algorithms.mapa import CLOUD
 from offbeat.data.columns import NumberedColumns
-from offbeat.data.horizontal import HorizontalData
 from offbeat.data.matrix import is_sparse
-from offbeat.data.sites import about_scales
+from offbeat.data.sites import horizontal_from_tables, said_in_advance
 from offbeat.data.split import split_rows
 from offbeat.data.table import Table, table_from_arrays
 from offbeat.errors import BadData, BadJob
@@ -40,18 +39,15 @@ from offbeat.estimators.by_party import (
 )
 from offbeat.estimators.incoming import Floats, check_labels, classes_of, one_matrix, plain
 from offbeat.families.contract import Part
-from offbeat.families.horizontal import rows_for
 from offbeat.jobs.horizontal import EdgeJob, edge_job_from
 from offbeat.jobs.methods import DEFAULT_HORIZONTAL, horizontal_named
-from offbeat.jobs.rules import model_of
-from offbeat.learning.horizontal import LinearModel
-from offbeat.learning.scores import class_probabilities
 from offbeat.metrics.plain import json_text
 from offbeat.metrics.record import RunRecord
 from offbeat.names import check_party_names, counted, did_you_mean
 from offbeat.run.experiment import run_experiment
 from offbeat.run.folder import job_of, read_parts, write_job, write_result
 from offbeat.run.result import Result
+from offbeat.run.site_model import site_model
 
 KINDS = ("auto", "logistic", "softmax", "hinge", "squared-hinge")
 ADVICE = "Give `ranges`: the least and the most that each column can hold."
@@ -103,22 +99,20 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def fit(self, X: Any, y: Any) -> "HorizontalClassifier":
         """Train. `X` and `y` by site, as dictionaries; or one matrix or frame, and its labels."""
-        self.__dict__.pop("_columns", None)
         rows, labels = self._by_site(X, y)
         every = check_labels(np.concatenate(list(labels.values())), type(self).__name__)
         classes, _ = classes_of(every, "another model")
-        tables = {site: self._numbers(site, block) for site, block in rows.items()}
-        if self.ranges is None:
-            for told in about_scales(np.concatenate(list(tables.values())), self._columns, ADVICE):
-                warnings.warn(told, UserWarning, stacklevel=2)
-        edges = {site: (tables[site], np.searchsorted(classes, labels[site]).astype(np.float64)) for site in tables}
-        job = self._job(list(edges), tables, classes)
-        nobody = np.empty((0, len(self._columns))), np.empty(0)
-        data = HorizontalData(edges, *nobody, "multiclass", tuple(classes.tolist()), "arrays in memory")
+        tables = {site: self._table(site, block) for site, block in rows.items()}
+        columns = next(iter(tables.values())).columns
+        job = self._job(list(tables), len(columns), classes)
+        coded = {site: replace(t, labels=np.searchsorted(classes, labels[site])) for site, t in tables.items()}
+        data = horizontal_from_tables(coded, self._holds(columns), 0.0, 0, ADVICE)
+        for note in data.notes:
+            warnings.warn(note, UserWarning, stacklevel=2)
+        data = replace(data, classes=tuple(classes.tolist()), source="arrays in memory")
         result = run_experiment(data, job, watch=teller(self.updates, "updates") if self.verbose else None)
         check_usable(result)
-        self.classes_ = classes
-        self._take(job, result.models[CLOUD], result.record)
+        self._take(job, result.models[CLOUD], result.record, classes)
         return self
 
     def _by_site(self, X: Any, y: Any) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -165,8 +159,8 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         texts = told.astype(str).to_numpy()
         return {site: np.flatnonzero(texts == site) for site in np.unique(texts)}
 
-    def _job(self, sites: list[str], tables: Mapping[str, Array], classes: Array) -> EdgeJob:
-        me, columns = type(self).__name__, len(self._columns)
+    def _job(self, sites: list[str], columns: int, classes: Array) -> EdgeJob:
+        me = type(self).__name__
         if self.kind not in KINDS:
             raise BadJob(f"{me}: kind must be one of {', '.join(KINDS)}; got {self.kind!r}.")
         if self.epsilon is not None and not horizontal_named(self.algorithm).private:
@@ -190,78 +184,57 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     # -- columns -------------------------------------------------------------------------------------------------
 
-    def _numbers(self, site: str, block: Any) -> Array:
-        """A site's columns as numbers, in the first site's order, each within -1 and 1 where ranges are given."""
+    def _table(self, site: str, block: Any) -> Table:
         table = table_from_arrays(block, name=f"site {site!r}", missing="refuse")
         if table.levels:
             raise BadData(
                 f"Site {site!r}: column {next(iter(table.levels))!r} holds text, and sites learn no categories from "
                 "each other. Make columns of 0 and 1 of categories that are known in advance (pandas.get_dummies)."
             )
-        if not hasattr(self, "_columns"):
-            self._columns = list(table.columns)
-        values = np.asarray(table.features[:, self._order(site, table)])
-        values = values.toarray() if hasattr(values, "toarray") else values
-        return values if self.ranges is None else self._within(values)
+        values = table.features
+        return table if isinstance(values, np.ndarray) else replace(table, features=values.toarray())
 
-    def _order(self, site: str, table: Table) -> list[int]:
-        names = list(table.columns)
-        if isinstance(table.columns, NumberedColumns) and len(names) == len(self._columns):
-            return list(range(len(names)))
-        lacking = [name for name in self._columns if name not in names]
-        if lacking or len(names) != len(self._columns):
-            raise BadData(
-                f"Site {site!r} has {counted(len(names), 'column')}, and the model has {len(self._columns)}: "
-                f"{', '.join(self._columns[:8])}. {f'{lacking[0]!r} is missing.' if lacking else ''} All sites bring "
-                "the same columns."
-            )
-        return [names.index(name) for name in self._columns]
-
-    def _within(self, values: Array) -> Array:
-        low, high = np.array(self._pairs(), dtype=np.float64).T
-        return np.asarray(np.clip(2.0 * (values - low) / (high - low) - 1.0, -1.0, 1.0))
-
-    def _pairs(self) -> list[tuple[float, float]]:
+    def _holds(self, columns: Sequence[str]) -> dict[str, list[float]] | None:
+        """By column: the least and the most that it can hold."""
         given: Any = self.ranges
+        if given is None:
+            return None
         if isinstance(given, Mapping):
-            lacking = [name for name in self._columns if name not in given]
+            lacking = [name for name in columns if name not in given]
             if lacking:
                 raise BadJob(f"ranges has no pair for column {lacking[0]!r}. Give the least and the most it can hold.")
-            given = [given[name] for name in self._columns]
-        if len(given) != len(self._columns):
+            given = [given[name] for name in columns]
+        if len(given) != len(columns):
             raise BadJob(
-                f"ranges has {counted(len(given), 'pair')}, and the rows have {counted(len(self._columns), 'column')}."
+                f"ranges has {counted(len(given), 'pair')}, and the rows have {counted(len(columns), 'column')}."
             )
-        for name, pair in zip(self._columns, given, strict=True):
+        for name, pair in zip(columns, given, strict=True):
             if not _is_range(pair):
                 raise BadJob(
                     f"ranges of column {name!r} must be (least, most), two numbers, least first; got {pair!r}."
                 )
-        return [(float(pair[0]), float(pair[1])) for pair in given]
+        return {name: [float(one) for one in pair] for name, pair in zip(columns, given, strict=True)}
 
     # -- using ---------------------------------------------------------------------------------------------------
 
-    def _take(self, job: EdgeJob, part: Part, record: RunRecord) -> None:
-        """Under noise the mean of the last models is nearer to the best one than the last model is."""
-        self.job_, self.part_, self.record_ = job, part, record
+    def _take(self, job: EdgeJob, part: Part, record: RunRecord, classes: Array) -> None:
+        self.job_, self.part_, self.record_, self.classes_ = job, part, record, classes
+        self.model_ = site_model(job, part, tuple(classes.tolist()))
         self.sites_ = tuple(record.data.columns)
         self.privacy_ = dict(record.privacy)
-        self.n_features_in_, self.n_iter_ = len(self._columns), record.parties[CLOUD].updates
-        found = np.asarray(part.arrays["parameters" if self.epsilon is None else "averaged"])
-        weights = found.reshape(-1, self.n_features_in_ + 1)
+        self.n_features_in_, self.n_iter_ = len(self.model_.fitted.columns), record.parties[CLOUD].updates
+        weights = self.model_.parameters.reshape(-1, self.n_features_in_ + 1)
         self.coef_, self.intercept_ = weights[:, :-1], weights[:, -1]
 
     def decision_function(self, X: Any) -> Floats:
         """One score for each row of `X` under the logistic model, above 0 for the second class; else one a class."""
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "model_")
         if isinstance(X, Mapping) and not is_sparse(X):
             raise BadData("Rows are scored one matrix or frame at a time, not by site: bring the rows of one site.")
-        values = self._numbers("X", self._without_site(one_matrix(X)))
-        rows = rows_for(self.job_, values, np.zeros(len(values)))
-        model = model_of(self.job_)
-        assert isinstance(model, LinearModel)
-        scores = model.scores(np.column_stack([self.coef_, self.intercept_]).ravel(), rows)
-        return scores[:, 0] if scores.shape[1] == 1 else scores
+        table, columns = self._table("X", self._without_site(one_matrix(X))), self.model_.fitted.raw_columns
+        if isinstance(table.columns, NumberedColumns) and len(table.columns) == len(columns):
+            table = replace(table, columns=columns)
+        return self.model_.decision_function(table)
 
     def _without_site(self, X: Any) -> Any:
         named = isinstance(self.sites, str) and self.sites in getattr(X, "columns", ())
@@ -269,32 +242,22 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def predict(self, X: Any) -> Array:
         """The class of every row of `X`."""
-        scores = self.decision_function(X)
-        chosen = scores > 0 if scores.ndim == 1 else scores.argmax(axis=1)
-        return np.asarray(self.classes_[chosen.astype(np.intp)])
+        scores = self.decision_function(X)  # first: it says whether there is a model
+        return np.asarray(self.model_.answers(scores), dtype=self.classes_.dtype)
 
     def predict_proba(self, X: Any) -> Floats:
         """The probabilities of the rows of `X`: one column per class, in the order of classes_."""
         scores = self.decision_function(X)
-        if "hinge" in self.job_.model.kind:
-            raise BadJob(f"Probabilities need kind logistic or softmax; this is {self.job_.model.kind}. Use predict.")
-        if scores.ndim == 1:
-            scores = np.column_stack([np.zeros(len(scores)), scores])
-        return class_probabilities(scores)
+        return self.model_.probabilities(scores)
 
     def save(self, folder: str | Path) -> Path:
         """Write the fitted model into `folder`, a new one, which `load` reads; no pickle needed."""
-        check_is_fitted(self, "coef_")
+        check_is_fitted(self, "model_")
         place = new_place(folder)
         write_job(self.job_, place)
         write_result(Result(self.record_, {CLOUD: self.part_}, ()), place)
         parameters = {name: msgspec.to_builtins(plain(value)) for name, value in self.get_params().items()}
-        kept = {
-            "kind": type(self).__name__,
-            "parameters": parameters,
-            "columns": list(self._columns),
-            "classes": kept_classes(self),
-        }
+        kept = {"kind": type(self).__name__, "parameters": parameters, "classes": kept_classes(self)}
         (place / PARAMETERS_FILE).write_text(json_text(kept), encoding="utf-8")
         return place
 
@@ -303,11 +266,11 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """The fitted model that `save` wrote into `folder`."""
         kept = kept_estimator(folder, cls.__name__)
         model = cls(**kept["parameters"])
-        model._columns = kept["columns"]
-        model.classes_ = classes_from(kept["classes"])
-        job = job_of(Path(folder))
+        job, part = job_of(Path(folder)), read_parts(Path(folder), [CLOUD])[CLOUD]
         assert isinstance(job, EdgeJob)
-        model._take(job, read_parts(Path(folder), [CLOUD])[CLOUD], RunRecord.read(Path(folder)))
+        if part.fitted is None:  # an earlier version kept the columns alone
+            part = part._replace(fitted=said_in_advance(model._holds(kept["columns"]), kept["columns"]))
+        model._take(job, part, RunRecord.read(Path(folder)), classes_from(kept["classes"]))
         return model
 
 

@@ -208,11 +208,7 @@ def _arrays(network: Head | Embedding, weights: Weights) -> dict[str, np.ndarray
 
 
 def _built(
-    job: Job,
-    data: VerticalData,
-    embeddings: Mapping[str, Embedding] | None,
-    head: Head | None,
-    options: Vafl | None,
+    job: Job, data: VerticalData, embeddings: Mapping[str, Embedding] | None, head: Head | None, options: Vafl | None
 ) -> tuple[Server, list[Client]]:
     if SERVER in data.names:
         raise BadJob(f"A client is called {SERVER!r}, which is VAFL's own name for who holds the labels; rename it.")

@@ -401,7 +401,7 @@ class LinearTraining:
     def _privacy(self) -> dict[str, dict[str, Any]]:
         """What left under an account: products, or the labels where they were answered at random."""
         if self.products is not None:
-            return private_products.ledger(self.products, self.data.names, seeded=True)
+            return {name: self.products.statement(seeded=True) for name in self.data.names}
         if self.job.label_dp_epsilon is None:
             return {}
         holders = self.data.names if self.method.labels_everywhere else self.data.labels_at

@@ -70,11 +70,6 @@ def prepared(setting: Setting, job: Job, data: VerticalData) -> Setting:
     return replace(setting, train=train, centred=False)
 
 
-def ledger(plan: ProductPlan, names: Sequence[str], *, seeded: bool) -> dict[str, dict[str, Any]]:
-    stated = plan.statement(seeded)
-    return {name: dict(stated) for name in names}
-
-
 def warnings(plan: ProductPlan, parties: Sequence[Any]) -> list[str]:
     """What is promised, what is not, and what the bounds cost."""
     said = plan.statement(True)

@@ -17,16 +17,9 @@ from offbeat.data.weights import NO_WEIGHTS
 from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning.blocks import Block, make_block, with_means
-from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, Loss, huber, weighted
+from offbeat.learning.losses import Loss, huber, weighted
 from offbeat.learning.penalties import L2, NONE, Penalty
-from offbeat.learning.scores import (
-    growing_metrics,
-    log_link,
-    probabilities,
-    root_mean_square,
-    several_class_metrics,
-    two_class_metrics,
-)
+from offbeat.learning.scores import metrics_of
 from offbeat.metrics import held_out
 from offbeat.metrics.held_out import HeldOut
 from offbeat.party.problem import Problem
@@ -100,32 +93,18 @@ class Setting:
         return total if self.loss.outputs > 1 else total[:, 0]
 
     def test_metrics(self, model: Weights) -> dict[str, float]:
-        """Accuracy and AUC for two classes, accuracy and log loss for more, RMSE for numbers, with the mean deviance
-        for counts and amounts; nothing without test rows."""
+        """Nothing without test rows."""
         if not len(self.y_test):
             return {}
-        scores = self.scores(self.test, model)
-        if self.loss.outputs > 1:
-            return several_class_metrics(scores, self.y_test)
-        if self.loss.grows:
-            return growing_metrics(scores, self.y_test, self.loss)
-        if not self.classifies:
-            return {"test_rmse": self.unit * root_mean_square(scores - self.y_test)}
-        return two_class_metrics(scores, self.y_test)
+        return metrics_of(self.scores(self.test, model), self.y_test, self.loss, self.classifies, self.unit)
 
     def held_out(self, model: Weights, offset: float = 0.0) -> HeldOut | None:
         """What the test rows say of a model, in curves and counts; nothing without test rows. `offset`: what was taken
         from numbers before they came here."""
         if not len(self.y_test):
             return None
-        scores, loss = self.scores(self.test, model), self.loss
-        if loss.outputs > 1:
-            return held_out.several_classes(scores.argmax(axis=1), self.y_test, loss.outputs)
-        if not self.classifies:
-            told, start = log_link(scores) if loss.grows else scores, self.middle + offset
-            return held_out.numbers(self.unit * told + start, self.unit * self.y_test + start)
-        chances = probabilities(scores, "logistic") if loss in (LOGISTIC, DEBIASED_LOGISTIC) else None
-        return held_out.two_classes(scores, self.y_test > 0, chances)
+        scores, start = self.scores(self.test, model), self.middle + offset
+        return held_out.of_scores(scores, self.y_test, self.loss, self.classifies, self.unit, start)
 
     def pooled(self) -> Any:
         """All columns in one place and, where the model has an intercept, a column of ones last."""

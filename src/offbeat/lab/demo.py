@@ -19,6 +19,7 @@ from offbeat.families.linear import setting_for
 from offbeat.families.vertical_data import load_data
 from offbeat.jobs.runtime import RuntimeEntry
 from offbeat.jobs.vertical import DataEntry, Job
+from offbeat.lab.reproduce.measure import sooner
 from offbeat.metrics.curves import to_target
 from offbeat.names import FRIENDLY
 from offbeat.run.experiment import run_experiment
@@ -128,15 +129,11 @@ def _row(pair: RacedPair, target: float, results: dict[str, Result]) -> DemoRow:
         target=target,
         async_s=async_s,
         sync_s=sync_s,
-        speedup=_ratio(sync_s, async_s),
-        speedup_without_straggler=_ratio(time_s(f"{pair.synchronous}-even"), time_s(f"{pair.asynchronous}-even")),
+        speedup=sooner(sync_s, async_s),
+        speedup_without_straggler=sooner(time_s(f"{pair.synchronous}-even"), time_s(f"{pair.asynchronous}-even")),
         auc=record.metrics.get("test_auc"),
         certificate=record.certificate.duality_gap,
     )
-
-
-def _ratio(slow_s: float | None, fast_s: float | None) -> float | None:
-    return slow_s / fast_s if slow_s is not None and fast_s else None
 
 
 def demo_object(demo: Demo, folder: Path, page: Path) -> dict[str, Any]:

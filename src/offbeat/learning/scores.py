@@ -49,6 +49,16 @@ def _answered_area(scores: Floats, targets: Floats) -> float:
     return float(np.clip((positive @ below) / pairs, 0.0, 1.0)) if pairs > 0 else float("nan")
 
 
+def metrics_of(scores: Floats, y: Floats, loss: Loss, classifies: bool, unit: float = 1.0) -> dict[str, float]:
+    """Accuracy and AUC for two classes, accuracy and log loss for more, RMSE for numbers, with the mean deviance for
+    counts and amounts. `unit`: what a number of 1 stands for."""
+    if loss.outputs > 1:
+        return several_class_metrics(scores, y)
+    if loss.grows:
+        return growing_metrics(scores, y, loss)
+    return two_class_metrics(scores, y) if classifies else {"test_rmse": unit * root_mean_square(scores - y)}
+
+
 def several_class_metrics(scores: Floats, y: Floats) -> dict[str, float]:
     """What a test of several classes is told by; scores are rows x classes, y the positions of the classes."""
     chances = class_probabilities(scores)[np.arange(len(y)), y.astype(np.intp)]

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.learning.scores import largest_distance
+from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, Loss
+from offbeat.learning.scores import largest_distance, log_link, probabilities
 
 Floats = NDArray[np.float64]
 ROC_POINTS = 101
@@ -44,6 +45,18 @@ class Worth(msgspec.Struct, frozen=True):
     values: dict[str, float]
     errors: dict[str, float]
     coalitions: dict[str, float]
+
+
+def of_scores(
+    scores: Floats, y: Floats, loss: Loss, classifies: bool, unit: float = 1.0, start: float = 0.0
+) -> HeldOut | None:
+    """By what a linear model learns. Numbers are told in units of `unit`, from `start` on."""
+    if loss.outputs > 1:
+        return several_classes(scores.argmax(axis=1), y, loss.outputs)
+    if not classifies:
+        return numbers(unit * (log_link(scores) if loss.grows else scores) + start, unit * y + start)
+    chances = probabilities(scores, "logistic") if loss in (LOGISTIC, DEBIASED_LOGISTIC) else None
+    return two_classes(scores, y > 0, chances)
 
 
 def two_classes(scores: Floats, positive: NDArray[np.bool_], chances: Floats | None) -> HeldOut | None:

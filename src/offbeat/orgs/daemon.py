@@ -35,7 +35,7 @@ from offbeat.orgs.left_runs import DAMAGED, read_left, set_aside
 from offbeat.orgs.lines import Lines
 from offbeat.orgs.party_config import CONTROL_FILE, Home
 from offbeat.orgs.policy import refuse_job
-from offbeat.orgs.post import POLL_WITHIN_S, Post, fetch_letters
+from offbeat.orgs.post import POLL_WITHIN_S, LetterFetching, Post
 from offbeat.orgs.predicting import Predictions
 from offbeat.orgs.pruning import prune
 from offbeat.orgs.reloading import Reloading
@@ -93,6 +93,7 @@ class Daemon:
         self.answering = Answering(home, self.identity, self.roster, self._predictions)
         self.asking = Asking(home, self._predictions, self._call_standing)
         self._ended = threading.Event()
+        self._letters = LetterFetching(lambda: self.caller, self._answer, self._ended)
         self.server = StreamServer(
             self.identity,
             self.roster,
@@ -150,8 +151,7 @@ class Daemon:
         if self.home.config.metrics:
             log.info("/healthz, /readyz and /metrics are at http://%s", self.health.start())
         self._ready = True
-        if not self.roster.member(self.home.name).address:
-            fetch_letters(self.caller, self._answer, self._ended)
+        self._letters.begin()
         return self.address
 
     def drain(self, within_s: float, hurry: threading.Event) -> list[str]:
@@ -328,6 +328,7 @@ class Daemon:
         if (new := self._reloading.roster()) is not None:
             self.roster = self.answering.roster = self.server.roster = new
             self.caller = PeerCalls(self.identity, new)
+            self._letters.begin()
 
     # -- proposing and beginning ----------------------------------------------------------------------------------
 

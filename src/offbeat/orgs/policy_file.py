@@ -75,7 +75,7 @@ def write_change(home: Home, change: Change, mark: str, by: str) -> None:
     if not by.strip():
         raise BadInput("a change of the policy has a name under it; say who changes it.")
     with locked(home.private / "party.lock"):
-        if mark_of(_text(home.file)) != mark:
+        if not mark == change.mark == mark_of(_text(home.file)):
             raise BadInput(
                 f"{home.file} has changed since this difference was shown, so nothing was written. Look at the new "
                 "difference, and write it if it is still what you want."

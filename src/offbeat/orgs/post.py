@@ -1,8 +1,8 @@
 """Letters for a party that cannot be called: it has no open port, so it asks its peers for letters instead.
 
 A daemon that wants something from such a party puts the request into its box (`Post`) and waits. The party's own daemon
-asks everybody who can be called for letters (`fetch_letters`), again and again, over connections that it opens itself,
-and answers; the answer is handed to whoever waits.
+asks everybody who can be called for letters (`LetterFetching`), again and again, over connections that it opens
+itself, and answers; the answer is handed to whoever waits.
 """
 
 import itertools
@@ -16,7 +16,10 @@ from offbeat.orgs import control
 from offbeat.orgs.control import PeerCalls
 from offbeat.runtime.grpc.identity import Member
 
+log = logging.getLogger("offbeat.party")
+
 LETTERS_KEPT = 64
+POLL_WITHIN_S, POLL_PAUSE_S = 10.0, 1.0
 
 
 class Post:
@@ -68,30 +71,38 @@ class Post:
                 self._changed.notify_all()
 
 
-log = logging.getLogger("offbeat.party")
+class LetterFetching:
+    """A thread for each member that can be called. `calls`: by the roster as it is now; `answer`: what the daemon says
+    to a member's request; `ended` ends all threads."""
 
-POLL_WITHIN_S = 10.0
-POLL_PAUSE_S = 1.0
+    def __init__(
+        self, calls: Callable[[], PeerCalls], answer: Callable[[Member, bytes], bytes], ended: threading.Event
+    ) -> None:
+        self._calls, self._answer, self._ended = calls, answer, ended
+        self._asked: set[str] = set()
+        self._lock = threading.Lock()
 
+    def begin(self) -> None:
+        """Ask everybody who is not asked yet; a party with an address is called, and asks nobody."""
+        calls = self._calls()
+        if calls.roster.member(calls.identity.name).address:
+            return
+        with self._lock:
+            new = [member.name for member in calls.roster.members if member.address and member.name not in self._asked]
+            self._asked.update(new)
+        for name in new:
+            threading.Thread(target=self._poll, args=(name,), name=f"letters of {name}", daemon=True).start()
 
-def fetch_letters(calls: PeerCalls, answer: Callable[[Member, bytes], bytes], ended: threading.Event) -> None:
-    """A thread for each member that can be called. `answer` is what the daemon says to a member's request; `ended` ends
-    all threads."""
-    for member in calls.roster.members:
-        if member.address:
-            name = f"letters of {member.name}"
-            threading.Thread(target=_poll, args=(member, calls, answer, ended), name=name, daemon=True).start()
-
-
-def _poll(member: Member, calls: PeerCalls, answer: Callable[[Member, bytes], bytes], ended: threading.Event) -> None:
-    while not ended.is_set():
-        try:
-            letters = calls.call(member.name, control.Poll(), POLL_WITHIN_S + control.CALL_WITHIN_S)
-            assert isinstance(letters, control.Letters)
-            for number, request in letters.letters:
-                calls.call(member.name, control.Reply(number, answer(member, request)))
-        except OffbeatError:
-            ended.wait(POLL_PAUSE_S)
-        except Exception:  # without this thread nobody could reach us any more
-            log.exception("fetching letters of %s failed", member.name)
-            ended.wait(POLL_PAUSE_S)
+    def _poll(self, name: str) -> None:
+        while not self._ended.is_set():
+            try:
+                calls = self._calls()
+                letters = calls.call(name, control.Poll(), POLL_WITHIN_S + control.CALL_WITHIN_S)
+                assert isinstance(letters, control.Letters)
+                for number, request in letters.letters:
+                    calls.call(name, control.Reply(number, self._answer(calls.roster.member(name), request)))
+            except OffbeatError:
+                self._ended.wait(POLL_PAUSE_S)
+            except Exception:  # without this thread nobody could reach us any more
+                log.exception("fetching letters of %s failed", name)
+                self._ended.wait(POLL_PAUSE_S)

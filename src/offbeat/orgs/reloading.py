@@ -15,14 +15,12 @@ class Reloading:
 
     def __init__(self, home: Home, identity: Identity) -> None:
         self._home, self._identity = home, identity
-        self._settings_seen, self._roster_seen = _changed_at(home.file), _changed_at(home.roster_file)
+        self._seen = {file: _changed_at(file) for file in (home.file, home.roster_file)}
 
     def settings(self) -> None:
         """Data and policy are taken up from party.toml."""
-        seen = _changed_at(self._home.file)
-        if seen == self._settings_seen:
+        if not self._changed(self._home.file):
             return
-        self._settings_seen = seen
         try:
             self._home.read_again()
             log.info("party.toml has changed: its data and policy hold from now on; the rest needs a new start")
@@ -31,10 +29,8 @@ class Reloading:
 
     def roster(self) -> PinnedRoster | None:
         """The roster, if it has changed. An own new key needs a new start."""
-        seen = _changed_at(self._home.roster_file)
-        if seen == self._roster_seen:
+        if not self._changed(self._home.roster_file):
             return None
-        self._roster_seen = seen
         try:
             new = self._home.roster()
             if new.member(self._home.name).fingerprint != self._identity.fingerprint:
@@ -44,6 +40,10 @@ class Reloading:
             return None
         log.info("the roster has changed: it lists %s from now on", ", ".join(new.names))
         return new
+
+    def _changed(self, file: Path) -> bool:
+        before, self._seen[file] = self._seen[file], _changed_at(file)
+        return before != self._seen[file]
 
 
 def _changed_at(file: Path) -> int:

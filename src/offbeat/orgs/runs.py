@@ -25,15 +25,7 @@ import numpy as np
 from offbeat.data.table import Table
 from offbeat.errors import DiskFull, OffbeatError, PeerFailed, Refused
 from offbeat.jobs.organisations import OrgJob
-from offbeat.learning.scores import (
-    answered_metrics,
-    growing_metrics,
-    log_link,
-    probabilities,
-    root_mean_square,
-    several_class_metrics,
-    two_class_metrics,
-)
+from offbeat.learning.scores import answered_metrics, metrics_of
 from offbeat.metrics import held_out
 from offbeat.metrics.held_out import HeldOut
 from offbeat.metrics.plain import json_text
@@ -413,19 +405,12 @@ class Run:
         if party.result is None:
             return {}, None
         assert own.y_test is not None
-        scores, truth = party.result, own.y_test
-        loss = self.job.loss
-        if loss.outputs > 1:
-            chosen = held_out.several_classes(scores.argmax(axis=1), truth, loss.outputs)
-            return _finite(several_class_metrics(scores, truth)), chosen
-        if loss.grows:
-            return _finite(growing_metrics(scores, truth, loss)), held_out.numbers(log_link(scores), truth)
-        if self.job.model.task == "regression":
-            return {"test_rmse": root_mean_square(scores - truth)}, held_out.numbers(scores, truth)
+        scores, truth, loss = party.result, own.y_test, self.job.loss
         if self.job.method.label_dp_epsilon is not None:  # curves of answers at random would be none of the labels
             return _finite(answered_metrics(scores, truth)), None
-        chances = probabilities(scores, "logistic") if self.job.model.loss == "logistic" else None
-        return _finite(two_class_metrics(scores, truth)), held_out.two_classes(scores, truth > 0, chances)
+        classifies = self.job.model.task == "classification"
+        told = held_out.of_scores(scores, truth, loss, classifies)
+        return _finite(metrics_of(scores, truth, loss, classifies)), told
 
     # -- what is told of it while it goes on ----------------------------------------------------------------------
 

@@ -106,10 +106,11 @@ class OwnTables:
     def _digest(self, table: Table) -> str:
         digest = hashlib.sha256(self._settings())
         if is_address(self._home.source):
-            cells: Any = table.features  # dense, as all frames become
-            for part in (table.ids.astype(str), cells, () if table.labels is None else table.labels.astype(str)):
-                digest.update(np.ascontiguousarray(part).tobytes())
-            digest.update(msgspec.json.encode(table.levels))
+            labels = None if table.labels is None else table.labels.astype(str)
+            parts: Any = (table.ids.astype(str), table.features, labels, table.weights, table.exposure)
+            for part in parts:  # cells are dense, as all frames become
+                digest.update(np.ascontiguousarray(() if part is None else part).tobytes())
+            digest.update(msgspec.json.encode((list(table.columns), table.levels)))
             return digest.hexdigest()
         with Path(self._home.source).open("rb") as file:
             while chunk := file.read(_CHUNK):

@@ -204,11 +204,7 @@ def _line(line: ChartLine, across: Scale, upwards: Scale, unit: Unit) -> Markup:
 
 def legend(names: Sequence[tuple[str, int]]) -> Markup:
     """Names beside a sample of their stroke, shared by all charts of a row."""
-    return tag(
-        "ul",
-        *(tag("li", _stroke_sample(tone), name) for name, tone in names),
-        class_="legend",
-    )
+    return tag("ul", *(tag("li", _stroke_sample(tone), name) for name, tone in names), class_="legend")
 
 
 def _stroke_sample(tone: int) -> Markup:

@@ -17,15 +17,7 @@ from rich.text import Text
 from offbeat.metrics.curves import Quantity, looks_per_pass, points, to_target
 from offbeat.metrics.record import RunRecord
 from offbeat.report import numbers, wording
-from offbeat.report.charts import (
-    QUANTITIES,
-    ChartLine,
-    against_everything,
-    legend,
-    line_chart,
-    part_legend,
-    time_bars,
-)
+from offbeat.report.charts import QUANTITIES, ChartLine, against_everything, legend, line_chart, part_legend, time_bars
 from offbeat.report.html import Child, Markup, document, section, table, tag
 from offbeat.report.page import header, split_rows
 

@@ -9,11 +9,7 @@ from offbeat.report import numbers
 from offbeat.report.charts import ChartLine, against_diagonal, value_bars
 from offbeat.report.html import Markup, folded, section, table, tag
 
-SCORES = {
-    "auc": "AUC",
-    "accuracy": "accuracy",
-    "explained": "share of the loss that is explained",
-}
+SCORES = {"auc": "AUC", "accuracy": "accuracy", "explained": "share of the loss that is explained"}
 CLASSES_SHOWN = 12
 COALITIONS_SHOWN = 8
 

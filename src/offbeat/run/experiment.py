@@ -56,11 +56,7 @@ def run_experiment(
 
 
 def run_training(
-    training: Training,
-    *,
-    runtime: Runtime | None = None,
-    watch: Watch | None = None,
-    folder: Path | None = None,
+    training: Training, *, runtime: Runtime | None = None, watch: Watch | None = None, folder: Path | None = None
 ) -> Result:
     """Train once, as the job's [runtime] says unless a runtime is given."""
     tried: list[dict[str, float]] = []

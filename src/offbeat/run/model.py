@@ -74,6 +74,12 @@ class TrainedModel:
     scale: float = 1.0
     networks: tuple[Mapping[str, Embedding], Head] | None = None
 
+    @property
+    def loss(self) -> str:
+        """What it was trained by; "auto": logistic or softmax for classes, squared for numbers."""
+        private = self.job.loss == "auto" and self.job.product_epsilon is not None
+        return "ls_svm" if private and self.task == "classification" else self.job.loss
+
     # -- what it says of rows
 
     def decision_function(self, rows: Mapping[str, Any]) -> Floats:
@@ -106,7 +112,7 @@ class TrainedModel:
     def answers(self, scores: Array) -> Array:
         """The classes, or the numbers, that `scores` stand for."""
         if self.classes is None:
-            return log_link(scores) if self.job.loss in ("poisson", "gamma") else scores
+            return log_link(scores) if self.loss in ("poisson", "gamma") else scores
         classes = np.asarray(self.classes)
         chosen = scores >= 0 if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(classes[chosen.astype(np.intp)])
@@ -117,7 +123,7 @@ class TrainedModel:
             raise BadData("This model predicts numbers; there are no classes to have probabilities. Use predict.")
         if scores.ndim == 2:
             return scores if self.job.embeds else class_probabilities(scores)
-        positive = probabilities(scores, self.job.loss)
+        positive = probabilities(scores, self.loss)
         return np.column_stack([1.0 - positive, positive])
 
     @property

@@ -166,8 +166,8 @@ def scorecard_of(
 def _check(model: TrainedModel, points: float, odds: float, double: float) -> None:
     if model.job.embeds or model.classes is None or len(model.classes) != 2:
         raise BadInput("A scorecard is for a linear model of two classes, whose log odds are sums of points.")
-    if model.job.loss not in ("auto", "logistic"):
-        raise BadInput(f"A scorecard needs the logistic loss, which knows odds; this model has {model.job.loss}.")
+    if model.loss not in ("auto", "logistic"):
+        raise BadInput(f"A scorecard needs the logistic loss, which knows odds; this model has {model.loss}.")
     if not (odds > 0 and double > 0 and np.isfinite(points)):
         raise BadInput(f"odds and double must be above 0; got odds = {odds:g}, double = {double:g}, points {points:g}.")
     for party in model.names:

@@ -16,7 +16,8 @@ from offbeat.data.matrix import Floats
 from offbeat.data.prepare import Fitted
 from offbeat.data.sites import site_rows
 from offbeat.data.table import Table, read_table, table_from_arrays
-from offbeat.errors import BadInput
+from offbeat.errors import BadInput, BadJob
+from offbeat.families.contract import Part
 from offbeat.families.horizontal import rows_for
 from offbeat.jobs.horizontal import EdgeJob, sized
 from offbeat.jobs.rules import model_of
@@ -75,7 +76,9 @@ class SiteModel:
     def probabilities(self, scores: Floats) -> Floats:
         """One column per class, for each of the `scores`."""
         if not self.has_probabilities:
-            raise BadInput(f"Probabilities need model.kind logistic or softmax; this is {self.job.model.kind}.")
+            raise BadJob(
+                f"Probabilities need the kind logistic or softmax; this is {self.job.model.kind}. Use predict."
+            )
         two = np.column_stack([np.zeros(len(scores)), scores]) if scores.ndim == 1 else scores
         return class_probabilities(two)
 
@@ -90,6 +93,12 @@ def load_sites(run: str | Path) -> SiteModel:
             f"{folder} is no run over [[site]] files. offbeat.load reads runs over columns; the model of a named set "
             "of pictures is in checkpoints/cloud.safetensors."
         )
+    classes = record.data.classes
+    return site_model(sized(job, len(part.fitted.columns), len(classes)), part, classes)
+
+
+def site_model(job: EdgeJob, part: Part, classes: tuple[Any, ...]) -> SiteModel:
+    """Under noise the mean of the last models is nearer to the best one than the last model is."""
+    assert part.fitted is not None
     kind = "parameters" if job.privacy.mode == "none" else "averaged"
-    fitting = sized(job, len(part.fitted.columns), len(record.data.classes))
-    return SiteModel(fitting, record.data.classes, part.fitted, np.asarray(part.arrays[kind], dtype=np.float64))
+    return SiteModel(job, classes, part.fitted, np.asarray(part.arrays[kind], dtype=np.float64))

@@ -84,7 +84,7 @@ def _estimator(model: TrainedModel) -> Any:
     weights = np.concatenate([model.parts[party].arrays["weights"] for party in model.names], axis=-1)
     intercept = np.ravel(np.asarray(model.intercept) + model.offset)
     if model.classes is not None:
-        logistic = model.job.loss in ("auto", "logistic", "softmax")
+        logistic = model.loss in ("auto", "logistic", "softmax")
         found = LogisticRegression() if logistic else LinearSVC()
         found.classes_ = np.asarray(model.classes)
         if weights.ndim == 2 and len(model.classes) == 2:  # softmax over two classes: their difference decides
@@ -92,7 +92,7 @@ def _estimator(model: TrainedModel) -> Any:
         found.coef_ = np.atleast_2d(weights)
         found.intercept_ = np.broadcast_to(intercept, found.coef_.shape[0]).copy()
     else:
-        found = {"poisson": PoissonRegressor, "gamma": GammaRegressor}.get(model.job.loss, LinearRegression)()
+        found = {"poisson": PoissonRegressor, "gamma": GammaRegressor}.get(model.loss, LinearRegression)()
         found.coef_, found.intercept_ = weights, float(intercept.sum())
         if hasattr(found, "_get_loss"):
             found._base_loss = found._get_loss()  # which tells its link when it predicts

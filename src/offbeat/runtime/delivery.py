@@ -98,12 +98,9 @@ class Delivery(Generic[Frame]):
     def kept(self) -> list[Frame]:
         return [frame for _, frame in self._kept]
 
-    def state(self) -> tuple[int, int, list[Frame]]:
-        return self.sent, self.durable, self.kept()
-
-    def past(self) -> bytes:
-        """What a checkpoint keeps of the chains; nothing where there are none."""
-        return self.transcript.chains.past(self.durable) if self.transcript is not None else b""
+    def state(self) -> tuple[int, int, list[Frame], bytes]:
+        past = self.transcript.chains.past(self.durable) if self.transcript is not None else b""
+        return self.sent, self.durable, self.kept(), past
 
     def restore(self, *, sent: int, kept: list[Frame], accepted: int, chains: Chains | None = None) -> None:
         """Go on where a log ended: everything accepted before the crash is durable."""
@@ -186,6 +183,8 @@ class Delivery(Generic[Frame]):
                 f"repeat from {self._known_durable + 1}: its run folder and ours do not belong together."
             )
         self.rewind(peer_accepted)
+        for number in list(self._early):  # of a packet that was refused: what comes now counts, and nothing of before
+            self._held_bytes -= self._early.pop(number)[0]
         if self.transcript is not None:
             self.transcript.again()
 
@@ -263,6 +262,8 @@ class Delivery(Generic[Frame]):
         if self.transcript is not None:
             if not jump:
                 raise BadFrame(f"'{self.peer}' leaves out messages before {oldest} and does not say what they were")
+            if self.accepted + 1 in self._jumps:  # the log has a place for one head before each message
+                raise BadFrame(f"'{self.peer}' leaves out messages before {oldest}, and sent none since it last did so")
             self.transcript.chains.received.jump(oldest - 1, jump)
             self._jumps[oldest] = jump
         self.missed += oldest - self.accepted - 1 if self.accepted else 0
@@ -409,11 +410,8 @@ class PacketLink(Generic[Frame]):
     def logged(self, number: int) -> None:
         self.delivery.logged(number)
 
-    def state(self) -> tuple[int, int, list[Frame]]:
+    def state(self) -> tuple[int, int, list[Frame], bytes]:
         return self.delivery.state()
-
-    def past(self) -> bytes:
-        return self.delivery.past()
 
     def jumped(self, number: int) -> bytes:
         return self.delivery.jumped(number)

@@ -99,12 +99,9 @@ class NumberedLink(Protocol):
         """The peer's messages up to this number are in our log."""
         ...
 
-    def state(self) -> tuple[int, int, list[bytes]]:
-        """How many were sent, up to which number the peer's are in our log, and what we must be able to repeat."""
-        ...
-
-    def past(self) -> bytes:
-        """What a checkpoint keeps of its chains (see transcript.py); nothing where there are none."""
+    def state(self) -> tuple[int, int, list[bytes], bytes]:
+        """How many were sent, up to which number the peer's are in our log, what we must be able to repeat, and what a
+        checkpoint keeps of its chains (see transcript.py), nothing where there are none."""
         ...
 
     def jumped(self, number: int) -> bytes:
@@ -432,7 +429,7 @@ class PartyHost:
         if self.drive.finished is None:
             results = dict.fromkeys(self.drive.jobs) | {ticket: done.result() for ticket, done in self._results.items()}
         self.log.sync()
-        links = {peer: (*link.state(), link.past()) for peer, link in self._links.items()}
+        links = {peer: link.state() for peer, link in self._links.items()}
         if self.options.keep_log:
             checkpoint(self.options.folder, self.drive, results, links, self.log.size, self._segment)
         else:

@@ -87,11 +87,7 @@ class Processes:
 
 
 def restore_parties(
-    parties: Sequence[Party],
-    ends: dict[PartyName, dict[str, Any]],
-    factory: str,
-    spec: Mapping[str, Any],
-    folder: Path,
+    parties: Sequence[Party], ends: dict[PartyName, dict[str, Any]], factory: str, spec: Mapping[str, Any], folder: Path
 ) -> None:
     """Put the parties into the states that their processes left; whoever was killed is told of by its log."""
     for party in parties:

@@ -90,11 +90,7 @@ def checkpoint(
 
 
 def checkpoint_state(
-    drive: Drive,
-    results: Mapping[int, Any],
-    links: Mapping[str, Sequence[Any]],
-    log_size: int,
-    segment: int = 0,
+    drive: Drive, results: Mapping[int, Any], links: Mapping[str, Sequence[Any]], log_size: int, segment: int = 0
 ) -> dict[str, Any]:
     """Everything that a party needs to go on from here, where the log has this size. `results`: of the open jobs."""
     return {

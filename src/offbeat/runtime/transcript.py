@@ -21,6 +21,7 @@ import msgspec
 
 from offbeat.errors import BadInput, PeerFailed
 from offbeat.party.contract import PartyName
+from offbeat.runtime.checkpoint import replace_durably
 
 FORMAT = 1
 FOLDER = "transcripts"
@@ -125,6 +126,8 @@ class Chain:
         while self._oldest < number:
             self._heads.pop(self._oldest, None)
             self._oldest += 1
+        while len(self._gaps) > 1 and self._gaps[1][0] <= number:
+            del self._gaps[0]
 
     def went(self, number: int, frame: bytes) -> bool:
         """Whether this is the message of this number, as far as that is still known."""
@@ -217,8 +220,7 @@ class Transcript:
 
     def again(self) -> None:
         """What travelled may be lost: receipts that were not confirmed are made again."""
-        signed = self.chains.signed_into
-        self._told = (signed.receipt.number, signed.receipt.last) if signed is not None else (0, False)
+        self._told = (0, False) if self.chains.signed_into is None else reach(self.chains.signed_into)
 
     def due(self, durable: int, *, now: bool, last: bool) -> bool:
         """Whether there is something to say; `now`: not only when much has come."""
@@ -290,7 +292,12 @@ class Transcript:
 
 def _newer(before: Signed | None, after: Signed | None) -> Signed | None:
     found = [signed for signed in (after, before) if signed is not None]  # of equal ones the later
-    return max(found, key=lambda signed: (signed.receipt.number, signed.receipt.last), default=None)
+    return max(found, key=reach, default=None)
+
+
+def reach(signed: Signed) -> tuple[int, bool]:
+    """How far it goes."""
+    return signed.receipt.number, signed.receipt.last
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -322,9 +329,7 @@ class TranscriptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         path = folder / FOLDER / f"{self.party}.json"
         path.parent.mkdir(exist_ok=True)
         whole = self._with(read_transcript(path)) if path.is_file() else self
-        unfinished = path.with_name(path.name + ".new")
-        unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(whole)))
-        unfinished.replace(path)
+        replace_durably(path, msgspec.json.format(msgspec.json.encode(whole)))
 
     def _with(self, before: "TranscriptFile") -> "TranscriptFile":
         if (before.run, before.job, before.certificates) != (self.run, self.job, self.certificates):

@@ -219,3 +219,17 @@ def test_a_daemon_reads_its_table_again_after_a_while(database: Path, monkeypatc
         connection.execute("vacuum")
     now[0] = 1201.0
     assert tables.current().digest == later.digest  # the same rows, whatever the file looks like
+
+
+def test_a_weight_that_changes_in_a_database_is_another_table(database: Path) -> None:
+    text = example("bank", label="default").replace(
+        'file = "bank.csv"', 'table = "sqlite:///bank.db?table=people"\nweight = "counts"'
+    )
+    (database / "party.toml").write_text(text, encoding="utf-8")
+    with sqlite3.connect(database / "bank.db") as connection:
+        connection.execute("alter table people add column counts integer default 1")
+    before = OwnTables(read_home(database)).current()
+    assert before.table.weights is not None
+    with sqlite3.connect(database / "bank.db") as connection:
+        connection.execute("update people set counts = 2 where id = '0001'")
+    assert OwnTables(read_home(database)).current().digest != before.digest

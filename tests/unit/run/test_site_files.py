@@ -67,6 +67,8 @@ def test_a_run_over_files_scores_new_rows(tmp_path: Path) -> None:
     model = offbeat.load_sites(out)
     assert model.predict(fresh).tolist() == rows["prediction"].tolist()
     np.testing.assert_allclose(model.predict_proba(fresh)[:, 1], rows["probability of yes"], atol=1e-12)
+    with pytest.raises(BadData, match="lacks the column 'visits'"):
+        model.predict(fresh.drop(columns="visits"))
     with pytest.raises(BadInput, match=r"offbeat\.load_sites"):
         offbeat.load(out)
     parts = CliRunner().invoke(app, ["predict", str(out), "--data", f"oslo={tmp_path / 'new.csv'}", "--parts"])

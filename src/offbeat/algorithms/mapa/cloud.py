@@ -132,8 +132,7 @@ class Cloud:
 
     def _model(self, edge: PartyName, lag: int) -> Send:
         return Send(
-            edge,
-            Model(self.parameters, self.version, self.rule.clip, self.rule.stage, self.seen.get(edge, 0), lag),
+            edge, Model(self.parameters, self.version, self.rule.clip, self.rule.stage, self.seen.get(edge, 0), lag)
         )
 
     def _upload(self, edge: PartyName, body: Upload) -> list[Effect]:

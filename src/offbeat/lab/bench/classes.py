@@ -6,7 +6,6 @@ three parties, pairwise masks, labels at one. A pass of steps and a survey are e
 
 import gc
 import time
-from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -25,26 +24,14 @@ PARTIES, CLASSES, STRENGTH, PASSES, REPEATS = 3, 10, 1e-3, 20.0, 5
 SHAPES = ((60_000, 30), (20_000, 300))
 
 
-@dataclass(frozen=True)
-class ClassRow:
-    """`times`: the median over rounds of a pass with ten classes to one with two."""
-
-    rows: int
-    columns: int
-    method: str
-    two_classes_ms: float
-    ten_classes_ms: float
-    times: float
-
-
 def classes(options: LabOptions) -> LabResult:
-    """CPU milliseconds of a pass, by shape and method."""
+    """CPU milliseconds of a pass, by shape and method. `times`: the median over rounds of ten classes to two."""
     from threadpoolctl import threadpool_limits
 
     shapes = ((5_000, 30),) if options.quick else SHAPES
     with threadpool_limits(1):
         rows = [_row(*shape, method, options) for shape in shapes for method in ("svrg", "saga")]
-    return LabResult([asdict(row) for row in rows], notes=NOTES)
+    return LabResult(rows, notes=NOTES)
 
 
 NOTES = (
@@ -53,7 +40,7 @@ NOTES = (
 )
 
 
-def _row(rows: int, columns: int, method: str, options: LabOptions) -> ClassRow:
+def _row(rows: int, columns: int, method: str, options: LabOptions) -> dict[str, Any]:
     settings = [_setting(rows, columns, count, options.seed) for count in (2, CLASSES)]
     for setting in settings:
         _pass_ms(setting, method)  # what is compiled, is
@@ -61,8 +48,9 @@ def _row(rows: int, columns: int, method: str, options: LabOptions) -> ClassRow:
     for turn in range(1 if options.quick else REPEATS):
         options.say(f"{rows:,} x {columns}, {method}: round {turn + 1}")
         rounds.append(tuple(_pass_ms(setting, method) for setting in settings))
-    two, ten = (median(one[at] for one in rounds) for at in (0, 1))
-    return ClassRow(rows, columns, method, two, ten, median(ten / two for two, ten in rounds))
+    two, ten = map(median, zip(*rounds, strict=True))
+    told = {"two_classes_ms": two, "ten_classes_ms": ten, "times": median(b / a for a, b in rounds)}
+    return {"rows": rows, "columns": columns, "method": method, **told}
 
 
 def _setting(rows: int, columns: int, count: int, seed: int) -> Setting:

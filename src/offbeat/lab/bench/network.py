@@ -70,14 +70,7 @@ def _job(options: LabOptions) -> tuple[Job, str]:
     entry = DataEntry(
         set=name, dir=str(options.data_dir) if options.data_dir else None, parties=list(PARTIES), limit_rows=limit
     )
-    job = Job(
-        algorithm="vfb2-svrg",
-        data=entry,
-        labels_at=["bank"],
-        seed=options.seed,
-        passes=400.0,
-        penalty=penalty,
-    )
+    job = Job(algorithm="vfb2-svrg", data=entry, labels_at=["bank"], seed=options.seed, passes=400.0, penalty=penalty)
     return (
         job,
         f"Data: {name} ({'real' if real else 'generated'}), three parties, labels at one, l2 penalty {penalty:g}.",

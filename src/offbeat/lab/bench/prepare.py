@@ -8,7 +8,6 @@ Ours also finds out what each column holds, cuts values far out, and looks for i
 import gc
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -26,20 +25,9 @@ ROWS, QUICK_ROWS, REPEATS = 1_000_000, 50_000, 3
 NUMBERS, COUNTS, TEXTS, DATES, FLAGS = 13, 4, 8, 3, 2
 
 
-@dataclass(frozen=True)
-class PrepareRow:
-    """One step. `times`: the median over rounds of our seconds to theirs."""
-
-    step: str
-    rows: int
-    columns: int
-    ours_s: float
-    sklearn_s: float
-    times: float
-
-
 def prepare(options: LabOptions) -> LabResult:
-    """Learning and preparing the rows it was learned from, and preparing later rows."""
+    """Learning and preparing the rows it was learned from, and preparing later rows. `times`: the median over rounds of
+    our seconds to theirs."""
     frame = mixed_frame(QUICK_ROWS if options.quick else ROWS, options.seed)
     for way in (ours, theirs):
         way(frame[:1000])  # what is imported is not timed
@@ -47,19 +35,18 @@ def prepare(options: LabOptions) -> LabResult:
     for turn in range(1 if options.quick else REPEATS):
         options.say(f"round {turn + 1}: ours, then scikit-learn's")
         rounds.append((*_spent(frame, ours), *_spent(frame, theirs)))
-    steps = (("learn and prepare", 0), ("prepare later rows", 1))
     rows = [
-        PrepareRow(
-            step=step,
-            rows=len(frame),
-            columns=frame.shape[1],
-            ours_s=median(one[at] for one in rounds),
-            sklearn_s=median(one[at + 2] for one in rounds),
-            times=median(one[at] / one[at + 2] for one in rounds),
-        )
-        for step, at in steps
+        {
+            "step": step,
+            "rows": len(frame),
+            "columns": frame.shape[1],
+            "ours_s": median(one[at] for one in rounds),
+            "sklearn_s": median(one[at + 2] for one in rounds),
+            "times": median(one[at] / one[at + 2] for one in rounds),
+        }
+        for at, step in enumerate(("learn and prepare", "prepare later rows"))
     ]
-    return LabResult([asdict(row) for row in rows], notes=NOTES)
+    return LabResult(rows, notes=NOTES)
 
 
 NOTES = (

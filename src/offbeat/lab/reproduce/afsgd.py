@@ -12,7 +12,7 @@ from offbeat.data.table import read_table
 from offbeat.data.vertical import VerticalData, vertical_from_dataset
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce import scaling
-from offbeat.lab.reproduce.measure import Course, Kept, Pair, Timed, base_job, raced, tuned_steps
+from offbeat.lab.reproduce.measure import Course, Kept, Pair, Timed, base_job, kept_pieces, raced, sooner, tuned_steps
 from offbeat.metrics.curves import CurveRow, points, to_target
 
 METHODS = SGD, SVRG, SAGA = "SGD", "SVRG", "SAGA"
@@ -67,7 +67,7 @@ def table2(options: LabOptions) -> LabResult:
     courses under the slowest straggler are Figures 4 and 5."""
     from offbeat.report.figures import draw_panels
 
-    kept = Kept(options.out / ("table2-quick.json" if options.quick else "table2.json"), options.say)
+    kept = kept_pieces(options, "table2")
     rows: list[dict[str, Any]] = []
     panels: list[Any] = []
     for row in TABLE_2[:2] + TABLE_2[-1:] if options.quick else TABLE_2:  # the wide sets take minutes each
@@ -110,8 +110,7 @@ def _slow(course: Course, row: TableRow, slow: float) -> dict[str, float]:
 
 
 def _gain(rounds: Timed, ours: Timed, target: float) -> float | None:
-    theirs_s, ours_s = to_target(rounds.curve, target), to_target(ours.curve, target)
-    return theirs_s / ours_s if theirs_s and ours_s else None
+    return sooner(to_target(rounds.curve, target), to_target(ours.curve, target))
 
 
 def _unevenness(record: Any) -> float:

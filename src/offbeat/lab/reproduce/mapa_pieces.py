@@ -7,7 +7,7 @@ from typing import Any
 
 from offbeat.lab.catalogue import LabOptions
 from offbeat.lab.reproduce.mapa_runs import Courses, MapaSetting, train
-from offbeat.lab.reproduce.measure import Kept
+from offbeat.lab.reproduce.measure import kept_pieces
 from offbeat.privacy.mechanism import PAPER_WARNING
 
 ALGORITHMS = ("mapa", "audp", "asgd", "csgd")
@@ -39,7 +39,7 @@ class Workshop:
         self.name, self.options = name, options
         self.courses = Courses(options.data_dir, limit_rows, None if limit_rows is None else QUICK_TEST_ROWS)
         self.folder = options.out / name
-        self.kept = Kept(self.folder / f"pieces{'-quick' if options.quick else ''}.json", options.say)
+        self.kept = kept_pieces(options, f"{name}/pieces")
         self.limit_rows = limit_rows
 
     def train(self, setting: MapaSetting) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from offbeat.errors import BadInput
 from offbeat.families.linear import setting_for
 from offbeat.jobs.runtime import RuntimeEntry
 from offbeat.jobs.vertical import Job
-from offbeat.metrics.curves import LOOKS_TOGETHER, CurveRow, to_target
+from offbeat.lab.catalogue import LabOptions
+from offbeat.metrics.curves import LOOKS_TOGETHER, CurveRow, points, to_target
 from offbeat.metrics.plain import json_text, replace_file
 from offbeat.run.experiment import run_experiment
 from offbeat.run.observer import Progress
@@ -102,6 +103,10 @@ class Pair:
     synchronous: str
     target: float
 
+    @property
+    def both(self) -> tuple[str, str]:
+        return self.asynchronous, self.synchronous
+
 
 def tuned_steps(
     course: Course, pair: Pair, *, seed: int, multiples: Sequence[float], passes: float = PASSES_MOST, **runtime: Any
@@ -110,7 +115,7 @@ def tuned_steps(
     automatic = automatic_step(course, pair.synchronous, seed, runtime)
     steps, limit_s, best = [multiple * automatic for multiple in multiples], math.inf, {}
     if len(steps) == 1:
-        return dict.fromkeys((pair.asynchronous, pair.synchronous), steps[0])
+        return dict.fromkeys(pair.both, steps[0])
     for name in (pair.synchronous, pair.asynchronous):
         best[name], time_s = _tuned(course, name, pair.target, seed, steps, limit_s, passes, runtime)
         limit_s = PATIENCE * time_s if time_s is not None else math.inf
@@ -161,6 +166,20 @@ def base_job(seed: int = 0, **keys: Any) -> Job:
     printed: dict[str, Any] = {"leap": False, "by_curvature": False, "survey_passes": 1.0}
     common: dict[str, Any] = {"penalty": 1e-4, "intercept": False, "optimum": False, "runtime": runtime}
     return Job(seed=seed, **{**common, **printed, **keys})
+
+
+def sooner(rounds_s: float | None, ours_s: float | None) -> float | None:
+    """How many times as fast ours is; None where a side missed its target."""
+    return rounds_s / ours_s if rounds_s and ours_s else None
+
+
+def logs_of(curve: Sequence[CurveRow]) -> list[float]:
+    """The logarithms of the sub-optimality at each look."""
+    return [math.log(max(y, 1e-16)) for _, y in points(curve, "time_s", "suboptimality")]
+
+
+def kept_pieces(options: LabOptions, name: str) -> "Kept":
+    return Kept(options.out / f"{name}{'-quick' if options.quick else ''}.json", options.say)
 
 
 class Kept:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from offbeat.data.dataset import DataSet
 from offbeat.data.vertical import VerticalData, vertical_from_dataset
 from offbeat.jobs.vertical import Job
 from offbeat.lab.catalogue import LabOptions, LabResult
-from offbeat.lab.reproduce.measure import Course, Kept, Pair, automatic_step
+from offbeat.lab.reproduce.measure import Course, Pair, automatic_step, kept_pieces, sooner
 
 SLOWER = 1.4
 TUNED_AT = 8
@@ -55,91 +56,66 @@ def costed(job: Job, count: int, like_nonzeros: float) -> Job:
     return msgspec.structs.replace(job, runtime=runtime, two_party_insecure=count == 1)
 
 
+Measured = tuple[float | None, float]
+"""Seconds to the target, and passes."""
+
+
 def measure(scaling: Scaling, options: LabOptions, notes: Sequence[str]) -> LabResult:
     from offbeat.report.figures import draw_panels
 
-    file = f"{scaling.name}-quick.json" if options.quick else f"{scaling.name}.json"
-    kept = Kept(options.out / file, options.say)
-    course = cache(scaling.course)
+    kept, course = kept_pieces(options, scaling.name), cache(scaling.course)
     rows: list[dict[str, Any]] = []
     panels, runs = [], {}
+
+    def timed(algorithm: str, count: int, world: str, step: float, target: float) -> Measured:
+        options.say(f"{algorithm} with {count} parties, {world}")
+        slow = {course(count).data.names[-1]: SLOWER} if world == SLOW else {}
+        found = course(count).time(algorithm, target, seed=options.seed, passes=PASSES, step=step, slow=slow)
+        return found.time_s, found.passes
+
+    def common_step(pair: Pair) -> float:
+        """The step with which the two sides together are soonest there, with so many parties and one of them slow."""
+        automatic = automatic_step(course(1), pair.synchronous, options.seed, {})
+
+        def together(step: float) -> float:
+            both = (timed(algorithm, TUNED_AT, SLOW, step, pair.target)[0] for algorithm in pair.both)
+            return sum(math.log(time_s) if time_s else math.inf for time_s in both)
+
+        return min((multiple * automatic for multiple in MULTIPLES), key=together)
+
     for method, pair in scaling.pairs.items():
-        step = kept.get(f"{method} step", partial(_common_step, course, pair, options))
-        pooled = kept.get(f"{method} pooled", partial(_timed, course, pair.synchronous, 1, EVEN, pair, step, options))
+        step = kept.get(f"{method} step", partial(common_step, pair))
+        pooled = kept.get(f"{method} pooled", partial(timed, pair.synchronous, 1, EVEN, step, pair.target))
         found = {
-            (algorithm, count, world): kept.get(
-                f"{algorithm} {count} {world}", partial(_timed, course, algorithm, count, world, pair, step, options)
-            )
-            for algorithm in (pair.asynchronous, pair.synchronous)
-            for count in scaling.counts
-            for world in (EVEN, SLOW)
+            key: kept.get(" ".join(map(str, key)), partial(timed, *key, step, pair.target))
+            for key in product(pair.both, scaling.counts, (EVEN, SLOW))
         }
         rows += _rows(scaling, pair, pooled, found)
         panels += _panels(scaling, method, pair, pooled, found)
-        runs[method] = {
-            "step": step,
-            "pooled": pooled,
-            "passes": {" ".join(map(str, k)): v[1] for k, v in found.items()},
-        }
+        passes = {" ".join(map(str, key)): run[1] for key, run in found.items()}
+        runs[method] = {"step": step, "pooled": pooled, "passes": passes}
     figures = draw_panels(panels, options.out / scaling.name, columns=2)
     return LabResult(rows, figures, notes, more={"seeds": [options.seed], "runs": runs})
-
-
-Measured = tuple[float | None, float]
-
-
-def _common_step(course: Callable[[int], Course], pair: Pair, options: LabOptions) -> float:
-    """The step with which the two sides together are soonest there, with so many parties and one of them slow."""
-    automatic = automatic_step(course(1), pair.synchronous, options.seed, {})
-
-    def together(step: float) -> float:
-        both = (
-            _timed(course, algorithm, TUNED_AT, SLOW, pair, step, options)[0]
-            for algorithm in (pair.asynchronous, pair.synchronous)
-        )
-        return sum(math.log(time_s) if time_s else math.inf for time_s in both)
-
-    return min((multiple * automatic for multiple in MULTIPLES), key=together)
-
-
-def _timed(
-    course: Callable[[int], Course],
-    algorithm: str,
-    count: int,
-    world: str,
-    pair: Pair,
-    step: float,
-    options: LabOptions,
-) -> Measured:
-    """(seconds to the target, passes)"""
-    options.say(f"{algorithm} with {count} parties, {world}")
-    slow = {course(count).data.names[-1]: SLOWER} if world == SLOW else {}
-    timed = course(count).time(algorithm, pair.target, seed=options.seed, passes=PASSES, step=step, slow=slow)
-    return timed.time_s, timed.passes
 
 
 def _rows(
     scaling: Scaling, pair: Pair, pooled: Measured, found: Mapping[tuple[str, int, str], Measured]
 ) -> list[dict[str, Any]]:
     rows = []
-    for algorithm, printed in zip((pair.asynchronous, pair.synchronous), scaling.published, strict=True):
+    for algorithm, printed in zip(pair.both, scaling.published, strict=True):
         for count in scaling.counts:
             ours: dict[str, float | None] = {}
             for world in (EVEN, SLOW):
                 time_s = found[algorithm, count, world][0]
-                ours |= {f"Speed-up, {world}": _ratio(pooled[0], time_s), f"Seconds, {world}": time_s}
+                ours |= {f"Speed-up, {world}": sooner(pooled[0], time_s), f"Seconds, {world}": time_s}
             rounds, mine = (found[name, count, SLOW][0] for name in (pair.synchronous, algorithm))
-            gain, beside = ours[f"Speed-up, {SLOW}"], _ratio(rounds, mine)
+            gain, beside = ours[f"Speed-up, {SLOW}"], sooner(rounds, mine)
             share = "not reached" if gain is None else f"{gain / count:.0%} of ideal with one slower"
             told = f"; {beside:.2f} times as fast as rounds" if beside and algorithm == pair.asynchronous else ""
             rows.append(
                 {"setting": f"{algorithm}, q={count}", "ours": ours, "published": printed, "verdict": share + told}
             )
     return rows
-
-
-def _ratio(base: float | None, time_s: float | None) -> float | None:
-    return base / time_s if base and time_s else None
 
 
 def _panels(
@@ -150,8 +126,8 @@ def _panels(
     panels = []
     for world in (EVEN, SLOW):
         lines = [Curve("ideal", [(1.0, 1.0), *((float(count), float(count)) for count in scaling.counts)], 2)]
-        for tone, algorithm in enumerate((pair.asynchronous, pair.synchronous)):
-            gains = ((float(count), _ratio(pooled[0], found[algorithm, count, world][0])) for count in scaling.counts)
+        for tone, algorithm in enumerate(pair.both):
+            gains = ((float(count), sooner(pooled[0], found[algorithm, count, world][0])) for count in scaling.counts)
             lines.append(Curve(algorithm, [(1.0, 1.0), *((x, y) for x, y in gains if y is not None)], tone))
         panels.append(Panel(f"{scaling.title}, {method}, {world}", "parties q", "speed-up over pooled", lines))
     return panels

@@ -24,7 +24,7 @@ from offbeat.data.places import find_set
 from offbeat.families.vertical_data import load_data
 from offbeat.jobs.vertical import DataEntry, Job
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
-from offbeat.lab.reproduce.measure import Course, Kept, automatic_step, base_job
+from offbeat.lab.reproduce.measure import Course, automatic_step, base_job, kept_pieces
 from offbeat.metrics.curves import CurveRow, points
 from offbeat.run.experiment import run_experiment
 
@@ -52,7 +52,7 @@ HORIZONS, VAFL_ROWS = (2, 4, 8, 16, 32), 1000
 
 
 def theory(options: LabOptions) -> LabResult:
-    kept = Kept(options.out / ("theory-quick.json" if options.quick else "theory.json"), options.say)
+    kept = kept_pieces(options, "theory")
     convex, round_one, bent = (_course(options, *kind) for kind in (("l2", 1e-3), ("l2", 0.1), ("nonconvex", 1e-3)))
     rows = [kept.get(f"rate {name}", partial(_rate, convex, name, theorem, options)) for name, theorem in LINEAR]
     for name, theorem in (("vfb2-sgd", "VFB2 Theorem 1"), ("afsgd-vp", "AFSGD-VP Theorem 4")):
@@ -173,7 +173,7 @@ def _gradients(course: Course, name: str, theorem: str, published: str, options:
 def _stable_steps(course: Course, name: str, options: LabOptions) -> list[dict[str, Any]]:
     """The largest step, in halves, at which the gap falls a hundredfold, by the lag it brought."""
     rows: list[dict[str, Any]] = []
-    first = _automatic(course, name, options)
+    first = automatic_step(course, name, options.seed, {"slow": SLOW})
     for questions in QUESTIONS[::2] if options.quick else QUESTIONS:
         options.say(f"largest step: {name}, {questions} products at a time")
         step, lag = _largest(course, name, questions, first, options)
@@ -201,10 +201,6 @@ def _largest(course: Course, name: str, questions: int, first: float, options: L
             lags = [party.lag_mean for party in record.parties.values()]
             return step, max(lags)
     return 0.0, math.nan
-
-
-def _automatic(course: Course, name: str, options: LabOptions) -> float:
-    return automatic_step(course, name, options.seed, {"slow": SLOW})
 
 
 def _line(found: Sequence[tuple[float, float]]) -> tuple[float, float]:

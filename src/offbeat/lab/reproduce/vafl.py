@@ -18,13 +18,7 @@ from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce.vafl_central import Look, pooled_linear, trained_centrally
 from offbeat.lab.reproduce.vafl_panels import TITLES, PanelCells, VaflPanel, figure_of, rows_of, run_panels
 from offbeat.lab.reproduce.vafl_private import privacy
-from offbeat.lab.reproduce.vafl_problems import (
-    VaflProblem,
-    intensive_care,
-    parkinsons,
-    picture_columns,
-    solids,
-)
+from offbeat.lab.reproduce.vafl_problems import VaflProblem, intensive_care, parkinsons, picture_columns, solids
 from offbeat.lab.reproduce.vafl_runs import BURSTS, NONE, PUBLISHED, VaflTrial
 
 HEADS = (1.0, 4.0)  # steps of a head to choose from, as multiples of the clients'

@@ -16,7 +16,7 @@ from offbeat.families.linear import setting_for
 from offbeat.jobs.vertical import Job
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce import scaling
-from offbeat.lab.reproduce.measure import Course, Kept, Pair, automatic_step, base_job
+from offbeat.lab.reproduce.measure import Course, Pair, automatic_step, base_job, kept_pieces, logs_of, sooner
 from offbeat.lab.reproduce.vfb2_sets import LABELLED, SETS, STRENGTH, TEXT, PrintedSet, load
 from offbeat.learning import central
 from offbeat.learning.blocks import DIRECTIONS
@@ -80,16 +80,6 @@ def _with_labels_at(data: VerticalData, count: int) -> VerticalData:
 # -- figures 3 and 4 -------------------------------------------------------------------------------------------------
 
 
-def figure3(options: LabOptions) -> LabResult:
-    """Sub-optimality against time and passes, problem 13, one party 40 % slower."""
-    return _curves(options, "vfb2-fig3", 13)
-
-
-def figure4(options: LabOptions) -> LabResult:
-    """The same for problem 14."""
-    return _curves(options, "vfb2-fig4", 14)
-
-
 Curves = Mapping[str, Sequence[CurveRow]]
 """Looks by side and world: "vfb2 even", "vfb slow" and so on."""
 FIGURE_SETS = (*SETS[:2], replace(SETS[2], set=SETS[2].quick_set), TEXT)
@@ -100,10 +90,11 @@ PASSES = {13: 20.0, 14: 40.0}
 SIDES, WORLDS = ("vfb2", "vfb"), ("even", "slow")
 
 
-def _curves(options: LabOptions, name: str, problem: int) -> LabResult:
+def _curves(name: str, problem: int, options: LabOptions) -> LabResult:
+    """Sub-optimality against time and passes, one party 40 % slower."""
     from offbeat.report.figures import draw_panels
 
-    kept = Kept(options.out / (f"{name}-quick.json" if options.quick else f"{name}.json"), options.say)
+    kept = kept_pieces(options, name)
     panels: list[Any] = []
     rows: list[dict[str, Any]] = []
     runs: dict[str, Any] = {}
@@ -147,8 +138,7 @@ def _panels(printed: str, found: Mapping[str, Curves]) -> list[Any]:
 
 
 def _smoothed(curve: Sequence[CurveRow], axis: Axis) -> list[tuple[float, float]]:
-    found = points(curve, axis, "suboptimality")
-    logs = [math.log(max(y, 1e-16)) for _, y in found]
+    found, logs = points(curve, axis, "suboptimality"), logs_of(curve)
     windows = (logs[max(0, at + 1 - LOOKS_TOGETHER) : at + 1] for at in range(len(logs)))
     return [(x, math.exp(sum(window) / len(window))) for (x, _), window in zip(found, windows, strict=True)]
 
@@ -191,7 +181,7 @@ def _rank(curves: Iterable[Sequence[CurveRow]], method: str, problem: int) -> tu
 
 def _settled(curve: Sequence[CurveRow]) -> float:
     """Where a run has come to: the geometric mean of its last looks, so that no lucky swing counts."""
-    last = [math.log(max(y, 1e-16)) for _, y in points(curve, "time_s", "suboptimality")[-8:]]
+    last = logs_of(curve)[-8:]
     return math.exp(sum(last) / len(last)) if last else math.inf
 
 
@@ -201,7 +191,7 @@ def _curve_row(printed: PrintedSet, problem: int, method: str, curves: Curves) -
     reached = method != "sgd" and all(to_target(curve, TARGETS[problem]) for curve in curves.values())
     level = TARGETS[problem] if reached else 1.2 * ends
     times = {key: to_target(curve, level) for key, curve in curves.items()}
-    gains = [_gain(times[f"vfb {world}"], times[f"vfb2 {world}"]) for world in WORLDS]
+    gains = [sooner(times[f"vfb {world}"], times[f"vfb2 {world}"]) for world in WORLDS]
     as_printed = "as printed" if (gains[1] or 0.0) > 1 else "not ahead"
     return {
         "setting": f"{printed.printed}, problem {problem}, {method.upper()}: time of VFB / VFB2 to {level:.1e}",
@@ -209,10 +199,6 @@ def _curve_row(printed: PrintedSet, problem: int, method: str, curves: Curves) -
         "published": "VFB2 below VFB in loss against time",
         "verdict": "a side missed the target" if gains[1] is None else as_printed,
     }
-
-
-def _gain(rounds_s: float | None, ours_s: float | None) -> float | None:
-    return rounds_s / ours_s if rounds_s and ours_s else None
 
 
 # -- bytes -----------------------------------------------------------------------------------------------------------
@@ -261,7 +247,15 @@ def _predicted(parties: int, *, backward: bool) -> float:
 
 ENTRIES = (
     Entry("vfb2-fig2", "VFB2 Figure 2: speed-up with the number of parties", figure2),
-    Entry("vfb2-fig3", "VFB2 Figure 3: convergence for problem 13 against time and passes", figure3),
-    Entry("vfb2-fig4", "VFB2 Figure 4: convergence for problem 14 against time and passes", figure4),
+    Entry(
+        "vfb2-fig3",
+        "VFB2 Figure 3: convergence for problem 13 against time and passes",
+        partial(_curves, "vfb2-fig3", 13),
+    ),
+    Entry(
+        "vfb2-fig4",
+        "VFB2 Figure 4: convergence for problem 14 against time and passes",
+        partial(_curves, "vfb2-fig4", 14),
+    ),
     Entry("vfb2-bytes", "VFB2 against AFSGD-VP: bytes for one pass of all blocks", bytes_per_pass),
 )

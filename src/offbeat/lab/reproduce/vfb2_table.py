@@ -14,7 +14,7 @@ from offbeat.data.matrix import stack_columns
 from offbeat.data.vertical import VerticalData
 from offbeat.families.setting import Setting, model_of, party_weights, prepare
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
-from offbeat.lab.reproduce.measure import Kept
+from offbeat.lab.reproduce.measure import kept_pieces
 from offbeat.lab.reproduce.vfb2_sets import LABELLED, PARTIES, SETS, STRENGTH, PrintedSet, load
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC
@@ -61,7 +61,7 @@ QUICK_PASSES = 60.0
 
 def table2(options: LabOptions) -> LabResult:
     """Accuracy without a federation, with labels at half of the parties, and with VFB2-SVRG; q=8, m=3."""
-    kept = Kept(options.out / ("vfb2-table2-quick.json" if options.quick else "vfb2-table2.json"), options.say)
+    kept = kept_pieces(options, "vfb2-table2")
     rows: list[dict[str, Any]] = []
     for printed in SETS:
         trials, tasks = [], TASKS[printed.printed[:2]]

@@ -24,10 +24,10 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from offbeat.errors import BadInput, OffbeatError
+from offbeat.orgs.console import policy_desk
 from offbeat.orgs.console.overview import Watching
 from offbeat.orgs.console.page import console_page, own_page, parts_of, policy
 from offbeat.orgs.console.papers import audit_page, card_page
-from offbeat.orgs.console.policy_desk import PolicyDesk
 from offbeat.orgs.console.policy_form import Fields
 from offbeat.orgs.control import Decide, Stop
 from offbeat.orgs.party_config import Home
@@ -48,7 +48,6 @@ class Pages:
 
     def __init__(self, watching: Watching, token: str, audit: Audit) -> None:
         self.watching, self.token, self.audit = watching, token, audit
-        self.desk = PolicyDesk(watching.home)
 
     async def enter(self, request: Request) -> Response:
         if not hmac.compare_digest(request.query_params.get("token", "").encode(), self.token.encode()):
@@ -87,7 +86,7 @@ class Pages:
 
     async def policy(self, request: Request) -> Response:
         fields = await _fields(request) if request.method == "POST" else {}
-        title, body = await asyncio.to_thread(self.desk.answer, fields)
+        title, body = await asyncio.to_thread(policy_desk.answer, self.watching.home.file, fields)
         if body is None:
             return RedirectResponse("./#policy-section", 303)
         return _own(own_page(title, body))

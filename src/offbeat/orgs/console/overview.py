@@ -14,17 +14,7 @@ from offbeat.jobs.organisations import OrgJob, job_from_text
 from offbeat.orgs.approvals import WAITING, Approvals
 from offbeat.orgs.budget import PrivacyLedger, spent_so_far
 from offbeat.orgs.console.policy_words import costs, sentences
-from offbeat.orgs.control import (
-    ListRuns,
-    PeerCalls,
-    Ping,
-    Pong,
-    Predict,
-    Predicted,
-    RowsUsed,
-    RowUses,
-    RunStatus,
-)
+from offbeat.orgs.control import ListRuns, PeerCalls, Ping, Pong, Predict, Predicted, RowsUsed, RowUses, RunStatus
 from offbeat.orgs.disclosure import disclosures
 from offbeat.orgs.durable import read_lines
 from offbeat.orgs.lines import OwnDaemon

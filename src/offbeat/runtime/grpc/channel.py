@@ -85,13 +85,9 @@ class Channel:
     def unacknowledged(self) -> int:
         return self.delivery.unacknowledged
 
-    def state(self) -> tuple[int, int, list[bytes]]:
+    def state(self) -> tuple[int, int, list[bytes], bytes]:
         with self._changed:
             return self.delivery.state()
-
-    def past(self) -> bytes:
-        with self._changed:
-            return self.delivery.past()
 
     def jumped(self, number: int) -> bytes:
         return self.delivery.jumped(number)

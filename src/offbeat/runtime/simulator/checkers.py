@@ -170,9 +170,7 @@ class AppliedOnce(_Watcher):
     """
 
     def __init__(
-        self,
-        version: Callable[[Party], int],
-        updates: Callable[[Party, Event, Sequence[Effect]], Iterable[Any]],
+        self, version: Callable[[Party], int], updates: Callable[[Party, Event, Sequence[Effect]], Iterable[Any]]
     ) -> None:
         self.version, self.updates = version, updates
         self.known: dict[PartyName, set[Any]] = {}

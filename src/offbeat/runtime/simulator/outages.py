@@ -80,13 +80,13 @@ class Recorded:
         self.drive.handle(event)
         return self._tap.effects
 
-    def checkpoint(self, links: dict[PartyName, tuple[int, int, list[CarriedMessage]]]) -> None:
+    def checkpoint(self, links: dict[PartyName, tuple[int, int, list[CarriedMessage], bytes]]) -> None:
         """After enough events. `links`: the state of each delivery, whose messages stay here as they are."""
         if not self._every or len(self._log) < self._every:
             return
         results = {ticket: job() if job is not None else None for ticket, job in self.drive.jobs.items()}
-        self._kept = {peer: kept for peer, (_, _, kept) in links.items()}
-        numbers = {peer: (sent, durable, [b""] * len(kept)) for peer, (sent, durable, kept) in links.items()}
+        self._kept = {peer: kept for peer, (_, _, kept, _) in links.items()}
+        numbers = {peer: (sent, durable, [b""] * len(kept)) for peer, (sent, durable, kept, _) in links.items()}
         self._checkpoint = encode_state(checkpoint_state(self.drive, results, numbers, 0))
         self._log.clear()
 
@@ -232,7 +232,7 @@ class Outages:
         else:
             states = {peer: end.state() for peer, end in ends.items()}
             self.links.restart(index)
-            for peer, (sent, durable, kept) in states.items():
+            for peer, (sent, durable, kept, _) in states.items():
                 self._restore_link(index, peer, sent, kept, durable)
         drive = recorded.drive
         for ticket, job in list(drive.jobs.items()):
