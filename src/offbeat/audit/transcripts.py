@@ -105,7 +105,7 @@ def verify_runs(folders: Sequence[Path], roster: Path | None = None) -> dict[str
     findings += _same_rosters(tellings)
     findings += [finding for folder in folders for finding in _records(folder, tellings)]
     links = [link for session in _sessions(tellings) for link in _links(session)]
-    findings += [finding for told in tellings for finding in told.findings]
+    findings += dict.fromkeys(finding for told in tellings for finding in told.findings)  # each once, for all sessions
     findings += _left_out(tellings)
     every = [*findings, *(finding for link in links for finding in link.findings)]
     return {
@@ -153,6 +153,8 @@ def _limits(tellings: Sequence[Telling], known: PinnedRoster | None) -> list[str
     hashes = sorted({told.roster.hash for told in tellings})
     own = f"roster {', '.join(map(short, hashes))}. Compare this with the parties, or give --roster FILE."
     said = [f"Certificates: {own if known is None else f'compared with those of roster {short(known.hash)}.'}"]
+    if all(told.log is None for told in tellings):
+        said.append("No party's log is here: the signatures were checked, and not the messages.")
     if len({told.folder for told in tellings}) < len({(told.folder, told.party) for told in tellings}):
         said.append("One folder holds several parties: whoever made it had all keys. It shows what was not damaged.")
     return said
@@ -271,7 +273,12 @@ def _check_certificates(told: Telling, known: PinnedRoster | None) -> None:
         return
     pinned = {member.name: member.fingerprint for member in known.members}
     for name, pem in told.file.certificates.items():
-        if pinned.get(name) != fingerprint(pem.encode()):
+        if name not in pinned:
+            raise BadInput(
+                f"the roster given here does not list '{name}', a party of {told.file.run}. Give the roster whose hash "
+                "the parties compared when the run was made."
+            )
+        if pinned[name] != fingerprint(pem.encode()):
             told.changed(f"the folder of '{told.party}' has another certificate of '{name}' than the roster given here")
 
 
