@@ -13,7 +13,7 @@ METHOD ?=
 MODEL ?=
 BENCH ?=
 JOBS ?= 1000
-EXTRAS := dev,deep,grpc,mqtt,ray,web
+EXTRAS := dev,deep,grpc,mqtt,onnx,ray,sql,web
 TORCH := torch==2.13.0
 
 VENV := .venv
@@ -43,7 +43,7 @@ test: $(FULL) packages  ## all checks and all tests that take seconds rather tha
 # -- setting up --------------------------------------------------------------------------------------------------------
 
 .PHONY: setup
-setup: $(FULL)  ## a virtual environment with every extra and the development tools
+setup: $(FULL)  ## a virtual environment with all extras but mlflow, and the development tools
 
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -60,7 +60,7 @@ $(CORE): pyproject.toml | $(PY)
 	@touch $@
 
 $(FULL): pyproject.toml | $(PY)
-	@echo "Installing offbeat with all extras and tools into $(VENV): a few minutes the first time." >&2
+	@echo "Installing offbeat with extras and tools into $(VENV): a few minutes the first time." >&2
 	@$(PIP) "$(TORCH)" -e ".[$(EXTRAS)]"
 	@touch $(CORE) $@
 

@@ -164,7 +164,7 @@ def _one(part: Any) -> str:
     if isinstance(part, inspect.TupleType):
         return f"a list of {len(part.item_types)}"
     if isinstance(part, inspect.StrType) and part.pattern:
-        return f"text of the form {part.pattern}"
+        return "a name of letters a to z, digits, - and _"  # every pattern of ours is one of names
     return _WORDS.get(type(part), "a value")
 
 
@@ -207,7 +207,7 @@ def _step_into(place: Any, step: str, key: str) -> Any:
             if isinstance(entry, dict) and entry.get("name") == step:
                 return entry
         names = [str(entry.get("name")) for entry in place if isinstance(entry, dict)]
-        raise BadJob(f"--set {key}: there is no party {step!r}. {did_you_mean(step, names)}")
+        raise BadJob(f"--set {key}: there is no {key.strip().partition('.')[0]} {step!r}. {did_you_mean(step, names)}")
     inner = place.setdefault(step, {})
     if not isinstance(inner, dict | list):
         raise BadJob(f"--set {key}: {step!r} is a value, not a table.")

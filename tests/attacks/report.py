@@ -57,6 +57,7 @@ KNOWN = (
             "test_a_run_that_fails_has",
             "test_runs_side_by_side",
             "test_a_party_killed_between",
+            "test_the_scores_of_all_classes",
         ),
     ),
     Attack(

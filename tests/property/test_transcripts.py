@@ -302,6 +302,8 @@ def test_a_removed_log_is_said(tmp_path: Path) -> None:
     (folders["shop"] / "events" / "shop.log").unlink()
     text = verified_text(verify_runs(list(folders.values())))
     assert "bank -> shop: both signed 3 messages; the log of 'shop' is not here" in text
+    nothing_read = "No party's log is here: the signatures were checked, and not the messages."
+    assert nothing_read not in text and nothing_read in verified_text(verify_runs([folders["shop"]]))
 
 
 @pytest.fixture(scope="module")
@@ -453,6 +455,9 @@ def test_certificates_are_those_of_the_roster_that_a_reader_has(tmp_path: Path) 
     impostor = Member("shop", new_identity("shop").certificate_pem)
     write_roster(tmp_path / "other.toml", PinnedRoster((*members, impostor)))
     assert state_of([folders["bank"]], tmp_path / "other.toml") == (CHANGED, ["bank"])
+    write_roster(tmp_path / "fewer.toml", PinnedRoster(tuple(members)))
+    with pytest.raises(BadInput, match="does not list 'shop'"):  # the wrong file accuses nobody
+        verify_runs([folders["bank"]], tmp_path / "fewer.toml")
     rewrite(
         folders["bank"],
         lambda file: msgspec.structs.replace(

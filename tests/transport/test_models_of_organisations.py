@@ -140,7 +140,7 @@ def test_a_path_of_strengths_is_walked_by_runs_and_judged_by_joint_scores(tmp_pa
         assert found["best"]["strength"] != 1000.0
         begun = [read_job(tmp_path / "shop" / "runs" / one["run"] / "job.toml") for one in found["tried"]]
         assert [job.method.start for job in begun] == ["", *(one["run"] for one in found["tried"][:-1])]
-        assert "two or more strengths above 0" in path("bank", "1").stderr
+        assert "two or more different strengths above 0" in path("bank", "1").stderr
     finally:
         town.close()
 

@@ -1,5 +1,6 @@
 """What the pages say exists: commands, options, files, line counts, and the four parts of every decision."""
 
+import importlib.util
 import json
 import re
 import sys
@@ -126,6 +127,20 @@ def test_the_readme_tells_ten_of_the_figures_word_for_word():
     assert len(rows) == 10
     told = text_of(PAPERS)
     assert [row for row in rows if row.replace("](docs/explanation/", "](") not in told] == []
+
+
+def test_every_attack_stands_in_a_line_and_the_readme_counts_the_lines():
+    place = REPOSITORY / "tests" / "attacks"
+    at = importlib.util.spec_from_file_location("attacks_report", place / "report.py")
+    report = importlib.util.module_from_spec(at)
+    at.loader.exec_module(report)
+    listed = [*report.KNOWN, *report.OWN]
+    tests = {name for path in place.glob("test_*.py") for name in re.findall(r"^def (test_\w+)", text_of(path), re.M)}
+    lines = tuple(beginning for attack in listed for beginning in attack.tests)
+    assert tests and {name for name in tests if not name.startswith(lines)} == set()
+    working = sum(attack.open for attack in listed)
+    told = f"{len(listed)} attacks: {len(listed) - working} get nothing beyond what the pages say; three work"
+    assert working == 3 and told in text_of(REPOSITORY / "README.md")
 
 
 def test_the_tables_of_the_papers_are_those_of_the_kept_results():

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
@@ -131,3 +132,9 @@ def test_nothing_is_left_for_later():
         if marks.search(line)
     ]
     assert found == []
+
+
+def test_make_test_installs_the_extras_that_tests_need():
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.search(r"^EXTRAS := (.*)$", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert named and set(named[1].split(",")) == extras["optional-dependencies"].keys() - {"all", "docs", "mlflow"}

@@ -66,7 +66,7 @@ class MaskWatch:
         self.repeated = 0
         self.givers: dict[tuple[Any, ...], set[str]] = {}
         self.learned: dict[tuple[Any, ...], int] = {}  # rows of each sum of products
-        self.guesses: dict[str, np.ndarray] = {}  # by party: the sum of derivatives' signs for each output and row
+        self.guesses: dict[str, np.ndarray] = {}  # by party, output and row: less its first derivative's sign
 
     def handled(self, name: str, event: Event, effects: Sequence[Effect]) -> None:
         if type(event) is Received:
@@ -90,7 +90,9 @@ class MaskWatch:
     def _signs(self, name: str, start: int, derivatives: np.ndarray) -> None:
         signs = self.guesses.setdefault(name, np.zeros((self.outputs, self.rows)))
         each = derivatives.reshape(self.outputs, -1)
-        signs[:, start : start + each.shape[1]] -= np.sign(each)
+        mine = signs[:, start : start + each.shape[1]]
+        new = ~mine.any(axis=0)  # later ones of least squares tell how far the model is, no longer the label
+        mine[:, new] = -np.sign(each[:, new])
 
     def _answered(self, giver: str, asker: str, given: ShareGiven) -> None:
         kept = self.answers.setdefault((giver, asker, given.epoch, given.kind, given.survey), {})

@@ -103,6 +103,7 @@ def verify_runs(folders: Sequence[Path], roster: Path | None = None) -> dict[str
     for told in tellings:
         findings += _other_certificates(told, known)
         findings += _read_log(told, _numbers_told(tellings, told))
+    findings = list(dict.fromkeys(findings))  # each once, for all sessions
     findings += _left_out(tellings)
     links = [link for session in _sessions(tellings) for link in _links(session)]
     every = [*findings, *(finding for link in links for finding in link.findings)]
@@ -153,6 +154,8 @@ def _limits(tellings: Sequence[Telling], known: PinnedRoster | None) -> list[str
     hashes = sorted({told.roster.hash for told in tellings})
     own = f"roster {', '.join(map(short, hashes))}. Compare this with the parties, or give --roster FILE."
     said = [f"Certificates: {own if known is None else f'compared with those of roster {short(known.hash)}.'}"]
+    if all(told.log is None for told in tellings):
+        said.append("No party's log is here: the signatures were checked, and not the messages.")
     if len({told.folder for told in tellings}) < len({(told.folder, told.party) for told in tellings}):
         said.append("One folder holds several parties: whoever made it had all keys. It shows what was not damaged.")
     return said
@@ -259,13 +262,20 @@ def _take(received: LoggedChain, record: LogReceived, wanted: set[int]) -> None:
 
 
 def _other_certificates(told: Telling, known: PinnedRoster | None) -> list[Mismatch]:
-    pinned = {} if known is None else {member.name: member.fingerprint for member in known.members}
+    if known is None:
+        return []
+    pinned, shown = {member.name: member.fingerprint for member in known.members}, told.file.certificates
+    for name in shown.keys() - pinned.keys():
+        raise BadInput(
+            f"the roster given here does not list '{name}', a party of {told.file.run}. Give the roster whose hash the "
+            "parties compared when the run was made."
+        )
     return [
         _changed(
             told.party, f"the folder of '{told.party}' has another certificate of '{name}' than the roster given here"
         )
-        for name, pem in told.file.certificates.items()
-        if known is not None and pinned.get(name) != fingerprint(pem.encode())
+        for name, pem in shown.items()
+        if pinned[name] != fingerprint(pem.encode())
     ]
 
 

@@ -1,5 +1,6 @@
 """offbeat job path: the same job with one strength of the penalty after the other, each begun with the model before."""
 
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,8 +50,8 @@ def job_path(
 
 
 def _check(wanted: Any, strengths: list[float]) -> None:
-    if len(strengths) < 2 or strengths[-1] <= 0.0:
-        raise BadInput("expected two or more strengths above 0, as in --strength 0.1 --strength 0.01.")
+    if len(strengths) < 2 or not all(0.0 < one < inf for one in strengths):
+        raise BadInput("expected two or more different strengths above 0, as in --strength 0.1 --strength 0.01.")
     if wanted.embeds or wanted.model.penalty != "l2" or not wanted.rows.test_fraction:
         raise BadInput(
             "a path of strengths is for linear methods with the penalty 'l2' (l1_ratio too) and test rows: set "

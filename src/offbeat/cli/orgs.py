@@ -298,7 +298,7 @@ def job_submit(
     from offbeat.orgs.control import Submit
     from offbeat.orgs.disclosure import disclosures
 
-    wanted = begun_with(read_job(job), from_, job) if from_ else read_job(job)
+    wanted = begun_with(read_job(job), Path(from_).name, job) if from_ else read_job(job)
     say("\n".join(["What this job tells whom:", *(f"  - {line}" for line in disclosures(wanted))]))
     if dry_run:
         return

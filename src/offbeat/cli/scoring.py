@@ -62,8 +62,9 @@ def _of_sites(run: Path, data: Sequence[str], parts: bool) -> Scored:
         raise BadInput("--parts tells what each party's columns add; sites hold rows, and one model scores them all.")
     model, found = load_sites(run), []
     ids = {entry.name: entry.id for entry in model.job.site}
+    usual = next(iter(ids.values())) if len(set(ids.values())) == 1 else None  # of a site that was not in the run
     for site, file in _pairs(data):
-        table = model.read(file, ids.get(site))
+        table = model.read(file, ids.get(site, usual))
         scores = model.decision_function(table)
         found += [{"site": site, **row} for row in _rows(model, table.ids, scores, model.has_probabilities)]
     return found, model.classes, "classification"

@@ -19,7 +19,7 @@ from offbeat.data.matrix import Csr, Floats, Matrix
 from offbeat.data.preparation import Preparation, Treatment, preparation_from
 from offbeat.data.prepare import EVERYTHING, Fitted, Numbers, refuse_missing
 from offbeat.errors import BadData, BadJob
-from offbeat.names import did_you_mean
+from offbeat.names import counted, did_you_mean
 
 TAIL = 0.01
 """Values are cut one span beyond this quantile and its opposite; the span is what lies between the two."""
@@ -224,7 +224,7 @@ class _Layout:
         beyond = int(np.count_nonzero((known < low) | (known > high)))
         if not beyond:
             return middle, *EVERYTHING
-        self.cut.append(f"{source.name} outside of {low:.4g} to {high:.4g} ({beyond:,} rows)")
+        self.cut.append(f"{source.name} outside of {low:.4g} to {high:.4g} ({counted(beyond, 'row')})")
         return middle, low, high
 
     def _add_levels(self, source: Source, *, as_bins: bool) -> None:

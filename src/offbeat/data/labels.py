@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from offbeat.data.matrix import Floats
 from offbeat.errors import BadData
-from offbeat.names import did_you_mean
+from offbeat.names import counted, did_you_mean
 
 Task = Literal["classification", "regression", "multiclass"]
 TASKS: tuple[Task, ...] = ("classification", "regression", "multiclass")
@@ -76,7 +76,7 @@ NUMBERS = 'A number to be predicted is regression: task = "regression" in a job 
 
 def _shown(classes: Sequence[Any], counts: Sequence[int]) -> str:
     shown = ", ".join(
-        f"{_plain(value)!r} ({count} rows)" for value, count in list(zip(classes, counts, strict=True))[:6]
+        f"{_plain(value)!r} ({counted(count, 'row')})" for value, count in list(zip(classes, counts, strict=True))[:6]
     )
     return shown + (", ..." if len(classes) > 6 else "")
 

@@ -254,7 +254,8 @@ class HorizontalTraining:
                 f"The clip is still {rate.clip:.3g} and the step {rate.step(1):.2g}. Give constants.smoothness and "
                 'constants.lag that are nearer to the truth, or use algorithm = "steady", which has no stages.'
             )
-        return [*found, *rising([row.objective for row in rows if row.objective is not None])]
+        by_rule = self.job.rate.step is None and self.job.rate.clip is None
+        return [*found, *rising([row.objective for row in rows if row.objective is not None], by_rule)]
 
     def chosen(self) -> dict[str, Any]:
         """What the cloud's rule came to, where it steps along gradients."""
@@ -267,18 +268,20 @@ class HorizontalTraining:
         return {CLOUD: Part(arrays, None if fitted is None else fitted.columns, fitted)}
 
 
-def rising(objectives: Sequence[float]) -> list[str]:
-    """A sentence if the objective did not fall, or took back a quarter of its fall."""
+def rising(objectives: Sequence[float], by_rule: bool) -> list[str]:
+    """A sentence if the objective did not fall, or took back a quarter of its fall. `by_rule`: the job has left step
+    and clip out."""
     if len(objectives) < 2:
         return []
     first, best, last = objectives[0], min(objectives), objectives[-1]
     if last < best + RISEN * (first - best) or last <= best:
         return []
     how = f"rose from {first:.3g} to" if last > first else f"fell from {first:.3g} to {best:.3g} and rose again to"
+    follow = "" if by_rule else "Leave rate.step and rate.clip out, so that they follow from the noise, or "
+    shorten = "Set a shorter rate.step" if by_rule else "shorten the step"
     return [
-        f"The objective {how} {last:.3g}: the steps are too long for these gradients and their noise. Leave rate.step "
-        "and rate.clip out, so that they follow from the noise, or shorten the step; a larger epsilon or more rows "
-        "at each edge lower the noise."
+        f"The objective {how} {last:.3g}: the steps are too long for these gradients and their noise. "
+        f"{follow}{shorten}; a larger epsilon or more rows at each edge lower the noise."
     ]
 
 

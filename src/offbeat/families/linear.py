@@ -99,7 +99,10 @@ def _loss(job: Job, data: VerticalData) -> Loss:
             'use loss = "softmax".'
         )
     if (loss.grows or loss.delta) and data.task != "regression":
-        raise BadJob(f'The loss {job.loss} is for numbers, and the labels are classes. Set task = "regression".')
+        raise BadJob(
+            f'The loss {job.loss} is for numbers, and here classes are predicted. For numbers: task = "regression" in '
+            "a job file, VerticalRegressor in Python. For classes leave the loss out."
+        )
     if loss.binary and data.task != "classification":
         raise BadJob(f'The loss {job.loss} is for two classes, and this is {data.task}. Use loss = "squared".')
     return loss

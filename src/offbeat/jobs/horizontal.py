@@ -229,6 +229,9 @@ def _check_sites(job: EdgeJob, where: str) -> None:
     for key in SET_ONLY:
         if getattr(job.data, key) != getattr(usual, key):
             raise BadJob(f"{where}: data.{key} is for a named set; here the sites bring files of their own.")
+    for key in ("features", "classes"):
+        if getattr(job.model, key) != getattr(type(job.model)(), key):
+            raise BadJob(f"{where}: model.{key} follows from the sites' files. Leave it out.")
     if job.data.label is None:
         raise BadJob(f"{where}: data.label is missing: the column of all sites' files that is to be learned.")
     if job.model.kind == "digits-network":

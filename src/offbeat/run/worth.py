@@ -127,6 +127,11 @@ def _setting(data: VerticalData, job: Job) -> Setting:
             f"What parties are worth is known for the linear methods, whose best model is one; {job.algorithm} trains "
             "networks, which end elsewhere with each start. Use vfb2-saga in a copy of the job."
         )
+    if job.product_epsilon is not None:
+        raise BadInput(
+            "What parties are worth is found by training without noise, and product_epsilon promises noise. Leave "
+            "product_epsilon and [products] out in a copy of the job, if all rows may be in one place for that."
+        )
     if len(data.names) > PARTIES_MOST:
         raise BadInput(
             f"Exact values need a model for each coalition, and {len(data.names)} parties have 2^{len(data.names)} of "

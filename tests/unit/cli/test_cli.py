@@ -107,8 +107,10 @@ def test_a_run_is_reported_compared_replayed_and_audited(job, tmp_path):
     assert "curious party" in call("audit", tmp_path / "a").stdout
 
 
-def test_an_audit_says_whose_labels_can_be_read(job, tmp_path):
-    settings = ["--set", "algorithm=vfb2-svrg", "--out", tmp_path / "run"]
+@pytest.mark.parametrize("loss", ["logistic", "ls_svm"])
+def test_an_audit_says_whose_labels_can_be_read(job, tmp_path, loss):
+    """By every derivative of the logistic loss, and by the first ones of least squares."""
+    settings = ["--set", "algorithm=vfb2-svrg", "--set", f"loss={loss}", "--out", tmp_path / "run"]
     told = json.loads(call("run", job, *settings, "--json").stdout)
     assert "Labels are disclosed: they stay at bank" in " ".join(told["warnings"])
     attacks = json.loads(call("audit", tmp_path / "run", "--json").stdout)["attacks"]

@@ -109,7 +109,7 @@ def test_one_value_far_out_leaves_the_others_as_they_were() -> None:
     without = column(values)[1]
     np.testing.assert_allclose(block[:1000], without, atol=0.1)
     assert 6 < block[-1, 0] < 8
-    assert fitted.notes[0].startswith("Values far out count as the nearest bound") and "(1 rows)" in fitted.notes[0]
+    assert fitted.notes[0].startswith("Values far out count as the nearest bound") and "(1 row)" in fitted.notes[0]
     assert fitted.apply(np.array([[1e300]])) == block[-1]
     assert fitted.apply(np.array([[-1e300]])).item() == pytest.approx(-block[-1, 0], abs=0.5)
 

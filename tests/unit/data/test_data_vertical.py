@@ -110,11 +110,11 @@ def test_arrays_sparse_matrices_and_frames_together() -> None:
 BAD_ARRAYS = {
     "row counts": (({"a": np.ones((3, 1)), "b": np.ones((4, 1))}, [0, 1, 1]), {}, "a: 3, b: 4, y: 3"),
     "one class": (({"a": np.eye(3)}, [1, 1, 1]), {}, r"exactly two classes; y has 1: 1 \(3 rows\)"),
-    "a number": (({"a": np.eye(3)}, [1.5, 2.0, 7.0]), {}, r"has 3 different values, with digits.*1.5 \(1 rows\), 2 "),
+    "a number": (({"a": np.eye(3)}, [1.5, 2.0, 7.0]), {}, r"has 3 different values, with digits.*1.5 \(1 row\), 2 "),
     "many numbers": (
         ({"a": np.eye(101)}, np.arange(101)),
         {},
-        r"101 different values, more than 100: 0 \(1 rows\)",
+        r"101 different values, more than 100: 0 \(1 row\)",
     ),
     "a class of test rows": (
         ({"a": np.eye(5)}, ["u", "v", "w", "u", "v"]),

@@ -24,7 +24,7 @@ def job(**method):
 
 def test_an_empty_policy_says_that_nobody_may_do_anything():
     told = " ".join(sentences(Policy(), has_labels=True))
-    assert "It takes part in no job, proposed by its owner or by nobody else." in told
+    assert "It takes part in no job, proposed by its owner alone." in told
     assert "Its labels may be learned by nobody." in told and "led by nobody else" in told
     assert "accepted at once" in told and "It keeps no privacy budget." in told
 

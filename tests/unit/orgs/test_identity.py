@@ -118,7 +118,8 @@ def test_names_that_cannot_be_file_names_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["party = 3", "[party.ana]\naddress = 'x'", "[party.ana]\ncertificate = 'nonsense'", "not toml ="]
+    "text",
+    ["name = 'job'", "party = 3", "[party.ana]\naddress = 'x'", "[party.ana]\ncertificate = 'nonsense'", "not toml ="],
 )
 def test_a_damaged_roster_is_refused_with_its_path(tmp_path: Path, text: str) -> None:
     path = tmp_path / "roster.toml"

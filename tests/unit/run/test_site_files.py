@@ -64,6 +64,8 @@ def test_a_run_over_files_scores_new_rows(tmp_path: Path) -> None:
     assert rows.columns.tolist() == ["site", "id", "prediction", "probability of no", "probability of yes"]
     assert rows["id"].tolist() == fresh["patient"].tolist()
     assert (rows["prediction"] == fresh["again"]).mean() > 0.75
+    told = CliRunner().invoke(app, ["predict", str(out), "--data", f"turin={tmp_path / 'new.csv'}", "--json"])
+    assert [row["id"] for row in json.loads(told.stdout)["rows"]] == fresh["patient"].tolist(), "a site that is new"
     model = offbeat.load_sites(out)
     assert model.predict(fresh).tolist() == rows["prediction"].tolist()
     np.testing.assert_allclose(model.predict_proba(fresh)[:, 1], rows["probability of yes"], atol=1e-12)
@@ -145,6 +147,10 @@ SITE = [{"name": "oslo", "file": "oslo.csv"}, {"name": "porto", "file": "porto.c
         ({"site": SITE, "data": {"label": "y", "columns": {"age": [1, "x"]}}}, "'age' must have the least"),
         ({"site": SITE, "data": {"label": "y", "columns": {"sex": ["f", "f"]}}}, "'sex' must have the least"),
         ({"site": SITE, "data": {"label": "y"}, "model": {"kind": "digits-network"}}, "is for pictures"),
+        (
+            {"site": SITE, "data": {"label": "y"}, "model": {"features": 3}},
+            "model.features follows from the sites' files",
+        ),
         ({"site": SITE, "data": {"label": "y"}, "algorithm": "vfb2-saga"}, "unknown key 'site'|site"),
         ({"site": [{"name": "oslo", "fil": "x"}], "data": {"label": "y"}}, "file"),
     ],

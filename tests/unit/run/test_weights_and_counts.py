@@ -98,7 +98,7 @@ WRONG = {
     "text as counts": ({"loss": "poisson", "bank": {"label": "kind"}}, "Regression needs numbers as labels"),
     "counts as classes": (
         {"loss": "poisson", "task": "classification", "bank": {"label": "kind"}},
-        "is for numbers, and the labels are classes",
+        "is for numbers, and here classes are predicted",
     ),
     "class weights of numbers": (
         {"loss": "poisson", "bank": {"label": "claims"}, "class_weight": "balanced"},

@@ -133,6 +133,7 @@ def test_what_cannot_be_told_is_refused():
         (BadInput, "trains networks", lambda: worth(data(y), Job(algorithm="vafl", penalty_kind="none"))),
         (BadInput, "use one of auc, accuracy, explained", lambda: worth(data(y), Job(), score="rank")),
         (BadInput, "leaves its penalty to be chosen", lambda: worth(data(y), Job(penalty="auto"))),
+        (BadInput, "product_epsilon promises", lambda: worth(data(y), Job(algorithm="vfb-sgd", product_epsilon=1.0))),
         (BadJob, "no one best model", lambda: worth(data(y), Job(penalty_kind="nonconvex"))),
     ]
     for kind, words, ask in cases:

@@ -13,8 +13,9 @@ def sentences(policy: Policy, has_labels: bool) -> list[str]:
 def _about_jobs(policy: Policy) -> list[str]:
     by_hand = "What the policy allows waits until its owner accepts it by hand."
     at_once = "What the policy allows is accepted at once, without asking its owner."
+    others = f"or by {_who(policy.initiators)}" if policy.initiators else "alone"
     return [
-        f"It takes part in {_jobs(policy.jobs)}, proposed by its owner or by {_who(policy.initiators)}.",
+        f"It takes part in {_jobs(policy.jobs)}, proposed by its owner {others}.",
         by_hand if policy.approve == "by hand" else at_once,
         f"It works with {_who(policy.peers, 'nobody')}; at least {policy.parties_least} parties take part.",
         f"The matching of ids may be led by {_who(policy.leaders)}.",

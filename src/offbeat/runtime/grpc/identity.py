@@ -272,6 +272,8 @@ def read_roster(path: Path) -> PinnedRoster:
         raise BadInput(f"expected a roster at {path}, found nothing; `offbeat keys trust` writes one.")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
+        if foreign := sorted(content.keys() - {"party", "authorities"}):
+            raise ValueError(f"it has {', '.join(map(repr, foreign))}")
         members = tuple(_member(name, entry) for name, entry in sorted(content.get("party", {}).items()))
         authorities = tuple(pem.encode() for pem in content.get("authorities", []))
         roster = PinnedRoster(members, authorities)
