@@ -18,6 +18,7 @@ from offbeat.data.preparation import AS_IS, Preparation
 from offbeat.data.prepare import Fitted, Numbers
 from offbeat.data.table import Table
 from offbeat.errors import BadData, BadJob
+from offbeat.names import counted
 
 SCALES_APART = 20.0
 """Without ranges a column so many times as large as most leaves nothing of these."""
@@ -99,8 +100,8 @@ def site_rows(site: str, table: Table, fitted: Fitted) -> Floats:
     if unseen:
         name, count = next(iter(unseen.items()))
         raise BadData(
-            f"Site {site!r}: {count} cells of column {name!r} hold a category that data.columns does not list "
-            f"({', '.join(fitted.spelling[name])}). List it, or correct the cells."
+            f"Site {site!r}: {counted(count, 'cell')} of column {name!r} with a category that data.columns does not "
+            f"list ({', '.join(fitted.spelling[name])}). List it, or correct the cells."
         )
     return np.asarray(fitted.apply(cells))
 

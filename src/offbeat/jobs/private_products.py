@@ -42,9 +42,10 @@ def check_private_products(job: "Job", where: str) -> None:
         )
     for key in USUAL_ONLY:
         if getattr(job, key) != getattr(usual, key):
+            python = ", in Python target=None" if key == "target" else ""  # an estimator has one by default
             raise BadJob(
                 f"{where}: {key} does not go with product_epsilon, under which a run takes products.rounds steps over "
-                f"all rows and lets nothing else leave. Leave {key} out."
+                f"all rows and lets nothing else leave. Leave {key} out{python}."
             )
     _check_values(job, where)
 

@@ -169,7 +169,7 @@ def changed(**columns: Any) -> pd.DataFrame:
     ("porto", "said"),
     [
         (changed(age=np.where(np.arange(100) == 4, np.nan, 40)), "Site 'porto', column 'age', row 5: .*empty cell"),
-        (changed(sex="x"), "Site 'porto': 100 cells of column 'sex' hold a category that data.columns does not list"),
+        (changed(sex="x"), "Site 'porto': 100 cells of column 'sex' with a category that data.columns does not list"),
         (changed(age="old"), "Site 'porto': .*'age': numbers were expected"),
         (changed(again=1), "labels are of two kinds"),
         (changed(again=[None, *["no"] * 99]), "row 1 has no label"),
