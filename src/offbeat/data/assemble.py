@@ -17,7 +17,7 @@ from offbeat.data.preparation import AS_IS, Preparation, preparation_from
 from offbeat.data.prepare import Fitted
 from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.split import HowColumns, Parties, split_columns
-from offbeat.data.weights import NO_WEIGHTS
+from offbeat.data.weights import NO_WEIGHTS, by_exposure
 from offbeat.errors import BadData, BadJob
 from offbeat.names import counted, did_you_mean
 
@@ -170,7 +170,9 @@ def _finish(
     task = settled_task(raw.labels, task, raw.where)
     y, classes = encode_labels(raw.labels, task, raw.where)
     _check_training_rows(raw, classes)
-    y, weights = _by_exposure(y, raw, classes)
+    if raw.exposure is not None and classes is not None:
+        raise BadData("An exposure is for counts and amounts, and the labels are classes. Leave it out.")
+    y, weights = by_exposure(y, raw.test, raw.weights, raw.exposure)
     offset = float(y[~raw.test].mean()) if centre_labels else 0.0
     names = tuple(train)
     columns = {party: one.columns for party, one in fitted.items()} if late is None else late[0]
@@ -198,20 +200,6 @@ def _finish(
         exposed=raw.exposure is not None,
         warnings=raw.warnings,
     )
-
-
-def _by_exposure(y: Floats, raw: Raw, classes: tuple[Any, ...] | None) -> tuple[Floats, Floats]:
-    """Labels for each unit of exposure, and the training rows' weights times exposure."""
-    weights = raw.weights
-    if raw.exposure is not None:
-        if classes is not None:
-            raise BadData("An exposure is for counts and amounts, and the labels are classes. Leave it out.")
-        y, weights = y / raw.exposure, raw.exposure if weights is None else raw.exposure * weights
-    if weights is None:
-        return y, NO_WEIGHTS
-    if not weights[~raw.test].any():
-        raise BadData("The weights of all training rows are 0, so none counts. Choose another seed, or other weights.")
-    return y, weights[~raw.test]
 
 
 def _check_training_rows(raw: Raw, classes: tuple[Any, ...] | None) -> None:

@@ -95,6 +95,11 @@ def find_set(name: str, data_dir: str | Path | None = None) -> Path | None:
     return None
 
 
+def at_hand(name: str, data_dir: str | Path | None = None) -> str:
+    """The set itself where it is found, else the generated one that stands in for it."""
+    return name if find_set(name, data_dir) is not None else STAND_INS[name]
+
+
 def set_folder(name: str, data_dir: str | Path | None = None) -> Path:
     """The set's folder, its bytes checked; a missing set is refused with where it was sought and what to use."""
     folder = find_set(name, data_dir)

@@ -59,6 +59,24 @@ def _check_cells(found: Floats, where: str, wrong: NDArray[Any], what: str, advi
         )
 
 
+def by_exposure(
+    y: Floats, test: NDArray[np.bool_], weights: Floats | None, exposure: Floats | None
+) -> tuple[Floats, Floats]:
+    """Labels for each unit of exposure, and the training rows' weights times exposure."""
+    if exposure is not None:
+        y, weights = y / exposure, exposure if weights is None else exposure * weights
+    if weights is None:
+        return y, NO_WEIGHTS
+    if not weights[~test].any():
+        raise BadData("The weights of all training rows are 0, so none counts. Choose another seed, or other weights.")
+    return y, weights[~test]
+
+
+def mean_one(weights: Floats) -> Floats:
+    """The same weights with a mean of 1; none where all rows count alike."""
+    return weights / weights.mean() if len(weights) and np.ptp(weights) > 0.0 else NO_WEIGHTS
+
+
 def with_weights(table: Table, weight: str | None, exposure: str | None) -> Table:
     """The same table with these two columns taken out of its features."""
     for column, field, check in ((weight, "weights", checked_weights), (exposure, "exposure", checked_exposure)):

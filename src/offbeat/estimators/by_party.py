@@ -22,6 +22,7 @@ from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadData, BadInput, BadJob, OutOfRange
 from offbeat.estimators.incoming import Blocks, Floats, aligned, check_blocks, coded, column_name, one_matrix, plain
 from offbeat.families.contract import Part
+from offbeat.jobs.reading import AnyJob
 from offbeat.jobs.vertical import Job
 from offbeat.metrics.plain import json_text
 from offbeat.metrics.record import RunRecord
@@ -194,23 +195,13 @@ class ByParty(BaseEstimator):  # type: ignore[misc]
     def save(self, folder: str | Path) -> Path:
         """Write the fitted model into `folder`, a new one, which `load` and `offbeat.load` read; no pickle needed."""
         check_is_fitted(self, "model_")
-        place = new_place(folder)
-        write_job(self.model_.job, place)
-        write_result(Result(self.record_, self.model_.parts, ()), place)
-        kept = {
-            "kind": type(self).__name__,
-            "parameters": self._kept_parameters(),
-            "columns_by_party": getattr(self, "columns_by_party_", None),
-            "feature_names": list(map(str, getattr(self, "feature_names_in_", ()))),
-            "classes": kept_classes(self),
-        }
-        (place / PARAMETERS_FILE).write_text(json_text(kept), encoding="utf-8")
-        return place
+        result = Result(self.record_, self.model_.parts, ())
+        names = list(map(str, getattr(self, "feature_names_in_", ())))
+        columns = {"columns_by_party": getattr(self, "columns_by_party_", None), "feature_names": names}
+        return save_estimator(self, folder, self.model_.job, result, self._kept_parameters(), **columns)
 
     def _kept_parameters(self, **instead: Any) -> dict[str, Any]:
-        """As JSON can hold them."""
-        given = {**self.get_params(deep=False), **instead}
-        return {name: msgspec.to_builtins(plain(value)) for name, value in given.items()}
+        return {**self.get_params(deep=False), **instead}
 
     @classmethod
     def load(cls: type[Own], folder: str | Path) -> Own:
@@ -246,12 +237,6 @@ def _check_parties(parties: Any) -> None:
         )
 
 
-def kept_classes(model: Any) -> dict[str, Any] | None:
-    """As JSON can hold them; None where there are none."""
-    classes = getattr(model, "classes_", None)
-    return None if classes is None else {"dtype": classes.dtype.str, "values": classes.tolist()}
-
-
 def classes_from(kept: Mapping[str, Any]) -> NDArray[Any]:
     return np.array(kept["values"], dtype=np.dtype(kept["dtype"]))
 
@@ -262,10 +247,22 @@ def _path(folder: Any) -> Path:
     return Path(folder)
 
 
-def new_place(folder: str | Path) -> Path:
-    place = _path(folder)
+def save_estimator(
+    model: Any, folder: str | Path, job: AnyJob, result: Result, parameters: Mapping[str, Any], **more: Any
+) -> Path:
+    """Write a fitted model into a new folder, with what `kept_estimator` is to find there."""
+    place, classes = _path(folder), getattr(model, "classes_", None)
     if place.exists():
         raise BadInput(f"{place} is there already. Give a folder that is not, or remove it first.")
+    write_job(job, place)
+    write_result(result, place)
+    kept = {
+        "kind": type(model).__name__,
+        "parameters": {name: msgspec.to_builtins(plain(value)) for name, value in parameters.items()},
+        "classes": None if classes is None else {"dtype": classes.dtype.str, "values": classes.tolist()},
+        **more,
+    }
+    (place / PARAMETERS_FILE).write_text(json_text(kept), encoding="utf-8")
     return place
 
 

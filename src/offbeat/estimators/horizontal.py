@@ -15,7 +15,6 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -28,24 +27,15 @@ from offbeat.data.sites import horizontal_from_tables, said_in_advance
 from offbeat.data.split import split_rows
 from offbeat.data.table import Table, table_from_arrays
 from offbeat.errors import BadData, BadJob
-from offbeat.estimators.by_party import (
-    PARAMETERS_FILE,
-    check_usable,
-    classes_from,
-    kept_classes,
-    kept_estimator,
-    new_place,
-    teller,
-)
+from offbeat.estimators.by_party import check_usable, classes_from, kept_estimator, save_estimator, teller
 from offbeat.estimators.incoming import Floats, check_labels, classes_of, one_matrix, plain
 from offbeat.families.contract import Part
 from offbeat.jobs.horizontal import EdgeJob, edge_job_from
 from offbeat.jobs.methods import DEFAULT_HORIZONTAL, horizontal_named
-from offbeat.metrics.plain import json_text
 from offbeat.metrics.record import RunRecord
 from offbeat.names import check_party_names, counted, did_you_mean
 from offbeat.run.experiment import run_experiment
-from offbeat.run.folder import job_of, read_parts, write_job, write_result
+from offbeat.run.folder import job_of, read_parts
 from offbeat.run.result import Result
 from offbeat.run.site_model import site_model
 
@@ -253,13 +243,8 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def save(self, folder: str | Path) -> Path:
         """Write the fitted model into `folder`, a new one, which `load` reads; no pickle needed."""
         check_is_fitted(self, "model_")
-        place = new_place(folder)
-        write_job(self.job_, place)
-        write_result(Result(self.record_, {CLOUD: self.part_}, ()), place)
-        parameters = {name: msgspec.to_builtins(plain(value)) for name, value in self.get_params().items()}
-        kept = {"kind": type(self).__name__, "parameters": parameters, "classes": kept_classes(self)}
-        (place / PARAMETERS_FILE).write_text(json_text(kept), encoding="utf-8")
-        return place
+        result = Result(self.record_, {CLOUD: self.part_}, ())
+        return save_estimator(self, folder, self.job_, result, self.get_params())
 
     @classmethod
     def load(cls, folder: str | Path) -> "HorizontalClassifier":

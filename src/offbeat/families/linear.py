@@ -16,6 +16,7 @@ import numpy as np
 from offbeat.algorithms import private_rounds
 from offbeat.data.assemble import VerticalData
 from offbeat.data.columns import NumberedColumns
+from offbeat.data.weights import mean_one
 from offbeat.errors import BadData, BadJob
 from offbeat.families import private_products
 from offbeat.families.contract import Counters, Evaluation, Part, RunAccount
@@ -148,7 +149,7 @@ def row_weights(job: Job, data: VerticalData) -> np.ndarray:
         position = (data.y_train > 0).astype(int) if data.task == "classification" else data.y_train.astype(int)
         by_class = _class_weights(job.class_weight, [str(name) for name in classes], np.bincount(position))
         weights = by_class[position] * (weights if len(weights) else 1.0)
-    return weights / weights.mean() if len(weights) and np.ptp(weights) > 0.0 else np.empty(0)
+    return mean_one(weights)
 
 
 def _class_weights(wanted: str | Mapping[str, float], classes: Sequence[str], counts: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from offbeat.data.matrix import Floats, Matrix, take_rows
 from offbeat.data.preparation import preparation_from
 from offbeat.data.prepare import Fitted, fitted_from, state_of
 from offbeat.data.table import Table, columns_of, read_table
-from offbeat.data.weights import NO_WEIGHTS, with_weights
+from offbeat.data.weights import NO_WEIGHTS, by_exposure, mean_one, with_weights
 from offbeat.errors import BadData, BadInput, BadJob
 from offbeat.families.contract import Part
 from offbeat.families.linear import check_counts, check_exposed
@@ -109,7 +109,7 @@ def own_rows(home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64], tok
         block = fitted.apply(features)
     labels, classes = _labels(home, table, job, rows)
     labels = labels if labels is None else _as_answered(home, job, table, labels, table.ids[rows])
-    labels, weights = _by_exposure(home, job, table, rows, labels)
+    labels, weights = _weighed(home, job, table, rows, labels, test)
     names = np.array(list(tokens), dtype=object)
     return OwnRows(
         train=take_rows(block, ~test),
@@ -121,38 +121,28 @@ def own_rows(home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64], tok
         classes=classes,
         fitted=fitted,
         notes=tuple(f"{home.name}: {note}" for note in (*table.notes, *fitted.notes)),
-        weights=_of_training(weights, test, labels, job),
+        weights=weights,
     )
 
 
-def _by_exposure(
-    home: Home, job: OrgJob, table: Table, rows: NDArray[np.int64], labels: Floats | None
+def _weighed(
+    home: Home, job: OrgJob, table: Table, rows: NDArray[np.int64], labels: Floats | None, test: NDArray[np.bool_]
 ) -> tuple[Floats | None, Floats]:
-    """Labels for each unit of exposure, and the rows' weights times exposure. They belong to the labels: where several
+    """Labels for each unit of exposure, and the training rows' weights. Both belong to the labels: where several
     parties hold those, each would weigh by its own."""
-    exposure, weights = table.exposure, table.weights
-    if exposure is None and weights is None:
-        return labels, NO_WEIGHTS
     if labels is None:
         return None, NO_WEIGHTS
+    exposure, weights = (None if found is None else found[rows] for found in (table.exposure, table.weights))
     check_exposed(exposure is not None, job.loss)
-    if len(job.labels_at) > 1 or job.embeds:
+    if (exposure is not None or weights is not None) and (len(job.labels_at) > 1 or job.embeds):
         raise BadJob(
             f"'{home.name}' names a column of weights or exposure in party.toml: that goes with the linear methods and "
             "one label holder. Leave the key out, or change the job."
         )
-    each = np.ones(len(rows)) if exposure is None else exposure[rows]
-    return labels / each, each if weights is None else each * weights[rows]
-
-
-def _of_training(weights: Floats, test: NDArray[np.bool_], labels: Floats | None, job: OrgJob) -> Floats:
-    """The training rows' weights, with a mean of 1; empty where all are the same."""
-    if labels is not None and job.loss.grows:
+    labels, chosen = by_exposure(labels, test, weights, exposure)
+    if job.loss.grows:
         check_counts(labels[~test], labels[test], job.loss)
-    chosen = weights[~test] if len(weights) else weights
-    if len(chosen) and not chosen.any():
-        raise BadData("the weights of all training rows are 0, so none counts. Give other weights.")
-    return chosen / chosen.mean() if len(chosen) and np.ptp(chosen) > 0.0 else NO_WEIGHTS
+    return labels, mean_one(chosen)
 
 
 def rows_to_test(job: OrgJob, ids: NDArray[Any]) -> NDArray[np.bool_]:

@@ -1,7 +1,6 @@
-"""Attack the edges' releases: does any test show more than the accountant admits?
+"""`offbeat bench edge-audit`: attack the edges' releases; does any test show more than the accountant admits?
 
-    python -m offbeat.lab.bench.edge_audit              20,000 runs of one release, 1,000 short trainings, in each world
-    python -m offbeat.lab.bench.edge_audit --quick      a tenth of that
+20,000 runs of one release and 1,000 short trainings in each world; with --quick a tenth of that.
 
 The worst neighbouring pair: all rows but one have no gradient, and the one (the canary) pulls the model to one side
 with the full clip, or to the other. The attacker is the cloud: it sees every model, every upload and knows all other
@@ -9,9 +8,6 @@ rows, and scores by the likelihood ratio. Sound mode must never show more than i
 paper mode does, and so does noise drawn as doubles, whose last bits give the true sum away.
 """
 
-import argparse
-import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -317,10 +313,9 @@ def _unit(vector: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def audit(
-    releases: int = 20_000, trainings: int = 1_000, report: Callable[[AttackFinding], None] | None = None
-) -> list[AttackFinding]:
+def edge_audit(options: LabOptions) -> LabResult:
     """All attacks."""
+    releases, trainings = (2_000, 100) if options.quick else (20_000, 1_000)
     attacks: list[Callable[[], list[AttackFinding]]] = [
         lambda: gaussian_release(2.0, 1.0, releases),
         lambda: gaussian_release(1.0, 0.2, releases),
@@ -336,37 +331,13 @@ def audit(
         lambda: gaussian_training(6.0, 1.0, 20, trainings),
         lambda: paper_training(0.1, 10, trainings),
     ]
-    findings: list[AttackFinding] = []
-    for attack in attacks:
-        for finding in attack():
-            findings.append(finding)
-            if report is not None:
-                report(finding)
-    return findings
-
-
-def edge_audit(options: LabOptions) -> LabResult:
-    """The audit as a benchmark: `offbeat bench edge-audit`."""
-    scale = 10 if options.quick else 1
-    findings = audit(20_000 // scale, 1_000 // scale, lambda finding: options.say(_line(finding)))
+    findings = []
+    for finding in (finding for attack in attacks for finding in attack()):
+        findings.append(finding)
+        options.say(_line(finding))
     kept = "as expected" if as_expected(findings) else "NOT as expected: look at the verdicts"
     notes = [f"Sound mode within its epsilon everywhere, paper mode and noise drawn as doubles beyond theirs: {kept}."]
     return LabResult([asdict(finding) for finding in findings], notes=notes)
-
-
-ENTRIES = (Entry("edge-audit", "attacks on the edges' releases, sound and as printed", edge_audit),)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    chosen = parser.parse_args(arguments)
-    scale = 10 if chosen.quick else 1
-    findings = audit(20_000 // scale, 1_000 // scale, lambda f: print(_line(f), file=sys.stderr, flush=True))
-    if chosen.json:
-        print(json.dumps([asdict(finding) for finding in findings]))
-    return 0 if as_expected(findings) else 1
 
 
 def as_expected(findings: Sequence[AttackFinding]) -> bool:
@@ -382,5 +353,4 @@ def _line(finding: AttackFinding) -> str:
     return f"{finding.mode:18} {finding.attack:60} delta {finding.delta:<7g} {epsilons}"
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+ENTRIES = (Entry("edge-audit", "attacks on the edges' releases, sound and as printed", edge_audit),)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from offbeat.data.places import find_set
+from offbeat.data.places import at_hand
 from offbeat.errors import PeerFailed
 from offbeat.families.linear import setting_for
 from offbeat.families.vertical_data import load_data
@@ -64,17 +64,14 @@ def network(options: LabOptions) -> LabResult:
 
 def _job(options: LabOptions) -> tuple[Job, str]:
     """Real credit data where it is at hand, generated data of its kind where not; the notes say which."""
-    real = find_set("uci_credit_card", options.data_dir) is not None
-    name = "uci_credit_card" if real else "credit-like"
+    name = at_hand("uci_credit_card", options.data_dir)
+    kind = "real" if name == "uci_credit_card" else "generated"
     limit, penalty = (3000, 1e-2) if options.quick else (None, 1e-4)
     entry = DataEntry(
         set=name, dir=str(options.data_dir) if options.data_dir else None, parties=list(PARTIES), limit_rows=limit
     )
     job = Job(algorithm="vfb2-svrg", data=entry, labels_at=["bank"], seed=options.seed, passes=400.0, penalty=penalty)
-    return (
-        job,
-        f"Data: {name} ({'real' if real else 'generated'}), three parties, labels at one, l2 penalty {penalty:g}.",
-    )
+    return job, f"Data: {name} ({kind}), three parties, labels at one, l2 penalty {penalty:g}."
 
 
 def _compare(options: LabOptions, base: Job, trip_s: float, optimum: float) -> list[dict[str, Any]]:

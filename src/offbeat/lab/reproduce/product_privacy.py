@@ -3,7 +3,7 @@
 from statistics import mean
 from typing import Any
 
-from offbeat.data.places import find_set
+from offbeat.data.places import at_hand
 from offbeat.data.vertical import VerticalData, vertical_from_dataset
 from offbeat.jobs.vertical import vertical_job_from
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
@@ -44,11 +44,10 @@ def product_privacy(options: LabOptions) -> LabResult:
 
 
 def _data(options: LabOptions) -> tuple[VerticalData, bool]:
-    real = find_set("uci_credit_card", options.data_dir) is not None
-    name = "uci_credit_card" if real else "credit-like"
+    name = at_hand("uci_credit_card", options.data_dir)
     limit = QUICK_ROWS if options.quick else None
     terms: dict[str, Any] = {"labels_at": ["bank"], "limit_rows": limit, "seed": 0, "data_dir": options.data_dir}
-    return vertical_from_dataset(name, PARTIES, **terms), real
+    return vertical_from_dataset(name, PARTIES, **terms), name == "uci_credit_card"
 
 
 def _size(data: VerticalData, real: bool) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from offbeat.data.places import find_set
+from offbeat.data.places import at_hand
 from offbeat.families.vertical_data import load_data
 from offbeat.jobs.vertical import DataEntry, Job
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
@@ -76,10 +76,13 @@ def theory(options: LabOptions) -> LabResult:
 
 
 def _course(options: LabOptions, penalty_kind: str, penalty: float) -> Course:
-    real = find_set("uci_credit_card", options.data_dir) is not None
-    where = str(options.data_dir) if real and options.data_dir is not None else None
-    name = "uci_credit_card" if real else "credit-like"
-    entry = DataEntry(set=name, dir=where, parties=list(PARTIES), limit_rows=1000 if options.quick else 6000)
+    where = None if options.data_dir is None else str(options.data_dir)
+    entry = DataEntry(
+        set=at_hand("uci_credit_card", options.data_dir),
+        dir=where,
+        parties=list(PARTIES),
+        limit_rows=1000 if options.quick else 6000,
+    )
     job = base_job(options.seed, data=entry, penalty=penalty, penalty_kind=penalty_kind, batch=16)
     return Course(load_data(job), job)
 
