@@ -158,7 +158,7 @@ def at_the_console(folder: Path) -> None:
         return
     steward = Steward(OFFBEAT, folder / "hospital", say)
     try:
-        steward.decide_by_hand(cap=2000)
+        steward.decide_by_hand(cap=5000)
         run = offbeat_json("job", "submit", HERE / "job.toml", "--home", folder / "clinic")["run"]
         steward.approve()
         steward.watch(str(run))
