@@ -35,7 +35,7 @@ POINTS_KEPT = 2
 NORM_SLACK = 1.0 + 1e-9
 
 
-class Derive(msgspec.Struct, frozen=True, gc=False):
+class TakeDerivatives(msgspec.Struct, frozen=True, gc=False):
     """Work of the chair: the others' noisy total is known; add the own noisy share and take the derivatives."""
 
     done: Sum
@@ -61,7 +61,9 @@ class PrivateRounds:
         others = (ShareGiven, Begin)
         party.handlers = {kind: handler for kind, handler in party.handlers.items() if kind in others}
         party.handlers[ShareAsked] = self._on_asked
-        party.attach(self, {Backward: self._on_backward, Stepped: self._on_stepped}, (Derive, TakeStep), (Backward,))
+        party.attach(
+            self, {Backward: self._on_backward, Stepped: self._on_stepped}, (TakeDerivatives, TakeStep), (Backward,)
+        )
 
     @property
     def rows(self) -> int:
@@ -85,9 +87,9 @@ class PrivateRounds:
         return self.party.sums.ask(PRODUCTS, 0, self.round, 0, self.rows, self.block.version)
 
     def product(self, done: Sum) -> list[Effect]:
-        return [self.works.begin(Derive(done), self.rows, self.block.nonzeros_total)]
+        return [self.works.begin(TakeDerivatives(done), self.rows, self.block.nonzeros_total)]
 
-    def _derive(self, work: Derive) -> list[Effect]:
+    def _derive(self, work: TakeDerivatives) -> list[Effect]:
         own = self.shares.words(self.round, self._share())
         return self._told(decode(work.done.words + own, self.party.sums.scale))
 
@@ -165,7 +167,7 @@ class PrivateRounds:
         return [self.works.begin(TakeStep(body.derivatives), self.rows, self.block.nonzeros_total)]
 
     def worked(self, work: Any, event: Computed) -> list[Effect]:
-        if type(work) is Derive:
+        if type(work) is TakeDerivatives:
             return self._derive(work)
         theta = np.clip(work.theta, -DERIVATIVE_MOST, DERIVATIVE_MOST)
         self.block.step(0, self.rows, theta, self.plan.step / row_bound(self.plan, self.block.width) ** 2)

@@ -52,6 +52,7 @@ def vertical_of(job: OrgJob) -> Job:
     }
     return Job(
         **shared,
+        seconds=0.0,  # owners have agreed to so many passes, and to no more
         step="auto" if method.step is None else method.step,
         batch="auto" if method.batch is None else method.batch,
         penalty=model.strength,

@@ -4,10 +4,10 @@ Each message changes the head of its direction's chain: SHA-256 over the head be
 bytes. Now and then, and at the end, the receiver signs the head of what is in its log (a receipt). The sender compares
 it with its own head, signs the same, and sends that back. So both ends hold both signatures over one claim.
 
-    Chain        one direction
-    Chains       both directions of a link, and what both ends have signed of them; rebuilt from a log after a crash
-    Transcript   the same with keys: makes, answers and checks receipts
-    LinkAccount      one direction as a party's file tells it: RUN/transcripts/PARTY.json
+    Chain         one direction
+    Chains        both directions of a link, and what both ends have signed of them; rebuilt from a log after a crash
+    Transcript    the same with keys: makes, answers and checks receipts
+    LinkAccount   one direction as a party's file tells it: RUN/transcripts/PARTY.json
 
 No input or output here but the files.
 """

@@ -7,6 +7,7 @@ import pytest
 
 from offbeat.errors import BadInput, BadJob, Refused
 from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgModel, OrgNetwork, job_from_text
+from offbeat.jobs.vertical import Job
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.policy import (
     Policy,
@@ -17,6 +18,7 @@ from offbeat.orgs.policy import (
     refuse_sizes,
     refuse_test_rows,
 )
+from offbeat.orgs.train import vertical_of
 
 JOB = OrgJob(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))
 OPEN = Policy(jobs=("any",), initiators=("any",), leaders=("any",), labels_for=("any",), predictions_for=("any",))
@@ -95,6 +97,13 @@ def test_a_test_set_of_few_rows_is_refused_and_none_is_fine() -> None:
     for rows in (1, 24):
         with pytest.raises(Refused, match=f"'bank' refuses the test set: it has {rows} rows"):
             refuse_test_rows(Policy(), "bank", rows)
+
+
+def test_owners_agree_to_passes_and_not_to_seconds() -> None:
+    """In one place a run of few rows goes on for some seconds; owners have said yes to a number of passes."""
+    method = OrgMethod(target=1e-9)
+    assert Job(target=method.target, passes=method.passes).seconds_least == 5.0
+    assert vertical_of(msgspec.structs.replace(JOB, method=method)).seconds_least == 0.0
 
 
 def test_a_job_comes_back_from_its_own_text_with_the_same_digest() -> None:

@@ -61,13 +61,16 @@ class Uses:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Spending:
     """The privacy budget and what has been spent of it: (seconds since the first charge, epsilon so far)."""
 
     epsilon: float | None
     delta: float
-    spent: float
     points: Sequence[tuple[float, float]] = ()
+
+    @property
+    def spent(self) -> float:
+        return self.points[-1][1] if self.points else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class Overview:
     uses: Uses
     extent: RowUses
     row_cap: int
-    budget: Budget
+    budget: Spending
     scores: "Scores | None" = None
 
 
@@ -206,13 +209,12 @@ class Watching:
             self._peers_s = time.monotonic()
         return self._peers
 
-    def _budget(self, epsilon: float | None, delta: float) -> Budget:
+    def _budget(self, epsilon: float | None, delta: float) -> Spending:
         """Composed anew only when something was charged: that takes its time."""
         lines = self._privacy.history()
         if self._charged[:2] != (len(lines), delta):
             self._charged = (len(lines), delta, spent_so_far(lines, delta))
-        points = self._charged[2]
-        return Budget(epsilon, delta, points[-1][1] if points else 0.0, points)
+        return Spending(epsilon, delta, self._charged[2])
 
     def _all_uses(self, history: Path) -> Uses:
         lines, self._uses_to = read_lines(history, self._uses_to)
