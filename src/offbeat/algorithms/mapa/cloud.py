@@ -28,8 +28,8 @@ from offbeat.party.contract import (
 from offbeat.party.expected import expect
 from offbeat.party.protocol import Goodbye
 
-AVERAGE_DECAY = 8.0
-NOISE_MOST = 1e30  # the same of an edge's noise for a clip of one
+AVERAGE_DECAY = 8.0  # how much later versions weigh in the average
+NOISE_MOST = 1e30  # what an edge may say of its noise: beyond it steps would leave the range of floats
 
 
 class Rule(Protocol):
