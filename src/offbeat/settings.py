@@ -83,17 +83,46 @@ def _explained(problem: str, tree: Mapping[str, Any], kind: type[Any]) -> str:
         section = f"under [{key}]" if key else "at the top level"
         if "missing" in what:
             return f"the key '{field}' is missing {section}."
-        return f"unknown key '{field}' {section}. {_elsewhere(field, kind) or did_you_mean(field, _keys(type_))}"
+        ours = _USUAL.get(field, field)
+        hint = _elsewhere(ours, kind, type_) or did_you_mean(field, _keys(type_))
+        return f"unknown key '{field}' {section}. {hint}"
     near = did_you_mean(value, _choices(type_)) if isinstance(value, str) and _choices(type_) else ""
     hint = f" {near}" if near.startswith("Did") else ""
     return f"{key} must be {_described(type_)}; got {_shown(value)}.{hint}"
 
 
-def _elsewhere(field: str, kind: type[Any]) -> str:
-    """The table that does know a key."""
-    for one in inspect.type_info(kind).fields:  # type: ignore[attr-defined]
-        if field in _keys(one.type):
-            return f"It belongs under [{one.name}]."
+_USUAL = {
+    "method": "algorithm",
+    "epochs": "passes",
+    "batch_size": "batch",
+    "learning_rate": "step",
+    "lr": "step",
+    "alpha": "penalty",
+    "lambda": "penalty",
+    "l2": "penalty",
+    "tolerance": "target",
+    "tol": "target",
+    "fit_intercept": "intercept",
+    "test_size": "test_fraction",
+    "random_state": "seed",
+    "path": "file",
+    "labels": "label",
+}
+"""Words of other programs, and ours for them."""
+
+
+def _elsewhere(field: str, kind: type[Any], here: Any) -> str:
+    """Where a key belongs that this table does not know; where it does, its right name."""
+    if field in _keys(here):
+        return f"Did you mean '{field}'?"
+    tables = inspect.type_info(kind).fields  # type: ignore[attr-defined]
+    if any(one.name == field for one in tables):
+        return f"The key '{field}' belongs at the top level: before the first [table]."
+    for one in tables:
+        inside = one.type.item_type if isinstance(one.type, inspect.ListType) else one.type
+        if field in _keys(inside):
+            shown = f"[[{one.name}]]" if inside is not one.type else f"[{one.name}]"
+            return f"The key '{field}' belongs under {shown}."
     return ""
 
 

@@ -285,9 +285,20 @@ def test_prepare_is_a_word_or_a_table_and_comes_back_from_the_run_folder(tmp_pat
     assert again.party == job.party and again.data == job.data
 
 
-def test_a_key_of_another_table_is_told_where_it_belongs(tmp_path):
-    with pytest.raises(BadJob, match=r"unknown key 'test_fraction' at the top level\. It belongs under \[data\]"):
-        read_job(written(tmp_path, "test_fraction = 0.3"))
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("test_fraction = 0.3", r"'test_fraction' at the top level\. The key 'test_fraction' belongs under \[data\]"),
+        ("[data]\nlabel = 'y'", r"'label' under \[data\]\. The key 'label' belongs under \[\[party\]\]"),
+        ("[data]\npasses = 3", "The key 'passes' belongs at the top level: before the first"),
+        ("method = 'vfb2-saga'", "Did you mean 'algorithm'"),
+        ("test_size = 0.3", r"The key 'test_fraction' belongs under \[data\]"),
+        ("epochs = 3", "Did you mean 'passes'"),
+    ],
+)
+def test_a_key_of_another_table_or_program_is_told_where_it_belongs(tmp_path, text, said):
+    with pytest.raises(BadJob, match=said):
+        read_job(written(tmp_path, text))
 
 
 @pytest.mark.parametrize(
