@@ -71,7 +71,7 @@ def test_the_default_policy_gives_nothing_to_anybody_and_names_all_objections_at
     assert len(objections(policy(jobs=(), peers=(), methods=()), JOB, "shop", "bank")) == 3
     assert objections(OPEN, JOB, "stranger", "bank") == ["'stranger' is not one of its parties"]
     with pytest.raises(Refused, match="gives predictions to nobody"):
-        refuse_prediction(Policy(), "shop", "bank", 1)
+        refuse_prediction(Policy(), JOB, "shop", "bank", 1)
 
 
 def test_a_party_that_brings_very_many_ids_is_refused() -> None:
@@ -84,11 +84,11 @@ def test_tiny_intersections_and_foreign_predictions_are_refused() -> None:
     refuse_rows(Policy(rows_least=3), "shop", 3)
     with pytest.raises(Refused, match="2 training rows are shared"):
         refuse_rows(Policy(rows_least=3), "shop", 2)
-    refuse_prediction(Policy(predictions_for=("bank",)), "shop", "bank", 10)
+    refuse_prediction(Policy(predictions_for=("bank",)), JOB, "shop", "bank", 10)
     with pytest.raises(Refused, match="to 'bank', not to 'telecom'"):
-        refuse_prediction(Policy(predictions_for=("bank",)), "shop", "telecom", 10)
+        refuse_prediction(Policy(predictions_for=("bank",)), JOB, "shop", "telecom", 10)
     with pytest.raises(Refused, match="at most 5 rows"):
-        refuse_prediction(policy(prediction_rows_most=5), "shop", "bank", 6)
+        refuse_prediction(policy(prediction_rows_most=5), JOB, "shop", "bank", 6)
 
 
 def test_a_test_set_of_few_rows_is_refused_and_none_is_fine() -> None:
