@@ -1,5 +1,6 @@
 """Who will learn what from a job, in sentences: said by `offbeat job submit` before anything is sent."""
 
+from offbeat.families.statements import about_sums
 from offbeat.jobs.organisations import OrgJob
 from offbeat.names import counted
 from offbeat.orgs.policy import told_labels
@@ -8,7 +9,8 @@ from offbeat.orgs.policy import told_labels
 def disclosures(job: OrgJob) -> list[str]:
     """One sentence for each thing that leaves a party."""
     columns = _about_products(job) if job.private_products else _about_columns(job)
-    return [*_about_ids(job), *_about_labels(job), *columns, *_about_tests(job)]
+    sums = [] if job.embeds else about_sums(len(job.parties), job.method.secure_sum)
+    return [*_about_ids(job), *_about_labels(job), *columns, *_about_tests(job), *sums]
 
 
 def _about_ids(job: OrgJob) -> list[str]:
