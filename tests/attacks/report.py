@@ -210,6 +210,8 @@ OWN = (
            ("test_a_proposal_never_has_code",)),
     Attack("features from the products she saw", "all of them, error 7e-9, from some known rows",
            "with product_epsilon: worse than the mean", ("test_exact_products_give", "test_private_products_do_not")),
+    Attack("parties that leave their noise out", "more than epsilon says, if nobody counts on it",
+           "with products.colluders: no more than it says", ("test_helpers_that_leave",)),
     Attack("a party rewrites its log after the run", "nothing shows it", "its own signatures name it",
            ("test_a_log_that_is_rewritten",)),
     Attack("a message again with other bytes", "not looked at", "the run ends, and the sender is named",

@@ -35,9 +35,9 @@ def rows_of(count, seed=0):
     return {name: x / np.maximum(np.linalg.norm(x, axis=1), 1.0)[:, None] for name, x in found.items()}, labels
 
 
-def plan_for(epsilon, rows, steps):
-    terms = {"row_norm": 1.0, "constant": False}
-    return ProductPlan(epsilon, 1e-6, len(NAMES), rows, steps, STEP, 0.5, **terms)
+def plan_for(epsilon, rows, steps, parties=3, colluders=0):
+    terms = {"row_norm": 1.0, "constant": False, "colluders": colluders}
+    return ProductPlan(epsilon, 1e-6, parties, rows, steps, STEP, 0.5, **terms)
 
 
 def what_eve_sees(X, labels, steps, epsilon=None, seed=0):
@@ -114,30 +114,48 @@ def shares_of(table, plan, told):
 def test_private_products_do_not_tell_two_rows_apart():
     """Ana's first row is one of two. Eve knows both, all other rows, and the law of the noise, chooses derivatives that
     tell the two apart best, and takes the likelier. As promised she is right in at most Phi(mu / 2) of the cases."""
-    trials, steps, rows = 4000, 3, 8
-    X, _ = rows_of(rows, seed=3)
-    told = [np.where(np.arange(rows) == 0, -1e6, 0.0)] * steps
     for epsilon in (1.0, 3.0, 1e4):
-        plan = plan_for(epsilon, rows, steps)
-        worlds = []
-        for sign in (1.0, -1.0):
-            table = X["ana"].copy()
-            table[0] = sign * np.array([1.0, 0.0])
-            worlds.append(shares_of(table, plan, told))
-        right = likelier(worlds, plan, trials)
-        promised = float(norm.cdf(plan.mu / 2))
-        assert right < promised + 4 * sqrt(0.25 / trials)
+        right, promised = guessed(plan_for(epsilon, ROWS, 3))
+        assert right < promised + DOUBT
         assert right > 0.99 or epsilon < 1e4, "she is a good guesser where there is no noise to speak of"
 
 
-def likelier(worlds, plan, trials):
-    """How often Eve is right about the first world, from totals with Ana's and Bo's noise; Bo's share is zero."""
-    score = np.zeros(trials)
+def test_helpers_that_leave_their_noise_out_are_counted():
+    """All but Ana help Eve: they tell her their noise or add none, which is the same to her. With as many `colluders`
+    Ana's own noise is enough. Without, the promise is one against Eve alone, and together they are right more often
+    than it says: this is why owners have a word in it (colluders_least)."""
+    many = 20
+    for epsilon in (1.0, 3.0):
+        right, promised = guessed(plan_for(epsilon, ROWS, 3, many, colluders=many - 2), noisy=("ana",))
+        assert right < promised + DOUBT
+    right, promised = guessed(plan_for(3.0, ROWS, 3, many), noisy=("ana",))
+    assert right > promised + DOUBT
+
+
+TRIALS, ROWS = 4000, 8
+DOUBT = 4 * sqrt(0.25 / TRIALS)
+
+
+def guessed(plan, noisy=("ana", "bo")):
+    """(how often Eve is right, how often at most by the plan's promise) with the noise of these alone."""
+    X, _ = rows_of(ROWS, seed=3)
+    told = [np.where(np.arange(ROWS) == 0, -1e6, 0.0)] * plan.steps
+    worlds = []
+    for sign in (1.0, -1.0):
+        table = X["ana"].copy()
+        table[0] = sign * np.array([1.0, 0.0])
+        worlds.append(shares_of(table, plan, told))
+    return likelier(worlds, plan, noisy), float(norm.cdf(plan.mu / 2))
+
+
+def likelier(worlds, plan, noisy):
+    """How often Eve is right about the first world, from totals with the noise of these; the share is Ana's."""
+    score = np.zeros(TRIALS)
     for number in range(plan.releases):
         centre = [np.clip(world[number], -plan.clip, plan.clip) for world in worlds]
-        given = [np.tile(worlds[0][number], trials), np.zeros(trials * len(centre[0]))]
-        sources = [NoisyShares(plan, SeededNoise(5, name)) for name in ("ana", "bo")]
-        words = [one.words(number, share) for one, share in zip(sources, given, strict=True)]
-        total = decode(words[0] + words[1], 2.0**plan.fraction_bits).reshape(trials, -1)
+        given = [np.tile(worlds[0][number], TRIALS), np.zeros(TRIALS * len(centre[0]))]
+        sources = [NoisyShares(plan, SeededNoise(5, name)) for name in noisy]
+        words = [one.words(number, share) for one, share in zip(sources, given, strict=False)]
+        total = decode(sum(words[1:], words[0]), 2.0**plan.fraction_bits).reshape(TRIALS, -1)
         score += ((total - centre[1]) ** 2 - (total - centre[0]) ** 2).sum(axis=1)
     return float(np.mean(score > 0))

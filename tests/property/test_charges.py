@@ -25,6 +25,7 @@ from offbeat.algorithms.vafl import messages as vafl
 from offbeat.algorithms.vfb2 import Backward, Stepped
 from offbeat.jobs.methods import labels_everywhere
 from offbeat.jobs.organisations import OrgEmbedding, OrgJob, OrgMethod, OrgModel, OrgNetwork
+from offbeat.jobs.private_products import ProductsEntry
 from offbeat.learning.horizontal import LinearModel, edge_data
 from offbeat.orgs import embedding_guard, guard
 from offbeat.orgs.budget import PrivacyLedger, charges_of
@@ -226,6 +227,29 @@ def test_no_number_about_a_row_leaves_a_linear_party_before_it_is_counted(algori
         assert most > 0 and (not cap or most <= cap)
         if cap and any(finish.verdict == "row-cap" for finish in outcome.finished.values()):
             assert most > cap - 18, "a cap that is reached was nearly used up"
+
+
+@CASES
+@given(seed=st.integers(0, 10**6), faults=st.sampled_from(["calm", "delay", "crash", "reorder"]), data=st.data())
+def test_no_noisy_product_leaves_before_its_rows_and_its_budget_are_charged(seed, faults, data):
+    rounds, cap = data.draw(st.integers(1, 4)), data.draw(st.sampled_from([0, 2, 9]))
+    job = OrgJob(
+        name="toy",
+        parties=NAMES,
+        labels_at=NAMES[:1],
+        method=OrgMethod(algorithm="vfb-sgd", product_epsilon=5.0, product_delta=1e-3),
+        model=OrgModel(loss="ls-svm", strength=1e-2),
+        products=ProductsEntry(rounds=rounds, colluders=data.draw(st.integers(0, 2))),
+    )
+    with tempfile.TemporaryDirectory() as place:
+        for name in NAMES:
+            PrivacyLedger(Path(place) / name).spend(charges_of(job, name, "run"), "run", None, 1e-5, name)
+        checker, _ = run(job, Path(place), seed, faults, cap)
+        for name in NAMES:
+            (line,) = PrivacyLedger(Path(place) / name).history()
+            assert sum(count for *_, count in line["releases"]) == 1, "the whole plan is one release"
+            most = max(checker.left[name].values(), default=0)
+            assert most <= rounds and (not cap or most <= cap)
 
 
 @pytest.mark.parametrize("variant", ["vafl", "vafl-sync"])

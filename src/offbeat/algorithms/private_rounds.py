@@ -225,14 +225,14 @@ def build(
     run: str = "run",
     secrets_seed: int | None = None,
     synchronous: bool = True,
+    noise: NoiseSource | None = None,
     **rest: Any,
 ) -> list[Party]:
-    """The parties of one run. Noise comes from the operating system unless `secrets_seed` is given."""
+    """The parties of one run. Noise comes from `noise`, else from `secrets_seed`, else from the operating system."""
 
     def make(party: LinearParty, lanes: int) -> Party:
         assert options.products is not None and synchronous
-        seeded = secrets_seed is not None
-        source = SeededNoise(secrets_seed or 0, f"{run}/{party.name}/products") if seeded else SystemNoise()
-        return PrivateRounds(party, options.products, source)
+        seeded = SeededNoise(secrets_seed, f"{run}/{party.name}/products") if secrets_seed is not None else None
+        return PrivateRounds(party, options.products, noise or seeded or SystemNoise())
 
     return linear_parties.build(make, blocks, problem, options, run=run, secrets_seed=secrets_seed, **rest)

@@ -37,13 +37,16 @@ def audit_own(folder: Path) -> dict[str, Any]:
             recover(Watched(log.party, witness), Codec(log.messages), log.folder, from_start=True)
             received += witness.received.get(side.home.name, Counter())
     kinds = {kind.__name__: kind for log in side.logs.values() for kind in log.messages}
-    private = side.job.method.label_dp_epsilon is not None
+    private = {
+        "private_labels": side.job.method.label_dp_epsilon is not None,
+        "private_products": side.job.private_products,
+    }
     return {
         "run": str(folder),
         "algorithm": record.algorithm,
         "side": side.home.name,
         "received": {side.home.name: dict(received)},
-        "reveals": {kind: reveals_of(kinds[kind], private_labels=private) for kind in sorted(received)},
+        "reveals": {kind: reveals_of(kinds[kind], **private) for kind in sorted(received)},
         **watch.findings(record),
         "privacy": record.privacy,
         "warnings": list(record.warnings),
@@ -62,6 +65,7 @@ def _masks(side: OwnSide, training: OwnLinear) -> MaskWatch:
             classifies=job.model.task == "classification",
             y_train=side.rows.y_train,
             private_labels=job.method.label_dp_epsilon is not None,
+            private_products=job.private_products,
             labels_everywhere=linear_named(job.method.algorithm).labels_everywhere,
             secure_sum=job.method.secure_sum,
             rows_asked=lambda _, asker, number: training.inner.rows_asked(asker, number),

@@ -1,12 +1,12 @@
 """A linear run with private products: its plan, its rows, and what its record says (privacy/products.py)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import log2, sqrt
 from typing import Any
 
 from offbeat.data.assemble import VerticalData
-from offbeat.data.matrix import row_norms, scale_rows
+from offbeat.data.matrix import Matrix, row_norms, scale_rows
 from offbeat.data.preparation import UNIT_ROWS
 from offbeat.errors import BadJob
 from offbeat.families.setting import Setting
@@ -14,18 +14,24 @@ from offbeat.jobs.vertical import Job
 from offbeat.learning.losses import SQUARED
 from offbeat.privacy.products import STEP_FACTOR, ProductPlan, row_bound
 
+OBSERVED = "objective and metrics are the observer's, who holds all rows; no party sees them."
+
 
 def plan_of(job: Job, data: VerticalData) -> ProductPlan | None:
     """What all parties agree on, from the job and from what is no secret of anybody's: numbers of rows and columns."""
+    unit = 1.0 / sqrt(len(data.names)) if UNIT_ROWS in data.source else None
+    return planned(job, len(data.names), data.rows, data.widths.values(), unit)
+
+
+def planned(job: Job, parties: int, rows: int, widths: Iterable[int], unit: float | None = None) -> ProductPlan | None:
+    """The plan for so many rows. `widths`: of the blocks that the caller knows. `unit`: the norm that rows have."""
     if job.product_epsilon is None:
         return None
-    parties = len(data.names)
-    unit = 1.0 / sqrt(parties) if UNIT_ROWS in data.source else None
     plan = ProductPlan(
         epsilon=job.product_epsilon,
         delta=job.product_delta,
         parties=parties,
-        rows=data.rows,
+        rows=rows,
         steps=job.products.rounds,
         step=STEP_FACTOR / parties if isinstance(job.step, str) else job.step,
         clip=job.products.clip,
@@ -33,12 +39,12 @@ def plan_of(job: Job, data: VerticalData) -> ProductPlan | None:
         colluders=job.products.colluders,
         row_norm=unit if job.products.row_norm is None else job.products.row_norm,
     )
-    if job.product_delta * data.rows > 1.0:
+    if job.product_delta * rows > 1.0:
         raise BadJob(
-            f"product_delta must be below one over the number of rows, {1.0 / data.rows:.2g}, since it is the chance "
+            f"product_delta must be below one over the number of rows, {1.0 / rows:.2g}, since it is the chance "
             f"that a row is not protected; got {job.product_delta:g}."
         )
-    shrinks = max(plan.step * job.strength / row_bound(plan, width) ** 2 for width in data.widths.values())
+    shrinks = max(plan.step * job.strength / row_bound(plan, width) ** 2 for width in widths)
     if job.penalty_kind == "l2" and shrinks > 1.0:
         raise BadJob(
             f"A penalty of {job.strength:g} is too strong for steps of {plan.step:g} over rows of this norm: a step "
@@ -59,10 +65,7 @@ def prepared(setting: Setting, job: Job, data: VerticalData) -> Setting:
         )
     plan = plan_of(job, data)
     assert plan is not None
-    train = {}
-    for name, rows in setting.train.items():
-        bound, norms = row_bound(plan, rows.shape[1]), row_norms(rows)
-        train[name] = scale_rows(rows, bound / norms.clip(min=bound))
+    train = {name: cut_to_norm(plan, rows) for name, rows in setting.train.items()}
     spread = float(setting.y_train.std())
     if setting.loss is SQUARED and spread > 0.0 and not setting.classifies:
         middle = float(setting.y_train.mean()) if setting.intercept else 0.0
@@ -70,7 +73,13 @@ def prepared(setting: Setting, job: Job, data: VerticalData) -> Setting:
     return replace(setting, train=train, centred=False)
 
 
-def warnings(plan: ProductPlan, parties: Sequence[Any]) -> list[str]:
+def cut_to_norm(plan: ProductPlan, rows: Matrix) -> Matrix:
+    """Each row by itself, to the norm that the plan has for so many columns."""
+    bound, norms = row_bound(plan, rows.shape[1]), row_norms(rows)
+    return scale_rows(rows, bound / norms.clip(min=bound))
+
+
+def warnings(plan: ProductPlan, parties: Sequence[Any], uncertified: str = OBSERVED) -> list[str]:
     """What is promised, what is not, and what the bounds cost."""
     said = plan.statement(True)
     known = [party.shares.cut / party.shares.given for party in parties if party.shares.given]
@@ -80,6 +89,5 @@ def warnings(plan: ProductPlan, parties: Sequence[Any]) -> list[str]:
         f"one row at one party, over the whole run of {plan.releases} releases. Means and spreads that columns were "
         "prepared with count as known, and labels are not covered.",
         f"Noise of deviation {said['deviation']:.3g} was added to products of at most {plan.clip:g} for each "
-        f"party{cut}. Nothing is certified: objective and metrics are the observer's, who holds all rows; no party "
-        "sees them.",
+        f"party{cut}. Nothing is certified: {uncertified}",
     ]

@@ -100,7 +100,9 @@ def about_sums(parties: int, scheme: str) -> list[str]:
         found.append('secure_sum = "tree" sends partial sums in the clear: it is insecure, for comparison only.')
     if scheme == "two-tree":
         found.append(
-            'secure_sum = "two-tree" hides a share from any one party; two that pool what they saw may uncover it.'
+            'secure_sum = "two-tree" hides a share from any one party that follows the protocol. Two that pool what '
+            "they saw may uncover it, and so may a label holder that tells the others different things: its masks are "
+            "bound to nothing that was told. It is the scheme of the papers, for comparison with them."
         )
     return found
 

@@ -23,6 +23,7 @@ from msgspec import Meta
 from offbeat.errors import BadJob
 from offbeat.jobs.elsewhere import is_elsewhere
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named, linear_named
+from offbeat.jobs.private_products import Delta, Epsilon, ProductsEntry, check_between_organisations
 from offbeat.jobs.vertical import IN_FLIGHT_MOST, wanted_delta
 from offbeat.learning.losses import DEBIASED_LOGISTIC, Loss, loss_named, softmax
 from offbeat.privacy.label_response import EPSILON_MOST
@@ -58,6 +59,8 @@ class OrgMethod(Settings, frozen=True):
     label_dp_epsilon: Annotated[float, Meta(gt=0, le=EPSILON_MOST)] | None = (
         None  # answer the labels at random, once for each epsilon
     )
+    product_epsilon: Epsilon | None = None  # noise inside every sum, over the whole run
+    product_delta: Delta = 1e-6
     seed: int = 0
     start: Annotated[str, Meta(pattern=r"^([a-z0-9][a-z0-9_-]{0,119})?$")] = ""  # a run whose model all begin with
 
@@ -116,6 +119,7 @@ class OrgJob(Settings, frozen=True):
     labels_at: tuple[str, ...]
     method: OrgMethod = OrgMethod()
     model: OrgModel = OrgModel()
+    products: ProductsEntry = ProductsEntry()
     embedding: OrgEmbedding = OrgEmbedding()
     rows: OrgRows = OrgRows()
     network: OrgNetwork = OrgNetwork()
@@ -124,6 +128,11 @@ class OrgJob(Settings, frozen=True):
     def embeds(self) -> bool:
         """Whether this is VAFL: embeddings go to the label holder, nothing is summed under masks while training."""
         return family_named(self.method.algorithm) == "embedding"
+
+    @property
+    def private_products(self) -> bool:
+        """Whether products are noisy, and nothing else is summed."""
+        return self.method.product_epsilon is not None
 
     @property
     def loss(self) -> Loss:
@@ -139,7 +148,10 @@ class OrgJob(Settings, frozen=True):
 
     @property
     def text(self) -> str:
-        return toml_text(msgspec.to_builtins(self))
+        plain = msgspec.to_builtins(self)
+        if not self.private_products:  # these keys say nothing then, and digests are as they were before there were any
+            del plain["products"], plain["method"]["product_epsilon"], plain["method"]["product_delta"]
+        return toml_text(plain)
 
 
 def read_job(path: Path) -> OrgJob:
@@ -218,6 +230,7 @@ def check_job(job: OrgJob, where: str | Path) -> None:
         )
     _check_model(job, where)
     _check_privacy(job, where)
+    check_between_organisations(job, where)
     if job.embeds:
         _check_embedding(job, where)
     if job.model.penalty == "none" and job.model.strength > 0:

@@ -15,7 +15,7 @@ from offbeat.data.preparation import Prepare
 from offbeat.errors import BadJob
 from offbeat.jobs.embedding import EmbeddingEntry, check_embedding
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, family_named
-from offbeat.jobs.private_products import ProductsEntry, check_private_products
+from offbeat.jobs.private_products import Delta, Epsilon, ProductsEntry, check_private_products
 from offbeat.jobs.runtime import RuntimeEntry, resolved
 from offbeat.jobs.source import SourceEntry, from_folder
 from offbeat.names import check_party_names, did_you_mean
@@ -93,8 +93,8 @@ class Job(Settings, frozen=True):
     on_loss: Literal["wait", "stop", "continue"] = "wait"
     labels_at: list[str] | None = None
     label_dp_epsilon: Annotated[float, Meta(ge=1e-6, le=EPSILON_MOST)] | None = None
-    product_epsilon: Annotated[float, Meta(ge=1e-3, le=1e6)] | None = None
-    product_delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-6
+    product_epsilon: Epsilon | None = None
+    product_delta: Delta = 1e-6
     secure_sum: Literal["pairwise", "two-tree", "tree"] = "pairwise"
     two_party_insecure: bool = False
     fraction_bits: Annotated[int, Meta(ge=16, le=60)] | None = None

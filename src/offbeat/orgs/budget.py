@@ -8,7 +8,8 @@ each record) is written down before anything leaves, and stays.
 Labels are answered at random once for each epsilon, column and state of that column, for ever: the answer for an id
 comes from a secret of the owner, so that a second job shows the same answers and costs nothing. Another epsilon,
 another column, or a column in which one label has changed is answered by new draws, and charged. Were the old draws
-used for it, two answers would show who has changed. Noisy embeddings are drawn anew in every run and charged each time.
+used for it, two answers would show who has changed. Noisy embeddings and noisy products are drawn anew in every run and
+charged each time.
 """
 
 import hashlib
@@ -34,6 +35,7 @@ from offbeat.privacy.accountant import PureRelease
 from offbeat.privacy.embedding import calibrate
 from offbeat.privacy.label_response import private_targets
 from offbeat.privacy.ledger import Releases, from_plain, plain, together
+from offbeat.privacy.products import release_within
 
 SECRET_BYTES = 32
 POINTS_MOST = 30
@@ -57,6 +59,9 @@ def charges_of(job: OrgJob, me: str, run: str = "", column: str = "", digest: st
         found.append(Charge(LABELS, None if epsilon is None else {PureRelease(epsilon): 1}, key))
     if job.embeds and job.embedding.epsilon is not None:
         found.append(Charge(COLUMNS, _embedding_plan(job), f"columns {run}"))
+    elif job.method.product_epsilon is not None:
+        release = release_within(job.method.product_epsilon, job.method.product_delta)
+        found.append(Charge(COLUMNS, {release: 1}, f"columns {run}"))
     elif me not in job.labels_at:
         found.append(Charge(COLUMNS, None, f"columns {run}"))
     return found

@@ -1,12 +1,16 @@
 """Who will learn what from a job, in sentences: said by `offbeat job submit` before anything is sent."""
 
+from offbeat.families.statements import about_sums
 from offbeat.jobs.organisations import OrgJob
+from offbeat.names import counted
 from offbeat.orgs.policy import told_labels
 
 
 def disclosures(job: OrgJob) -> list[str]:
     """One sentence for each thing that leaves a party."""
-    return [*_about_ids(job), *_about_labels(job), *_about_columns(job), *_about_tests(job)]
+    columns = _about_products(job) if job.private_products else _about_columns(job)
+    sums = [] if job.embeds else about_sums(len(job.parties), job.method.secure_sum)
+    return [*_about_ids(job), *_about_labels(job), *columns, *_about_tests(job), *sums]
 
 
 def _about_ids(job: OrgJob) -> list[str]:
@@ -47,6 +51,19 @@ def _about_columns(job: OrgJob) -> list[str]:
         else f"clipped and noisy: ({job.embedding.epsilon:g}, {job.embedding.delta:g})-differentially private"
     )
     return [f"'{job.labels_at[0]}' learns one number of every row from every party, many times over, {noise}."]
+
+
+def _about_products(job: OrgJob) -> list[str]:
+    method, colluders = job.method, job.products.colluders
+    helpers = f" together with {counted(colluders, 'other')}" if colluders else ""
+    return [
+        f"'{job.labels_at[0]}' learns a noisy total over the other parties of each row's product, "
+        f"{job.products.rounds} times at most, and the others learn derivatives of it: for the features of one row at "
+        f"one party that is ({method.product_epsilon:g}, {method.product_delta:g})-differentially private against any "
+        f"one party{helpers}, over the whole run, as long as all the others add their noise.",
+        "Predictions by the model have no noise and are outside of that: parties whose policy has epsilon or "
+        "product_epsilon_most give none.",
+    ]
 
 
 def _for_classes(job: OrgJob) -> str:

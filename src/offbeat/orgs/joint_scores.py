@@ -97,7 +97,7 @@ class Answering:
 
     def _refuse(self, run: Run, peer: str, rows: int) -> None:
         self._predictions.refuse_untrained(run)
-        refuse_prediction(self._home.config.policy, self._home.name, peer, rows)
+        refuse_prediction(self._home.config.policy, run.job, self._home.name, peer, rows)
 
     def _lane(self, run: Run, peer: str, service: str) -> Lane | None:
         with self._lock:

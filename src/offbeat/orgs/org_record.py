@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from offbeat.families import private_products
 from offbeat.families.contract import RunAccount
 from offbeat.families.linear import certificate_from, certified_row
 from offbeat.families.statements import about_labels, about_sums, label_ledger
@@ -16,7 +17,7 @@ from offbeat.metrics.record import Certificate, DataRecord, RunRecord
 from offbeat.names import counted
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.rows import OwnRows
-from offbeat.orgs.train import OwnTraining
+from offbeat.orgs.train import OwnLinear, OwnTraining
 from offbeat.party.contract import Message, PartyName
 from offbeat.report.page import write_report
 from offbeat.run.record import record_of, reveals
@@ -76,7 +77,7 @@ def _record(own: OwnRun) -> RunRecord:
         runtime="grpc",
         seed=job.method.seed,
         options=options,
-        reveals=reveals(own.sent.values(), kinds, private_labels=private),
+        reveals=reveals(own.sent.values(), kinds, private_labels=private, private_products=own.job.private_products),
     )
 
 
@@ -92,7 +93,7 @@ def _account(own: OwnRun) -> RunAccount:
         objective=best["objective"] if best else None,
         passes=float(best["passes"]) if best else own.training.passes(),
         counters={name: own.training.counters()},
-        warnings=_warnings(job, name, outcome),
+        warnings=(*_about_products(own.training), *_warnings(job, name, outcome)),
         data=_data(own),
         curve=[certified_row(at_s, value, sent) for at_s, value in certified],
         metrics=own.metrics,
@@ -117,10 +118,17 @@ def _data(own: OwnRun) -> DataRecord:
 def _privacy(own: OwnRun) -> dict[str, dict[str, Any]]:
     """What left of this party under an account."""
     epsilon = own.job.method.label_dp_epsilon
-    if own.name in own.job.labels_at:
+    if own.name in own.job.labels_at and not own.job.private_products:
         return label_ledger([own.name], epsilon, seeded=False) if epsilon is not None else {}
     stated = own.training.privacy()
     return {own.name: stated} if stated is not None else {}
+
+
+def _about_products(training: OwnTraining) -> list[str]:
+    if not isinstance(training, OwnLinear) or training.plan is None:
+        return []
+    unknown = "objective and metrics would tell of rows, and nobody has them. Predictions are outside of this promise."
+    return private_products.warnings(training.plan, [training.inner], unknown)
 
 
 def _warnings(job: OrgJob, name: str, outcome: Outcome) -> tuple[str, ...]:

@@ -255,8 +255,12 @@ on_loss = ["wait", "stop"]        # what a job may do when a party is lost; "con
                                   # difference of two rosters' sums can tell the share of whoever was left out
 predict_without = false           # whether a prediction may leave out a party that does not answer
 # epsilon = 4.0                   # a privacy budget over all jobs together, of labels (jobs with label_dp_epsilon) and
-                                  # columns (VAFL with embedding.epsilon); a job that adds no noise to them is refused
+                                  # columns (jobs with product_epsilon, VAFL with embedding.epsilon); a job that adds
+                                  # no noise to them is refused
 delta = 1e-5                      # of that budget, whatever a job says
+# product_epsilon_most = 3.0      # jobs must have private products, of at most this epsilon in one run, at that delta;
+                                  # name their method "vfb-sgd" above. Such models then give no predictions
+# colluders_least = 1             # their noise must suffice if so many others help whoever asks; 0 by itself
 """
 
 

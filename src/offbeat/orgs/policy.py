@@ -9,6 +9,8 @@ from offbeat.errors import Refused
 from offbeat.jobs.elsewhere import is_elsewhere
 from offbeat.jobs.organisations import OrgJob
 from offbeat.orgs.budget import LABELS, Charge, charges_of, overspent
+from offbeat.privacy.accountant import epsilon
+from offbeat.privacy.products import release_within
 from offbeat.settings import Settings
 
 Names = tuple[str, ...]
@@ -40,6 +42,10 @@ class Policy(Settings, frozen=True):
     predict_without: bool = False  # whether a prediction may leave out a party that does not answer
     epsilon: Annotated[float, msgspec.Meta(gt=0)] | None = None  # privacy budget over all jobs; None: none is kept
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-5  # of that budget, whatever delta a job names
+    product_epsilon_most: Annotated[float, msgspec.Meta(gt=0)] | None = (
+        None  # of one run, at that delta; None: any, none
+    )
+    colluders_least: Annotated[int, msgspec.Meta(ge=0)] = 0  # noise must suffice if so many others help whoever asks
 
 
 Spent = Callable[[Sequence[Charge], float], float]
@@ -81,8 +87,10 @@ def objections(policy: Policy, job: OrgJob, me: str, initiator: str) -> list[str
             f"its policy allows on_loss {_listed(policy.on_loss)}, not '{job.network.on_loss}': the sums of two "
             "rosters differ by the share of whoever was left out"
         )
-    if job.method.passes > policy.passes_most:
-        reasons.append(f"its policy allows {policy.passes_most:g} passes, the job wants {job.method.passes:g}")
+    passes = job.products.rounds if job.private_products else job.method.passes
+    if passes > policy.passes_most:
+        reasons.append(f"its policy allows {policy.passes_most:g} passes, the job wants {passes:g}")
+    reasons += _about_products(policy, job)
     learners = tuple(name for name in told_labels(job, me) if not allows(policy.labels_for, name))
     if learners:
         reasons.append(f"its policy does not let {_listed(learners)} learn its labels (labels_for)")
@@ -93,6 +101,30 @@ def objections(policy: Policy, job: OrgJob, me: str, initiator: str) -> list[str
         )
     if me not in job.labels_at and not policy.derivatives:
         reasons.append("its policy takes no derivatives of others' losses, which would tell it their labels")
+    return reasons
+
+
+def _about_products(policy: Policy, job: OrgJob) -> list[str]:
+    """A job without private products, or with weaker ones than the owner wants."""
+    reasons, most, method = [], policy.product_epsilon_most, job.method
+    if method.product_epsilon is None:
+        wanted = (
+            "its policy wants private products, and this job's are exact (product_epsilon under [method] adds noise"
+        )
+        return [] if most is None else [f"{wanted}; product_epsilon_most is {most:g})"]
+    spent = epsilon({release_within(method.product_epsilon, method.product_delta): 1}, policy.delta)
+    if most is not None and spent > most:
+        reasons.append(
+            f"its policy allows private products of epsilon {most:g} in one run, at its delta of {policy.delta:g} "
+            f"(product_epsilon_most), and the job's {method.product_epsilon:g} at delta {method.product_delta:g} is "
+            f"{spent:.4g} there"
+        )
+    helpers = min(policy.colluders_least, len(job.parties) - 2)
+    if job.products.colluders < helpers:
+        reasons.append(
+            f"its policy wants noise that suffices if {helpers} others help whoever asks (colluders_least), and the "
+            f"job counts on {job.products.colluders} (products.colluders)"
+        )
     return reasons
 
 
@@ -127,7 +159,8 @@ def _over_budget(policy: Policy, job: OrgJob, me: str, spent: Spent) -> list[str
     charges = charges_of(job, me)
     bare = [charge.what for charge in charges if charge.releases is None]
     if bare:
-        remedy = "label_dp_epsilon under [method]" if bare[0] == LABELS else "VAFL with epsilon under [embedding]"
+        columns = "product_epsilon under [method], or VAFL with epsilon under [embedding],"
+        remedy = "label_dp_epsilon under [method]" if bare[0] == LABELS else columns
         budget = f"its policy has a privacy budget of {policy.epsilon:g}"
         return [f"{budget}, and this job adds no noise to its {bare[0]} ({remedy} would)"]
     after = spent(charges, policy.delta)
@@ -161,7 +194,13 @@ def refuse_sizes(policy: Policy, me: str, sizes: Mapping[str, int]) -> None:
             )
 
 
-def refuse_prediction(policy: Policy, me: str, asker: str, rows: int) -> None:
+def refuse_prediction(policy: Policy, job: OrgJob, me: str, asker: str, rows: int) -> None:
+    kept = "privacy budget (epsilon)" if policy.epsilon is not None else "bound on products (product_epsilon_most)"
+    if job.private_products and (policy.epsilon is not None or policy.product_epsilon_most is not None):
+        raise Refused(
+            f"'{me}' gives no predictions by this model: it was trained with private products, its policy has a "
+            f"{kept}, and a score is a row's product without noise, which no budget covers."
+        )
     if asker != me and not allows(policy.predictions_for, asker):
         raise Refused(f"'{me}' gives predictions to {_listed(policy.predictions_for)}, not to '{asker}'.")
     if rows > policy.prediction_rows_most:

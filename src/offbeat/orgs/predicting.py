@@ -68,7 +68,7 @@ class Predictions:
         if peer not in run.job.parties or not PREDICTION.fullmatch(request.prediction):
             raise Refused(f"'{peer}' has no part in run '{run.run}'.")
         self.refuse_untrained(run)
-        refuse_prediction(self._home.config.policy, self._home.name, peer, request.rows)
+        refuse_prediction(self._home.config.policy, run.job, self._home.name, peer, request.rows)
         with self._lock:
             if self._answering[peer] >= OF_ONE or self._answering.total() >= AT_ONCE:
                 raise Refused(f"'{self._home.name}' is busy with as many predictions as it takes; ask again later.")

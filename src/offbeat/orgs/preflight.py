@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from offbeat.errors import OffbeatError
+from offbeat.families.statements import about_sums
 from offbeat.names import counted
 from offbeat.orgs.control import PeerCalls, Ping, Pong
 from offbeat.orgs.discreet import printable
@@ -103,7 +104,13 @@ def _data(home: Home) -> Iterator[Finding]:
 
 
 def _policy(home: Home) -> list[Finding]:
-    """What nobody may do yet, because the owner has named nobody."""
+    """What nobody may do yet, because the owner has named nobody; and what is allowed that hides less than it seems."""
+    policy = home.config.policy
+    weak = [warning for scheme in policy.secure_sum for warning in about_sums(3, scheme)]
+    return [*_shut(home), *(Finding("policy", "warning", f"secure_sum allows it: {told}") for told in weak)]
+
+
+def _shut(home: Home) -> list[Finding]:
     policy = home.config.policy
     needed = ("jobs", "leaders") if home.config.data.label is None else ("jobs", "labels_for")
     shut = [key for key in needed if not getattr(policy, key) and (key != "labels_for" or policy.epsilon is None)]

@@ -134,10 +134,11 @@ def _weighed(
         return None, NO_WEIGHTS
     exposure, weights = (None if found is None else found[rows] for found in (table.exposure, table.weights))
     check_exposed(exposure is not None, job.loss)
-    if (exposure is not None or weights is not None) and (len(job.labels_at) > 1 or job.embeds):
+    alike = len(job.labels_at) > 1 or job.embeds or job.private_products
+    if (exposure is not None or weights is not None) and alike:
         raise BadJob(
-            f"'{home.name}' names a column of weights or exposure in party.toml: that goes with the linear methods and "
-            "one label holder. Leave the key out, or change the job."
+            f"'{home.name}' names a column of weights or exposure in party.toml: that goes with the linear methods, "
+            "one label holder and exact products. Leave the key out, or change the job."
         )
     labels, chosen = by_exposure(labels, test, weights, exposure)
     if job.loss.grows:

@@ -211,7 +211,7 @@ class Run:
 
     @property
     def _certifies(self) -> bool:
-        return self.status.phase == "training" and not self.job.embeds
+        return self.status.phase == "training" and not self.job.embeds and not self.job.private_products
 
     # -- the steps ------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from offbeat.families import private_products
 from offbeat.families.contract import Counters
 from offbeat.families.linear import build_parties, linear_counters, penalty_of, sum_options, weights_from
 from offbeat.jobs.methods import linear_named
@@ -12,6 +13,7 @@ from offbeat.jobs.vertical import Job
 from offbeat.learning.blocks import make_block, with_means
 from offbeat.orgs import guard
 from offbeat.orgs.guard import Guarded
+from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.orgs.rows import OwnModel, OwnRows
 from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Message, Party
@@ -46,10 +48,8 @@ class OwnTraining(Protocol):
 def vertical_of(job: OrgJob) -> Job:
     """The keys that a training between organisations shares with one in one place."""
     method, model = job.method, job.model
-    shared = {
-        key: getattr(method, key)
-        for key in ("algorithm", "passes", "target", "in_flight", "secure_sum", "two_party_insecure", "seed")
-    }
+    keys = ("algorithm", "passes", "target", "in_flight", "secure_sum", "two_party_insecure", "seed")
+    shared = {key: getattr(method, key) for key in (*keys, "product_epsilon", "product_delta")}
     return Job(
         **shared,
         seconds=0.0,  # owners have agreed to so many passes, and to no more
@@ -60,6 +60,7 @@ def vertical_of(job: OrgJob) -> Job:
         l1_ratio=model.l1_ratio,
         intercept=model.intercept,
         on_loss=job.network.on_loss,
+        products=job.products,
     )
 
 
@@ -87,8 +88,15 @@ class OwnLinear:
         self.job, self.rows, self.watched, self.name = job, rows, watched, watched.owner
         loss, penalty, strength = job.loss, penalty_of(vertical_of(job)), job.model.strength
         method, intercept = linear_named(job.method.algorithm), job.model.intercept
-        terms: dict[str, Any] = {"penalty": penalty, "strength": strength, "intercept": intercept}
-        block = make_block(rows.train, method=method.direction, outputs=loss.outputs, **terms)
+        features, width = rows.train, int(rows.train.shape[1])
+        self.plan = private_products.planned(vertical_of(job), len(job.parties), features.shape[0], [width])
+        more: dict[str, Any] = {}
+        if self.plan is not None:
+            features = private_products.cut_to_norm(self.plan, features)
+            more = {"products": self.plan, "noise": KeyedNoise(secret, "products")}
+        terms: dict[str, Any] = {"penalty": penalty, "strength": strength}
+        terms["intercept"] = intercept and self.plan is None  # columns are centred by a mean over all rows
+        block = make_block(features, method=method.direction, outputs=loss.outputs, **terms)
         self.inner: Any
         (self.inner,) = build_parties(
             vertical_of(job),
@@ -100,6 +108,7 @@ class OwnLinear:
             zero_start=start is None,
             run=run,
             secrets_seed=int.from_bytes(secret, "big"),
+            **more,
         )
         if start is not None:
             self.inner.block.set_weights(weights_from(start.part, self.inner.block, rows.fitted.columns, intercept))
@@ -122,4 +131,4 @@ class OwnLinear:
         return bool(lifecycle.halted and lifecycle.kept >= 0)
 
     def privacy(self) -> dict[str, Any] | None:
-        return None
+        return None if self.plan is None else self.plan.statement(seeded=False)

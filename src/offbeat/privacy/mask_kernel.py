@@ -1,4 +1,4 @@
-"""The compiled loop behind masks that are bound to what a party was told.
+"""The compiled loops behind masks that are bound to what a party was told.
 
 All of it is arithmetic modulo the prime p = 2^64 - 59. Let s be a word of a pair's key stream, k four secret numbers of
 the same pair, and d the digest (four words of 63 bits) of what the answering party was told. Then
@@ -9,6 +9,9 @@ Two parties of a pair that were told the same have the same h, so their masks ca
 things, h and h' differ but for a chance of 1/p, whatever the teller chose, since it does not know k. What is left is
 s h - s h', and s (h - h') modulo p is uniform: each value of the difference, modulo 2^64, comes with a chance of 2/p at
 most. Nothing is learned of k either way, so k serves for a whole stream; a word s serves once.
+
+Large answers do without the product: h, which is never 0, names a branch of the pair's key stream (`masks.py`), and the
+words of two branches have nothing to do with each other. Branch 0 is what small answers multiply.
 """
 
 import numba
@@ -55,17 +58,35 @@ def _plus(x, y):  # type: ignore[no-untyped-def]
     return total - PRIME if total >= PRIME else total
 
 
+@numba.njit(inline="always")
+def _number_told(key, told):  # type: ignore[no-untyped-def]
+    """h, or 1 where that is 0 or nothing was told."""
+    number = NOTHING
+    for place in range(len(told)):
+        number = _plus(number, _times(key[place], told[place] >> ONE))
+    return ONE if number == NOTHING else number
+
+
+@compiled(types.void, TABLE, WORDS, WORDS_OUT)
+def _numbers_told(keys, told, out):  # type: ignore[no-untyped-def]
+    for pair in range(len(out)):
+        out[pair] = _number_told(keys[pair], told)
+
+
+def numbers_told(keys: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """By pair: the number of what was told."""
+    out = np.empty(len(keys), np.uint64)
+    _numbers_told(keys, told, out)
+    return out
+
+
 @compiled(types.void, TABLE, INT, TABLE, WORDS, INT, WORDS_OUT)
 def net_mask(words, at, keys, told, plus, out):  # type: ignore[no-untyped-def]
     """The sum over pairs of their masks from word `at` on; the first `plus` pairs are added, the others subtracted.
     `told` may be empty: then masks are the words themselves, modulo p."""
     out[:] = NOTHING
     for pair in range(words.shape[0]):
-        factor = NOTHING
-        for place in range(len(told)):
-            factor = _plus(factor, _times(keys[pair, place], told[place] >> ONE))
-        if factor == NOTHING:
-            factor = ONE
+        factor = _number_told(keys[pair], told)
         stream = words[pair, at : at + len(out)]
         if pair < plus:
             for i in range(len(out)):

@@ -13,8 +13,10 @@ that total and nothing finer.
 summed; the place in the stream says which row of which batch, by a rule that all parties know. So a question has no
 free part: whoever asks two parties for different things gets two masks that do not cancel, which is uniform noise.
 
-**And one history.** A party's words are multiplied by a number that follows from what the asker has told it so far, by
-a rule that only the pair knows (`mask_kernel.py`). Whoever tells two parties different things gets noise from then on.
+**And one history.** What the asker has told a party so far gives a number, by a rule that only the pair knows
+(`mask_kernel.py`). The words of a small answer are multiplied by it: they were read ahead, before anybody knew what
+would be told. A large answer reads a part of the key stream that the number names. Whoever tells two parties different
+things gets noise from then on.
 
 Words are handed out once. A repeated place is refused: two values under one mask would reveal their difference.
 """
@@ -31,7 +33,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from offbeat.errors import MaskReuse
-from offbeat.privacy.mask_kernel import net_mask
+from offbeat.privacy.mask_kernel import net_mask, numbers_told
 
 FRACTION_BITS = 40
 CHUNK_WORDS = 2048
@@ -84,11 +86,12 @@ class PairKeys:
 
 
 class KeyStream:
-    """AES-128 in counter mode as an endless sequence of uint64 words that can be read from any position."""
+    """AES-128 in counter mode: for each `branch` an endless sequence of uint64 words, to be read from any position. The
+    counter's upper half is the branch, the lower half the position: no two branches share a word."""
 
     def __init__(self, key: bytes) -> None:
         self._cipher = Cipher(algorithms.AES128(key), modes.CTR(bytes(16))).encryptor()
-        self._at = 0
+        self._at = (0, 0)  # branch and word
 
     def words(self, first: int, count: int) -> np.ndarray:
         start, width = _aligned(first, count)
@@ -96,12 +99,12 @@ class KeyStream:
         self.read(start, bytes(8 * width), room.data.cast("B"))
         return room[first - start :][:count]
 
-    def read(self, first: int, zeros: bytes, room: memoryview) -> None:
+    def read(self, first: int, zeros: bytes, room: memoryview, branch: int = 0) -> None:
         """Write as many bytes as there are zeros, from an even word on. The cipher wants 15 bytes of room behind."""
-        if first != self._at:
-            self._cipher.reset_nonce((first // 2).to_bytes(16, "big"))
+        if (branch, first) != self._at:
+            self._cipher.reset_nonce(((branch << 64) + first // 2).to_bytes(16, "big"))
         self._cipher.update_into(zeros, room)
-        self._at = first + len(zeros) // 8
+        self._at = (branch, first + len(zeros) // 8)
 
 
 def _aligned(first: int, count: int) -> tuple[int, int]:
@@ -170,7 +173,9 @@ class NetMask:
         if count < 1 or count > places * self.stride:
             raise ValueError(f"expected 1 to {places * self.stride} words for {places} places; got {count}")
         self.used.claim(first, first + places)
-        word = first * self.stride
+        word, history = first * self.stride, np.frombuffer(told, np.uint64)
+        if count >= CHUNK_WORDS:
+            return self._branched(word, count, history)
         at, words = word - self._base, self._buffer
         if at < 0:  # an old place: rare, and not worth losing what was read ahead
             words, at = self._read(word, count), word % 2
@@ -178,8 +183,19 @@ class NetMask:
             words = self._buffer = self._read(word, max(count, self._chunk))
             at, self._base = word % 2, word - word % 2
         out = np.empty(count, np.uint64)
-        net_mask(words, at, self._secrets, np.frombuffer(told, np.uint64), self._added, out)
+        net_mask(words, at, self._secrets, history, self._added, out)
         return out
+
+    def _branched(self, first: int, count: int, told: np.ndarray) -> np.ndarray:
+        """Each pair's words from the branch that what was told names; nothing is read ahead."""
+        start, width = _aligned(first, count)
+        total, words = np.zeros(width, np.uint64), np.empty(width + SLACK_WORDS, np.uint64)
+        zeros, room = bytes(8 * width), words.data.cast("B")
+        for place, branch in enumerate(numbers_told(self._secrets, told).tolist()):
+            self._streams[place].read(start, zeros, room, branch)
+            change = np.add if place < self._added else np.subtract
+            change(total, words[:width], out=total)
+        return total[first - start :][:count]
 
     def snapshot(self) -> list[Any]:
         return self.used.snapshot()

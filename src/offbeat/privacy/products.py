@@ -30,6 +30,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ DERIVATIVE_MOST = 4.0  # of the squared loss, 2 (z - y): what is further off cou
 STEP_FACTOR = 0.75  # over the number of parties: below 1, rounds without noise get closer whatever the rows
 DEVIATION_BITS = 27  # of one party's noise, in words
 FRACTION_BITS_LEAST, FRACTION_BITS_MOST = 8, 30
+ROOM = 1e-9  # by which a run stays below its budget, so that rounding does not carry its charge above
 ROUNDING = 8
 """Words by which rounding to the grid and floating point may widen the difference of two shares: at most 1 for the
 grid; a share is computed to some 2^-32 with a million columns at the very worst, and a word is 2^-30 or more."""
@@ -131,7 +133,7 @@ class ProductPlan:
     @cached_property
     def variance(self) -> int:
         """Of each party's own noise, in words."""
-        wanted = Fraction(self.squared) / Fraction(self.mu * (1.0 - 1e-9)) ** 2 + SMOOTHING
+        wanted = Fraction(self.squared) / Fraction(self.mu * (1.0 - ROOM)) ** 2 + SMOOTHING
         return max(math.ceil(wanted / self.honest), VARIANCE_LEAST)
 
     def release(self) -> GaussianRelease:
@@ -143,7 +145,7 @@ class ProductPlan:
         ledger = Ledger(Budget(self.epsilon, self.delta))
         if self.releases:
             ledger.spend(self.release())
-        helpers = f", and {self.colluders} more that tell it all they know" if self.colluders else ""
+        helpers = f", and {self.colluders} more that help it or leave their noise out" if self.colluders else ""
         stated = {key: value for key, value in ledger.statement().items() if not key.startswith("epsilon (")}
         return {
             **stated,
@@ -173,8 +175,14 @@ class NoisyShares:
         whole = np.rint(share * 2.0**self.plan.fraction_bits)
         self.given += len(whole)
         self.cut += int(np.count_nonzero(np.abs(whole) > most))
-        noise = discrete_gaussian(self.source.stream(round_), len(whole), self.plan.variance)
-        return (np.clip(whole, -most, most).astype(np.int64) + noise).view(np.uint64)
+        bounded = np.clip(whole, -most, most).astype(np.int64)
+        stream = self.source.stream(round_, sha256(bounded.tobytes()).digest())
+        return (bounded + discrete_gaussian(stream, len(bounded), self.plan.variance)).view(np.uint64)
+
+
+def release_within(epsilon: float, delta: float) -> GaussianRelease:
+    """What a run with this budget releases at most, whatever its rows and rounds."""
+    return GaussianRelease(2.0 / (gdp_mu(epsilon, delta) * (1.0 - ROOM / 2.0)))
 
 
 def row_bound(plan: ProductPlan, width: int) -> float:

@@ -5,9 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from offbeat import VerticalClassifier, VerticalRegressor
 from offbeat.errors import BadInput, BadJob, Refused
 from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgModel, OrgNetwork, job_from_text
 from offbeat.jobs.vertical import Job
+from offbeat.orgs.disclosure import disclosures
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.policy import (
     Policy,
@@ -18,7 +20,9 @@ from offbeat.orgs.policy import (
     refuse_sizes,
     refuse_test_rows,
 )
+from offbeat.orgs.preflight import check_home
 from offbeat.orgs.train import vertical_of
+from offbeat.party.masked_sum import SumOptions
 
 JOB = OrgJob(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))
 OPEN = Policy(jobs=("any",), initiators=("any",), leaders=("any",), labels_for=("any",), predictions_for=("any",))
@@ -71,7 +75,7 @@ def test_the_default_policy_gives_nothing_to_anybody_and_names_all_objections_at
     assert len(objections(policy(jobs=(), peers=(), methods=()), JOB, "shop", "bank")) == 3
     assert objections(OPEN, JOB, "stranger", "bank") == ["'stranger' is not one of its parties"]
     with pytest.raises(Refused, match="gives predictions to nobody"):
-        refuse_prediction(Policy(), "shop", "bank", 1)
+        refuse_prediction(Policy(), JOB, "shop", "bank", 1)
 
 
 def test_a_party_that_brings_very_many_ids_is_refused() -> None:
@@ -84,11 +88,11 @@ def test_tiny_intersections_and_foreign_predictions_are_refused() -> None:
     refuse_rows(Policy(rows_least=3), "shop", 3)
     with pytest.raises(Refused, match="2 training rows are shared"):
         refuse_rows(Policy(rows_least=3), "shop", 2)
-    refuse_prediction(Policy(predictions_for=("bank",)), "shop", "bank", 10)
+    refuse_prediction(Policy(predictions_for=("bank",)), JOB, "shop", "bank", 10)
     with pytest.raises(Refused, match="to 'bank', not to 'telecom'"):
-        refuse_prediction(Policy(predictions_for=("bank",)), "shop", "telecom", 10)
+        refuse_prediction(Policy(predictions_for=("bank",)), JOB, "shop", "telecom", 10)
     with pytest.raises(Refused, match="at most 5 rows"):
-        refuse_prediction(policy(prediction_rows_most=5), "shop", "bank", 6)
+        refuse_prediction(policy(prediction_rows_most=5), JOB, "shop", "bank", 6)
 
 
 def test_a_test_set_of_few_rows_is_refused_and_none_is_fine() -> None:
@@ -173,3 +177,19 @@ def test_settings_with_an_unknown_key_are_refused(tmp_path: Path) -> None:
         read_home(tmp_path)
     with pytest.raises(BadInput, match="offbeat party init"):
         read_home(tmp_path / "nowhere")
+
+
+def test_nobody_reaches_masks_that_bind_to_nothing_without_naming_them(tmp_path: Path) -> None:
+    """`two-tree`, the papers' scheme: no default has it, whoever names it reads what it lacks."""
+    (tmp_path / "party.toml").write_text(example("shop"))
+    written = read_home(tmp_path).config.policy
+    assert {Policy().secure_sum, written.secure_sum} == {("pairwise",)}
+    assert {OrgMethod().secure_sum, Job().secure_sum, SumOptions().scheme} == {"pairwise"}
+    assert {VerticalClassifier().secure_sum, VerticalRegressor().secure_sum} == {"pairwise"}
+    literal = msgspec.structs.replace(JOB, method=OrgMethod(secure_sum="two-tree"))
+    assert "bound to nothing that was told" in disclosures(literal)[-1] and "two-tree" not in " ".join(disclosures(JOB))
+    assert not [found for found in check_home(read_home(tmp_path), reach=False) if "secure_sum" in found.detail]
+    named = example("shop").replace('secure_sum = ["pairwise"]', 'secure_sum = ["pairwise", "two-tree"]')
+    (tmp_path / "party.toml").write_text(named)
+    (warned,) = [found for found in check_home(read_home(tmp_path), reach=False) if "secure_sum" in found.detail]
+    assert warned.state == "warning" and "bound to nothing that was told" in warned.detail

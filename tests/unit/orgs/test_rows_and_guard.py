@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offbeat.errors import BadData, BadInput, BadJob, Refused
-from offbeat.jobs.organisations import OrgJob, OrgModel, OrgRows
+from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgModel, OrgRows
 from offbeat.orgs.guard import Guarded, RowsNamed
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.row_ledger import Reservation, RowLedger
@@ -93,8 +93,11 @@ def test_weights_and_exposure_belong_to_the_labels(tmp_path: Path) -> None:
     elsewhere = msgspec.structs.replace(counts, labels_at=("shop",))
     assert rows("weight", elsewhere).weights.size == 0
     both = msgspec.structs.replace(counts, labels_at=("bank", "shop"))
-    with pytest.raises(BadJob, match="goes with the linear methods and one label holder"):
+    with pytest.raises(BadJob, match="goes with the linear methods, one label holder and exact products"):
         rows("weight", both)
+    private = msgspec.structs.replace(counts, method=OrgMethod(product_epsilon=1.0))
+    with pytest.raises(BadJob, match="exact products"):
+        rows("weight", private)
     squared = msgspec.structs.replace(counts, model=OrgModel(task="regression", loss="squared"))
     with pytest.raises(BadJob, match="An exposure is for counts and amounts"):
         rows("exposure", squared)

@@ -1,9 +1,10 @@
 """Masks: uniform, the same on both sides, gone from the total, and never handed out twice."""
 
-from hashlib import sha256
+from hashlib import blake2b, sha256
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -11,7 +12,16 @@ from scipy import stats
 from offbeat.errors import MaskReuse
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.privacy.mask_kernel import net_mask
-from offbeat.privacy.masks import GAPS_MAX, KeyStream, NetMask, Once, PairKeys, range_limit, scale_of
+from offbeat.privacy.masks import (
+    CHUNK_WORDS,
+    GAPS_MAX,
+    KeyStream,
+    NetMask,
+    Once,
+    PairKeys,
+    range_limit,
+    scale_of,
+)
 
 PRIME = 2**64 - 59
 KEY, OTHER = bytes(range(16)), bytes(range(16, 32))
@@ -26,8 +36,17 @@ def taken(mask: NetMask, first: int, places: int, count: int | None = None) -> n
     return mask.take(first, places, count)
 
 
-def expected(first: int, count: int) -> np.ndarray:
-    return KeyStream(KEY).words(first, count) - KeyStream(OTHER).words(first, count)
+def block_by_block(key: bytes, first: int, count: int, branch: int) -> np.ndarray:
+    """The words of a branch, each cipher block by itself: the upper half of the block is the branch."""
+    cipher = Cipher(algorithms.AES128(key), modes.ECB()).encryptor()
+    counters = [branch.to_bytes(8, "big") + at.to_bytes(8, "big") for at in range((first + count) // 2 + 1)]
+    return np.frombuffer(cipher.update(b"".join(counters)), np.uint64)[first : first + count]
+
+
+def expected(first: int, count: int, branches: tuple[int, int] = (1, 1)) -> np.ndarray:
+    """Of an answer with so many words; a small one is of branch 0."""
+    one, other = branches if count >= CHUNK_WORDS else (0, 0)
+    return block_by_block(KEY, first, count, one) - block_by_block(OTHER, first, count, other)
 
 
 def test_a_stream_reads_the_same_from_any_position():
@@ -87,6 +106,41 @@ def test_masks_cancel_for_those_who_were_told_the_same_and_for_nobody_else(one, 
     plus, minus = (NetMask([KEY], [], 8), NetMask([], [KEY], 8))
     left = plus.take(place, 1, 8, sha256(one).digest()) + minus.take(place, 1, 8, sha256(other).digest())
     assert left.any() == (one != other)
+
+
+def number_told(key: bytes, told: bytes) -> int:
+    secrets = np.frombuffer(blake2b(b"offbeat told", key=key, digest_size=32).digest(), np.uint64) >> np.uint64(1)
+    words = np.frombuffer(told, np.uint64) >> np.uint64(1)
+    return sum(int(k) * int(d) for k, d in zip(secrets, words, strict=True)) % PRIME or 1
+
+
+@pytest.mark.parametrize(("place", "count"), [(0, CHUNK_WORDS), (3, CHUNK_WORDS + 1), (2, 3 * CHUNK_WORDS - 1)])
+def test_a_large_answer_reads_the_branch_that_what_was_told_names(place, count):
+    mask, told, stride = net(3 * CHUNK_WORDS - 1), sha256(b"told").digest(), 3 * CHUNK_WORDS - 1
+    small = mask.take(place + 1, 1, 5, told)
+    large = mask.take(place, 1, count, told)
+    branches = (number_told(KEY, told), number_told(OTHER, told))
+    assert np.array_equal(large, expected(place * stride, count, branches))
+    again = net(stride)
+    again.take(place, 1, count, told)
+    assert np.array_equal(again.take(place + 1, 1, 5, told), small)  # what was read between leaves the others alone
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.binary(max_size=8), st.binary(max_size=8), st.integers(0, 50), st.integers(CHUNK_WORDS, CHUNK_WORDS + 9))
+def test_large_masks_cancel_for_those_who_were_told_the_same_and_for_nobody_else(one, other, place, count):
+    plus, minus = NetMask([KEY], [], count), NetMask([], [KEY], count)
+    left = plus.take(place, 1, count, sha256(one).digest()) + minus.take(place, 1, count, sha256(other).digest())
+    assert np.count_nonzero(left) == (0 if one == other else count)
+
+
+def test_words_of_two_branches_have_nothing_to_do_with_each_other():
+    """What an asker has that told one party the truth and another one something else: uniform words."""
+    plus, minus = NetMask([KEY], [], 65_536), NetMask([], [KEY], 65_536)
+    left = plus.take(0, 1, 65_536, bytes(32)) + minus.take(0, 1, 65_536, bytes(31) + b"\x02")
+    for shift in (0, 56):
+        counts = np.bincount((left >> np.uint64(shift) & np.uint64(255)).astype(int), minlength=256)
+        assert stats.chisquare(counts).pvalue > 1e-3
 
 
 def test_opposite_signs_cancel():

@@ -48,6 +48,8 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "row_cap": "Most sums that one row may ever enter (0: no cap)",
         "epsilon": "Privacy budget over all jobs, as epsilon (empty: none is kept)",
         "delta": "Delta of that budget",
+        "product_epsilon_most": "Products must be private, of at most this epsilon in a job (empty: they may be exact)",
+        "colluders_least": "Noise must suffice if so many others help whoever asks",
     },
 }
 LISTS = "Names with commas between. Nothing means nobody; “any” means everyone on the roster."

@@ -44,6 +44,17 @@ def _about_limits(policy: Policy) -> list[str]:
         f"{policy.prediction_rows_most:,} rows in one question{end}",
         f"A row may enter at most {policy.row_cap:,} sums, ever." if policy.row_cap else "Uses of a row have no cap.",
         "It keeps no privacy budget." if policy.epsilon is None else budget,
+        *_about_products(policy),
+    ]
+
+
+def _about_products(policy: Policy) -> list[str]:
+    if policy.product_epsilon_most is None:
+        return []
+    helpers = f", also if {policy.colluders_least} others help whoever asks" if policy.colluders_least else ""
+    return [
+        f"Products must be private, of epsilon {policy.product_epsilon_most:g} at delta {policy.delta:g} at most in "
+        f"one job{helpers}; models that were trained so give no predictions."
     ]
 
 
@@ -71,9 +82,9 @@ def costs(job: OrgJob, me: str, policy: Policy, spent: Spent) -> list[str]:
         after = spent(charges, policy.delta)
         budget.append(f"It adds noise to your {what}; epsilon = {after:.4g}{limit} would then be spent in all.")
     cap = f"your cap is {policy.row_cap:,}" if policy.row_cap else "you have set no cap"
-    rows = (
-        f"Each common row enters about {len(job.labels_at) * job.method.passes:,.0f} sums at most, plus surveys; {cap}."
-    )
+    sums = f"{len(job.labels_at) * job.method.passes:,.0f} sums at most, plus surveys"
+    sums = f"{job.products.rounds} noisy sums" if job.private_products else sums
+    rows = f"Each common row enters about {sums}; {cap}."
     learners, holders = told_labels(job, me), [name for name in job.labels_at if me in told_labels(job, name)]
     labels = [f"Your labels are told to {' and '.join(learners)}."] if learners else []
     learned = [f"You would learn the labels of {' and '.join(holders)}."] if holders else []
