@@ -18,7 +18,9 @@ TORCH := torch==2.13.0
 
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := PIP_ROOT_USER_ACTION=ignore $(PY) -m pip --disable-pip-version-check install --quiet
+# Python compiles a module when it is first imported; most of what is installed never is.
+PIP := PIP_ROOT_USER_ACTION=ignore $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
+TOGETHER = $(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest --import-mode=importlib
 CORE := $(VENV)/.core-installed
 FULL := $(VENV)/.everything-installed
@@ -35,10 +37,26 @@ demo: $(CORE)  ## train on four parties, one of them slow, and see asynchronous 
 	@$(VENV)/bin/offbeat demo
 
 .PHONY: test
-test: $(FULL) packages  ## all checks and all tests that take seconds rather than minutes
-	@$(MAKE) --no-print-directory check
-	$(PYTEST) -m "not slow" -n 2 --dist worksteal $(wildcard tests/unit tests/property tests/reference tests/simulation tests/attacks)
-	$(PYTEST) -m "not slow" -n 2 --dist worksteal $(wildcard tests/transport tests/browser)
+test: ready  ## all checks and all tests that take seconds rather than minutes
+	@echo "Checks and tests run two parts at a time; each part prints when it is done, after some minutes." >&2
+	@$(TOGETHER) lint kernels
+	@$(TOGETHER) units parties
+
+# Tests with real processes mostly wait, the others compute: side by side, the second give way to the first.
+.PHONY: units parties
+units: $(FULL)
+	nice -n 10 $(PYTEST) -m "not slow" -n 2 --dist worksteal tests/unit tests/property tests/reference tests/simulation tests/attacks
+parties: $(FULL)
+	$(PYTEST) -m "not slow" -n 2 --dist worksteal tests/transport tests/browser
+
+# Compiled once, before several processes at a time need them. Compilation takes half a minute in a new checkout.
+.PHONY: kernels
+kernels: $(FULL)
+	@$(PY) -c "import offbeat.learning.central_loops, offbeat.orgs.daemon"
+
+.PHONY: ready
+ready: | $(PY)
+	@$(MAKE) --no-print-directory -j2 $(FULL) packages
 
 # -- setting up --------------------------------------------------------------------------------------------------------
 
@@ -92,11 +110,14 @@ endef
 # -- parts of the tests ------------------------------------------------------------------------------------------------
 
 .PHONY: check
-check: $(FULL)  ## format, lint, types, layering and house rules
+check: lint  ## format, lint, types, layering and house rules
+	$(PYTEST) tests/unit/test_layering.py tests/unit/test_house_rules.py
+
+.PHONY: lint
+lint: $(FULL)
 	$(PY) -m ruff check src tests examples docs/building docs/notebooks
 	$(PY) -m ruff format --check src tests examples docs/building docs/notebooks
 	$(PY) -m mypy
-	$(PYTEST) tests/unit/test_layering.py tests/unit/test_house_rules.py
 
 .PHONY: property
 property: $(FULL)  ## properties that must hold for any input or order of events

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import NDArray
@@ -133,6 +132,8 @@ def descend(
     free: int = 0,
 ) -> Floats:  # fmt: skip
     """Where L-BFGS comes to from this start."""
+    import scipy.optimize  # a quarter of a second, which a start that needs no such point need not spend
+
     bend = strength * penalty.l1
 
     def both(w: Floats) -> tuple[float, Floats]:

@@ -15,14 +15,13 @@ distributions with pessimistic rounding (dp-accounting), and Renyi divergences a
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from offbeat.errors import BadInput
@@ -68,13 +67,19 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     return max(0.0, math.exp(first) * -math.expm1(min(second - first, 0.0)))
 
 
+def _root(excess: Callable[[float], float], low: float, high: float, **tolerances: float) -> float:
+    from scipy.optimize import brentq  # a quarter of a second, which a start without privacy need not spend
+
+    return float(brentq(excess, low, high, **tolerances))
+
+
 def gdp_epsilon(mu: float, delta: float) -> float:
     """The epsilon of a mu-Gaussian-private mechanism at this delta."""
     _check_delta(delta)
     if mu <= 0 or gdp_delta(mu, 0.0) <= delta:
         return 0.0
     upper = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1.0
-    return float(brentq(lambda epsilon: gdp_delta(mu, epsilon) - delta, 0.0, upper, xtol=1e-12, rtol=1e-14))
+    return _root(lambda epsilon: gdp_delta(mu, epsilon) - delta, 0.0, upper, xtol=1e-12, rtol=1e-14)
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
@@ -83,7 +88,7 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     upper = 1.0
     while gdp_delta(upper, epsilon) < delta:
         upper *= 2
-    return float(brentq(lambda mu: gdp_delta(mu, epsilon) - delta, 1e-12, upper, xtol=1e-13, rtol=1e-14))
+    return _root(lambda mu: gdp_delta(mu, epsilon) - delta, 1e-12, upper, xtol=1e-13, rtol=1e-14)
 
 
 def gaussian_mu(releases: Mapping[GaussianRelease, int], adjacency: Adjacency) -> float:
@@ -137,7 +142,7 @@ def calibrate_multiplier(
         return math.log(max(epsilon({release: releases}, at_delta, adjacency), 1e-9) / at_epsilon)
 
     low, high = _bracket(excess, math.log(_first_guess(at_epsilon, at_delta, releases, sampling_rate, adjacency)))
-    root = float(brentq(excess, low, high, xtol=5e-4))
+    root = _root(excess, low, high, xtol=5e-4)
     while excess(root) > 0:
         root += 5e-4
     return math.exp(root)
@@ -156,7 +161,7 @@ def calibrate_pure(
     high = low
     while excess(high) <= 0:
         low, high = high, high + 0.7
-    root = float(brentq(excess, low, high, xtol=5e-4))
+    root = _root(excess, low, high, xtol=5e-4)
     while excess(root) > 0:
         root -= 5e-4
     return math.exp(root)
