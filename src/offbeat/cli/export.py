@@ -101,6 +101,10 @@ def _track(run: Path, record: "RunRecord", to: Tracker, out: Path) -> None:
 
 
 def _graphs(run: Path, folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(
+            f"--onnx {folder} is a file; expected a folder, or a path where one can be made: PARTY.onnx each."
+        )
     model = _model(run)
     graphs = {party: model.to_onnx(party).SerializeToString() for party in model.names}
     folder.mkdir(parents=True, exist_ok=True)

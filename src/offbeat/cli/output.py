@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
 
 
+UsageError: Any = typer.BadParameter.__base__
+"""Of click, or of typer's own copy of it: which one depends on typer's version."""
+
+
 class Polite(TyperGroup):
     """A group of commands that ends a user's mistake with one paragraph and its exit code, never a traceback."""
 
@@ -38,17 +42,26 @@ class Polite(TyperGroup):
         try:
             return super().invoke(ctx)
         except OffbeatError as problem:
-            speaker().print(f"[bold red]offbeat:[/] {escape(str(problem))}", soft_wrap=True, highlight=False)
-            raise typer.Exit(problem.exit_code) from None
+            raise _ended(str(problem), problem.exit_code) from None
+        except UsageError as problem:
+            if type(problem).__name__ == "NoArgsIsHelpError":
+                raise
+            command = (problem.ctx or ctx).command_path
+            said = problem.format_message()
+            said += "" if said.endswith((".", "?")) else "."
+            raise _ended(f"{said} `{command} --help` says what it takes.", BadInput.exit_code) from None
         except KeyboardInterrupt:
-            speaker().print("[bold red]offbeat:[/] interrupted", highlight=False)
-            raise typer.Exit(1) from None
+            raise _ended("interrupted", 1) from None
         except BrokenPipeError:  # a reader such as `head` has seen enough
             sys.stdout = None
             raise typer.Exit(0) from None
         except OSError as problem:
-            speaker().print(f"[bold red]offbeat:[/] {escape(_os_sentence(problem))}", soft_wrap=True, highlight=False)
-            raise typer.Exit(BadInput.exit_code if problem.filename is not None else 1) from None
+            raise _ended(_os_sentence(problem), 1 if problem.filename is None else BadInput.exit_code) from None
+
+
+def _ended(paragraph: str, code: int) -> typer.Exit:
+    speaker().print(f"[bold red]offbeat:[/] {escape(paragraph)}", soft_wrap=True, highlight=False)
+    return typer.Exit(code)
 
 
 def _os_sentence(problem: OSError) -> str:

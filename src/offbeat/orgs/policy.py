@@ -11,7 +11,7 @@ from offbeat.jobs.organisations import OrgJob
 from offbeat.orgs.budget import LABELS, Charge, charges_of, overspent
 from offbeat.privacy.accountant import epsilon
 from offbeat.privacy.products import release_within
-from offbeat.settings import Settings
+from offbeat.settings import FINITE, Positive, Settings
 
 Names = tuple[str, ...]
 
@@ -31,16 +31,18 @@ class Policy(Settings, frozen=True):
     columns_never: Names = ()  # never used, whatever the data section lists
     rows_least: Annotated[int, msgspec.Meta(ge=1)] = 100  # a smaller intersection is refused
     test_rows_least: Annotated[int, msgspec.Meta(ge=1)] = 25  # a smaller test set, if there is one, is refused
-    passes_most: Annotated[float, msgspec.Meta(gt=0)] = 1000.0
+    passes_most: Positive = 1000.0
     row_cap: Annotated[int, msgspec.Meta(ge=0)] = 0  # how often one row may enter a sum, ever; 0: no cap
-    ids_ratio_most: Annotated[float, msgspec.Meta(ge=1)] = 10.0  # no other party may bring this many times its ids
+    ids_ratio_most: Annotated[float, msgspec.Meta(ge=1, le=FINITE)] = (
+        10.0  # no other party may bring this many times its ids
+    )
     labels_for: Names = ()  # who may learn this party's labels, which derivatives tell
     derivatives: bool = True  # whether this party may be sent derivatives (they tell it other parties' labels)
     predictions_for: Names = ()  # who else may ask for joint predictions
     prediction_rows_most: Annotated[int, msgspec.Meta(ge=0)] = 100_000  # in one question
     on_loss: tuple[Literal["wait", "stop", "continue"], ...] = ("wait", "stop")  # "continue" means a second roster
     predict_without: bool = False  # whether a prediction may leave out a party that does not answer
-    epsilon: Annotated[float, msgspec.Meta(gt=0)] | None = None  # privacy budget over all jobs; None: none is kept
+    epsilon: Positive | None = None  # privacy budget over all jobs; None: none is kept
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-5  # of that budget, whatever delta a job names
     product_epsilon_most: Annotated[float, msgspec.Meta(gt=0)] | None = (
         None  # of one run, at that delta; None: any, none

@@ -1,17 +1,16 @@
-"""Changing the policy in a party.toml: the lines of the keys that change, and no other.
+"""Changing the policy in a party.toml: the values that change, and nothing else.
 
-The owner's comments, order and spelling stay. The new text is read by the reader that the daemon has, and must hold
-exactly what was wanted and, outside the policy, exactly what it held before; else nothing is written.
+The owner's comments, order and spelling stay: tomlkit sees to that. The new text is read by the daemon's own reader,
+and must hold exactly what was wanted and, outside the policy, exactly what it held before; else nothing is written.
 """
 
 import hashlib
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomlkit
 from msgspec import to_builtins
 
 from offbeat.errors import BadInput
@@ -61,11 +60,10 @@ def changed(home: Home, wanted: Mapping[str, Any]) -> Change:
     if "columns_never" in changes:
         load_table(Home(config, home.folder, home.file))  # a misspelt column would keep nothing out
     after = edited(before, changes)
-    if _tree(after) != ({**tree, "policy": new} if changes else tree):
+    if parse(after, home.file) != ({**tree, "policy": new} if changes else tree):
         raise BadInput(
-            f"{home.file} writes its policy in a way that this page cannot change line by line: expected a section "
-            "[policy] with one key a line, as `offbeat party init` writes it. Nothing was written; change the file in "
-            "an editor."
+            f"{home.file} writes its policy in a way that this page cannot change: expected a section [policy] with "
+            "one key a line, as `offbeat party init` writes it. Nothing was written; change the file in an editor."
         )
     return Change(before, after, config)
 
@@ -114,77 +112,25 @@ def doubts(policy: Policy, roster: Sequence[str], methods: Sequence[str]) -> lis
     return found + [f"methods names '{name}', which is no method. {did_you_mean(name, methods)}" for name in strange]
 
 
-# -- lines -----------------------------------------------------------------------------------------------------------
-
-
 def edited(text: str, changes: Mapping[str, Any]) -> str:
-    """The text with other values of these keys of [policy]; None takes a key's lines out."""
+    """The text with other values of these keys of [policy]; None takes a key out. What is new comes last."""
+    if not changes:
+        return text
     newline = "\r\n" if "\r\n" in text else "\n"
-    lines = text.splitlines()
-    if changes and not any(map(_opens_policy, lines)):
-        lines += ["", "[policy]"]
+    document = tomlkit.parse(text.replace("\r\n", "\n"))
+    policy: Any = document.setdefault("policy", tomlkit.table())
+    written, behind = policy.value.body, []
+    while written and written[-1][0] is None:  # empty lines, and comments on the section that follows
+        behind.append(written.pop()[1])
     for key, value in changes.items():
-        first, end = _section(lines)
-        place = next((i for i in range(first, end) if re.match(rf'\s*"?{re.escape(key)}"?\s*=', lines[i])), None)
-        if place is None:
-            at = _last_written(lines, first, end)
-            lines[at:at] = [_line(key, value)]
-            continue
-        stop = _value_end(lines, place, end)
-        lines[place:stop] = (
-            [] if value is None else [_replaced(lines[place], key, value) if stop == place + 1 else _line(key, value)]
-        )
-    return newline.join(lines) + (newline if text.endswith("\n") or not text else "")
+        if value is None:
+            policy.pop(key, None)
+        else:
+            policy[key] = value
+    for line in reversed(behind):
+        policy.add(line)
+    return tomlkit.dumps(document).replace("\n", newline)
 
 
 def _text(file: Path) -> str:
     return file.read_bytes().decode("utf-8-sig")
-
-
-def _line(key: str, value: Any) -> str:
-    return f"{key} = {toml_value(value)}"
-
-
-_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?")
-
-
-def _opens_policy(line: str) -> bool:
-    found = _HEADER.fullmatch(line)
-    return found is not None and found.group(1) == "policy"
-
-
-def _section(lines: Sequence[str]) -> tuple[int, int]:
-    first = next(i for i, line in enumerate(lines) if _opens_policy(line)) + 1
-    end = next((i for i in range(first, len(lines)) if _HEADER.fullmatch(lines[i])), len(lines))
-    return first, end
-
-
-def _last_written(lines: Sequence[str], first: int, end: int) -> int:
-    """Behind the last line of the section that is neither empty nor a comment on what follows."""
-    written = [i for i in range(first, end) if lines[i].strip() and not lines[i].lstrip().startswith("#")]
-    return written[-1] + 1 if written else first
-
-
-def _value_end(lines: Sequence[str], place: int, end: int) -> int:
-    """A list may go over several lines: the value ends where it can first be read."""
-    for stop in range(place + 1, end + 1):
-        if _tree("\n".join(lines[place:stop])):
-            return stop
-    return place + 1
-
-
-def _replaced(line: str, key: str, value: Any) -> str:
-    """The line with another value; its comment stays where it was, if there is room."""
-    new = _line(key, value)
-    for found in re.finditer("#", line):
-        if _tree(line[: found.start()]):
-            return f"{new:<{found.start()}}".rstrip().ljust(max(found.start(), len(new) + 1)) + line[found.start() :]
-    return new
-
-
-def _tree(text: str) -> dict[str, Any]:
-    """What a text says; nothing if it cannot be read."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return {}

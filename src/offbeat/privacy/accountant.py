@@ -67,10 +67,10 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     return max(0.0, math.exp(first) * -math.expm1(min(second - first, 0.0)))
 
 
-def _root(excess: Callable[[float], float], low: float, high: float, **tolerances: float) -> float:
+def _root(excess: Callable[[float], float], low: float, high: float, xtol: float) -> float:
     from scipy.optimize import brentq  # a quarter of a second, which a start without privacy need not spend
 
-    return float(brentq(excess, low, high, **tolerances))
+    return float(brentq(excess, low, high, xtol=xtol, rtol=1e-14))
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
@@ -79,7 +79,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     if mu <= 0 or gdp_delta(mu, 0.0) <= delta:
         return 0.0
     upper = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1.0
-    return _root(lambda epsilon: gdp_delta(mu, epsilon) - delta, 0.0, upper, xtol=1e-12, rtol=1e-14)
+    return _root(lambda epsilon: gdp_delta(mu, epsilon) - delta, 0.0, upper, xtol=1e-12)
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
@@ -88,7 +88,7 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     upper = 1.0
     while gdp_delta(upper, epsilon) < delta:
         upper *= 2
-    return _root(lambda mu: gdp_delta(mu, epsilon) - delta, 1e-12, upper, xtol=1e-13, rtol=1e-14)
+    return _root(lambda mu: gdp_delta(mu, epsilon) - delta, 1e-12, upper, xtol=1e-13)
 
 
 def gaussian_mu(releases: Mapping[GaussianRelease, int], adjacency: Adjacency) -> float:

@@ -312,6 +312,20 @@ def test_data_and_doctor_and_the_lists_answer_in_both_forms():
     assert "credit-like" in call("data").stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run"], "Missing argument 'JOB.toml'. `offbeat run --help` says what it takes."),
+        (["run", "job.toml", "--nope"], "No such option: --nope. `offbeat run --help` says what it takes."),
+        (["keys", "new"], "Missing argument 'name'. `offbeat keys new --help` says what it takes."),
+        (["rnu"], "No such command 'rnu'. Did you mean 'run'? `offbeat --help` says what it takes."),
+    ],
+)
+def test_a_call_that_lacks_something_gets_one_paragraph(arguments, said):
+    ended = call(*arguments)
+    assert (ended.exit_code, ended.stderr.strip()) == (2, f"offbeat: {said}")
+
+
 def test_version_and_help():
     assert call("--version").stdout.strip()
     for command in ("demo", "run", "reproduce", "bench", "report", "compare", "replay", "audit", "data", "doctor"):

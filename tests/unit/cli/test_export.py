@@ -42,6 +42,9 @@ def test_a_mistake_is_one_sentence(tmp_path):
     assert CliRunner().invoke(app, ["export", str(tmp_path), "--json"]).exit_code == 2
     both = CliRunner().invoke(app, ["export", str(RUN), "--json", "--to", "mlflow"])
     assert both.exit_code == 2
+    (tmp_path / "graphs").write_text("")
+    file = CliRunner().invoke(app, ["export", str(RUN), "--onnx", str(tmp_path / "graphs")])
+    assert file.exit_code == 2 and "is a file; expected a folder" in file.stderr
 
 
 # -- TensorBoard -----------------------------------------------------------------------------------------------------

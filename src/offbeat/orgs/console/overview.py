@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,6 +123,7 @@ class Watching:
         self.scores: Scores | None = None
 
     def look(self) -> Overview:
+        self._ask_peers()
         with self._lock:
             return self._looked()
 
@@ -144,7 +146,7 @@ class Watching:
             extent = self.daemon.ask(RowsUsed(), 5.0)
         except OffbeatError as trouble:
             problem = str(trouble)
-        roster, config = self.home.roster(), self.home.config
+        config = self.home.config
         shown = [run for run in runs if not run.ended] + [run for run in runs if run.ended][-ENDED_SHOWN:]
         jobs = {status.run: job for status in shown if (job := self._job(status.run)) is not None}
         self._note_curves(shown)
@@ -153,7 +155,7 @@ class Watching:
             version=offbeat_version(),
             problem=problem,
             days_left=_days_left(self.home.identity().certificate_pem),
-            peers=self._all_peers(roster),
+            peers=self._peers,
             runs=shown,
             jobs=jobs,
             proposals=[self._proposal(one, jobs[one.run]) for one in shown if one.phase == WAITING and one.run in jobs],
@@ -202,12 +204,14 @@ class Watching:
         while len(self._curves) > CURVES_KEPT:
             self._curves.popitem(last=False)
 
-    def _all_peers(self, roster: PinnedRoster) -> Sequence[Peer]:
-        if time.monotonic() - self._peers_s > PEERS_EVERY_S:
-            caller, others = PeerCalls(self.home.identity(), roster), [n for n in roster.names if n != self.home.name]
-            self._peers = [_peer(caller, roster, name) for name in others]
-            self._peers_s = time.monotonic()
-        return self._peers
+    def _ask_peers(self) -> None:
+        """All at once, and outside the lock: a peer that does not answer holds up nobody else's look."""
+        if time.monotonic() - self._peers_s <= PEERS_EVERY_S:
+            return
+        self._peers_s, roster = time.monotonic(), self.home.roster()
+        caller, others = PeerCalls(self.home.identity(), roster), [n for n in roster.names if n != self.home.name]
+        with ThreadPoolExecutor(max(1, len(others))) as asking:
+            self._peers = list(asking.map(lambda name: _peer(caller, roster, name), others))
 
     def _budget(self, epsilon: float | None, delta: float) -> Spending:
         """Composed anew only when something was charged: that takes its time."""
