@@ -5,15 +5,22 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[2]
 SOURCE = REPOSITORY / "src" / "offbeat"
 FILES = sorted(SOURCE.rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 NAMELESS = {"utils", "util", "common", "helpers", "helper", "misc", "tools", "stuff"}
 PICKLING = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 FUNCTION_LINES_MOST = 50
 FILE_LINES_MOST = 600
+
+
+@pytest.fixture(scope="module")
+def trees():
+    """Parsed when the first rule is checked, not while tests are collected, which every worker does for itself."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
 def shown(path, node=None):
@@ -29,15 +36,15 @@ def test_no_file_is_too_long_to_read():
     assert {path: lines for path, lines in lengths.items() if lines > FILE_LINES_MOST} == {}
 
 
-def test_every_module_but_an_empty_one_says_what_it_is_for():
-    silent = [path for path, tree in TREES.items() if tree.body and not ast.get_docstring(tree)]
+def test_every_module_but_an_empty_one_says_what_it_is_for(trees):
+    silent = [path for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)]
     assert [shown(path) for path in silent] == []
 
 
-def message_types():
+def message_types(trees):
     """Every class that is a Message by its base, or by its base's base, anywhere in the package."""
     classes = [
-        (path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+        (path, node) for path, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
     ]
     known, found = {"Message"}, []
     while True:
@@ -52,10 +59,10 @@ def message_types():
         known |= {node.name for _, node in new}
 
 
-def test_every_message_says_what_it_reveals():
+def test_every_message_says_what_it_reveals(trees):
     silent = [
         f"{shown(path, node)} {node.name}"
-        for path, node in message_types()
+        for path, node in message_types(trees)
         if not re.search(r"^\s*Reveals: \S", ast.get_docstring(node) or "", re.MULTILINE)
     ]
     assert silent == [], "a message's docstring needs a line 'Reveals: what, to whom'"
@@ -69,11 +76,11 @@ def imported_names(tree):
             yield node, node.module.split(".")[0]
 
 
-def test_nothing_is_pickled():
+def test_nothing_is_pickled(trees):
     found = [
-        shown(path, node) for path, tree in TREES.items() for node, name in imported_names(tree) if name in PICKLING
+        shown(path, node) for path, tree in trees.items() for node, name in imported_names(tree) if name in PICKLING
     ]
-    for path, tree in TREES.items():
+    for path, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
                 found.append(shown(path, node.value))
@@ -82,23 +89,23 @@ def test_nothing_is_pickled():
     assert found == []
 
 
-def test_global_random_state_is_left_alone():
+def test_global_random_state_is_left_alone(trees):
     legacy = re.compile(
         r"^(np|numpy)\.random\.(seed|rand|randn|randint|random|choice|shuffle|permutation|normal|uniform)$"
     )
     found = [
         shown(path, node)
-        for path, tree in TREES.items()
+        for path, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and legacy.match(ast.unparse(node.func))
     ]
     assert found == []
 
 
-def test_no_exception_is_swallowed_unnamed():
+def test_no_exception_is_swallowed_unnamed(trees):
     bare = [
         shown(path, node)
-        for path, tree in TREES.items()
+        for path, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ExceptHandler) and node.type is None
     ]
@@ -112,10 +119,10 @@ def lines_of(function):
     return function.end_lineno - function.lineno + 1 - told
 
 
-def test_functions_fit_on_a_screen():
+def test_functions_fit_on_a_screen(trees):
     functions = [
         (path, node)
-        for path, tree in TREES.items()
+        for path, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
