@@ -45,7 +45,7 @@ test: ready  ## all checks and all tests that take seconds rather than minutes
 # Tests with real processes mostly wait, the others compute: side by side, the second give way to the first.
 .PHONY: units parties
 units: $(FULL)
-	nice -n 10 $(PYTEST) -m "not slow" -n 2 --dist worksteal tests/unit tests/property tests/reference tests/simulation tests/attacks
+	nice -n 10 env $(PYTEST) -m "not slow" -n 2 --dist worksteal tests/unit tests/property tests/reference tests/simulation tests/attacks
 parties: $(FULL)
 	$(PYTEST) -m "not slow" -n 2 --dist worksteal tests/transport tests/browser
 
@@ -56,7 +56,7 @@ kernels: $(FULL)
 
 .PHONY: ready
 ready: | $(PY)
-	@$(MAKE) --no-print-directory -j2 $(FULL) packages
+	@$(MAKE) --silent -j2 $(FULL) packages
 
 # -- setting up --------------------------------------------------------------------------------------------------------
 
