@@ -45,7 +45,7 @@ test: ready  ## all checks and all tests that take seconds rather than minutes
 # Tests with real processes mostly wait, the others compute: side by side, the second give way to the first.
 .PHONY: units parties
 units: $(FULL)
-	nice -n 10 env $(PYTEST) -m "not slow" -n 2 --dist worksteal tests/unit tests/property tests/reference tests/simulation tests/attacks
+	nice -n 5 env $(PYTEST) -m "not slow" -n 2 --dist worksteal tests/unit tests/property tests/reference tests/simulation tests/attacks
 parties: $(FULL)
 	$(PYTEST) -m "not slow" -n 2 --dist worksteal tests/transport tests/browser
 

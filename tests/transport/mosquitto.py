@@ -42,7 +42,7 @@ class Broker:
         return self
 
     def _wait_until_open(self):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             assert self.process.poll() is None, (self.folder / "mosquitto.log").read_text()
             with socket.socket() as probe:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from offbeat.cli import app
 
-WITHIN_S = 60.0
+WITHIN_S = 240.0
 
 JOB = """
 algorithm = "vfb2-svrg"

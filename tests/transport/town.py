@@ -25,7 +25,7 @@ from offbeat.runtime.processes import free_ports
 
 NAMES = ("bank", "shop", "telecom")
 ROWS = 240
-WITHIN_S = 90.0
+WITHIN_S = 180.0
 SCORES_AGREE = 1e-5  # a gap of 1e-13 at a strength of 0.05: |x| sqrt(2 gap / strength) is some 7e-6
 AUCS_AGREE = 0.01  # two runs to a gap of 1e-9 may order a pair or two of nearly equal scores otherwise
 

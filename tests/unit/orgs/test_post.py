@@ -7,7 +7,7 @@ from offbeat.orgs.control import Letters, Poll, Reply
 from offbeat.orgs.post import LetterFetching
 from offbeat.runtime.grpc.identity import Member, PinnedRoster
 
-WITHIN_S = 30.0
+WITHIN_S = 120.0
 
 
 class Calls:
