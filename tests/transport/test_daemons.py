@@ -575,8 +575,9 @@ def test_a_daemon_killed_in_the_middle_goes_on_when_it_is_started_again(tmp_path
     wanted, verdict = (job(), "target") if method == "vfb2-svrg" else (vafl(), "passes")
     if method == "vafl":
         allow_vafl(town)
-    children = {name: serve(town, name) for name in NAMES}
+    children = {name: serve(town, name) for name in ("bank", "telecom")}
     try:
+        town.open("shop")
         run = town.submit(wanted)
         for victim in ("telecom", "bank"):  # a collaborator, then the initiator and label holder
             log = town.folder / victim / "runs" / run / "events" / f"{victim}.log"
@@ -599,6 +600,7 @@ def test_a_daemon_killed_in_the_middle_goes_on_when_it_is_started_again(tmp_path
         assert np.corrcoef(joint, list(pooled.values()))[0, 1] > 0.98
         assert all(replayed(read_home(town.folder / name), run) == verdict for name in NAMES)
     finally:
+        town.close()
         for child in children.values():
             child.terminate()
             child.wait()

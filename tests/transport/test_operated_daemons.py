@@ -99,15 +99,16 @@ def test_a_table_that_changed_while_its_party_was_away_is_refused(tmp_path: Path
     """The alignment keeps row numbers: with a table in another order every row would meet a wrong one, unnoticed."""
     town = Town(tmp_path)
     wanted = msgspec.structs.replace(job(target=1e-300, passes=900.0), rows=OrgRows(test_fraction=0.0))
-    children = {name: serve(town, name) for name in NAMES}
+    child = serve(town, "shop")
     try:
+        town.open("bank", "telecom")
         run = town.submit(wanted)
         kept = town.folder / "shop" / "private" / run / "alignment.json"
         wait_until(kept.is_file)
-        children["shop"].send_signal(signal.SIGKILL)
-        children["shop"].wait()
+        child.send_signal(signal.SIGKILL)
+        child.wait()
         resorted(town.folder / "shop" / "table.csv")
-        children["shop"] = serve(town, "shop")
+        child = serve(town, "shop")
 
         def ended() -> bool:
             return all(town.ask(name, control.Status(run)).ended for name in NAMES)  # type: ignore[attr-defined]
@@ -118,9 +119,9 @@ def test_a_table_that_changed_while_its_party_was_away_is_refused(tmp_path: Path
         assert "'shop' has another table" in statuses["shop"].reason  # type: ignore[attr-defined]
         assert "'shop' has another table" in statuses["bank"].reason  # type: ignore[attr-defined]
     finally:
-        for child in children.values():
-            child.terminate()
-            child.wait()
+        town.close()
+        child.terminate()
+        child.wait()
 
 
 def test_a_table_that_changed_between_acceptance_and_start_is_refused(town: Town) -> None:
@@ -291,9 +292,7 @@ def test_the_log_tells_what_happens_and_submit_tells_who_learns_what(tmp_path: P
         shop = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=log, env=environment)
     try:
         wait_until(lambda: (tmp_path / "shop" / "private" / "control").is_file() or shop.poll() is not None)
-        for name in ("bank", "telecom"):
-            town.daemons[name] = Daemon(read_home(tmp_path / name))
-            town.daemons[name].start()
+        town.open("bank", "telecom")
         run = town.submit(short())
         for name in ("bank", "telecom"):
             assert town.ended(name, run).phase == "done"

@@ -87,8 +87,9 @@ class Town:
             lines.append(",".join([f"c{i}", *(repr(float(v)) for v in X[i, width * k : width * (k + 1)]), *label]))
         (self.folder / name / "table.csv").write_text("\n".join(lines) + "\n")
 
-    def open(self) -> "Town":
-        for name in self.names:
+    def open(self, *names: str) -> "Town":
+        """Daemons in this process: of these, or of all."""
+        for name in names or self.names:
             self.daemons[name] = Daemon(read_home(self.folder / name))
             self.daemons[name].start()
         return self
