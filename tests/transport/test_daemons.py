@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import load_table, own_rows, read_model
 from offbeat.orgs.runs import Run
 from offbeat.orgs.train_embedding import own_private_mode
-from offbeat.runtime.checkpoint import read_checkpoint
+from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.grpc.dialer import open_channel
 from offbeat.runtime.grpc.wire import SERVICE
@@ -283,6 +284,24 @@ def agree(town: Town, *, at_bank: bool = True) -> Run:
         run.begin_with({name: bank._counted(run, name).ids for name in NAMES})
         return run
     return bank._new_run(AGREED, wanted, "bank")
+
+
+def test_the_word_to_begin_is_written_once_and_by_one_thread_at_a_time(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def looked_at(folder: Path, name: str, state: Any) -> None:
+        with ThreadPoolExecutor(1) as another:
+            written.append((name, another.submit(shop._lock.acquire, False).result()))
+        write_checkpoint(folder, name, state)
+
+    run = agree(town.open())
+    shop, sizes = town.daemons["shop"].runs[AGREED], read_checkpoint(run.private, "begun")["ids"]  # type: ignore[index]
+    monkeypatch.setattr("offbeat.orgs.runs.write_checkpoint", looked_at)
+    shop.begin_with(sizes)
+    shop.begin_with(sizes)
+    assert written == [("begun", False)]
 
 
 def test_a_run_that_was_agreed_on_but_not_begun_begins_after_a_restart(town: Town) -> None:

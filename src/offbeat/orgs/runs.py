@@ -178,7 +178,11 @@ class Run:
 
     def begin_with(self, sizes: Mapping[str, int], aligned: str = "") -> None:
         """Take the numbers of ids that all parties brought; what this party brought must be among them. `aligned`: the
-        run whose alignment is taken over."""
+        run whose alignment is taken over. The word to begin may come twice at once: told, and asked for."""
+        with self._lock:
+            self._begin_with(sizes, aligned)
+
+    def _begin_with(self, sizes: Mapping[str, int], aligned: str) -> None:
         kept, begun = self.own.kept("table"), self.own.kept("begun")
         if begun is not None:
             return
