@@ -64,6 +64,8 @@ def cells_of(series: "pd.Series[Any]", where: str, *, as_text: bool = False, dec
     from pandas.api import types
 
     kind = series.dtype
+    if as_text and types.is_object_dtype(kind):  # a column that is left out may hold lists, say
+        return coded(series.map(id_text, na_action="ignore"), where)
     if as_text or types.is_bool_dtype(kind) or isinstance(kind, types.CategoricalDtype):
         return coded(series, where)
     if types.is_complex_dtype(kind):
