@@ -480,7 +480,8 @@ class Survey:
         if self.tables.working or table is None:
             return []
         if self.certifying == table.survey:
-            self.scalars[table.survey] = self.problem.certificate_terms(table.point, self.tables.gradient_at(table))
+            gradient = self.tables.gradient_at(table)
+            self.scalars[table.survey] = self.problem.certificate_terms(table.point, gradient, self.block.penalty)
             held, self.held = self.held, None
             return self.answer_scalars(self.roster.chair, held) if held is not None else []
         if self.roster.is_chair:
