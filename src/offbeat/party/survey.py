@@ -480,9 +480,8 @@ class Survey:
         if self.tables.working or table is None:
             return []
         if self.certifying == table.survey:
-            gradient = self.tables.gradient_at(table)
+            gradient, held, self.held = self.tables.gradient_at(table), self.held, None
             self.scalars[table.survey] = self.problem.certificate_terms(table.point, gradient, self.block.penalty)
-            held, self.held = self.held, None
             return self.answer_scalars(self.roster.chair, held) if held is not None else []
         if self.roster.is_chair:
             return self.note_taken(self.roster.me, table.survey)
