@@ -1,6 +1,5 @@
 """VAFL's client: it holds columns and an embedding."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -266,7 +265,7 @@ class Client:
 
     @property
     def _batches_a_pass(self) -> int:
-        return math.ceil(self.rows / self.order.batch)
+        return -(-int(self.rows) // self.order.batch)
 
     def _next_batch(self) -> Array:
         self.batches += 1
