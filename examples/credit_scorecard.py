@@ -28,7 +28,13 @@ def customers(rows: int, seed: int, shift: float = 0.0) -> tuple[dict[str, pd.Da
 
 def main() -> None:
     tables, default = customers(4000, seed=0)
-    model = VerticalClassifier(prepare={"how": "bins", "bins": 5}, penalty=1e-3, target=1e-5).fit(tables, default)
+    bins = {"how": "bins", "bins": 5}
+    prepare = {  # more income never means a higher chance of default, nor do fewer late payments
+        "bank": {**bins, "columns": {"income": "falling"}},
+        "telecom": {**bins, "columns": {"late payments": "rising"}},
+        "shop": bins,
+    }
+    model = VerticalClassifier(prepare=prepare, penalty=1e-3, target=1e-5).fit(tables, default)
     card = model.scorecard(tables, default, points=600, odds=50, double=20)
     print(card)
 

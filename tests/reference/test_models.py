@@ -72,7 +72,9 @@ def after_passes(problem, method, leap):
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(("method", "leap"), [("vfb-saga", False), ("fsvrg-vp", False), ("vfb-svrg", True)])
 def test_parties_columns_and_rows_in_another_order_give_the_same_model(method, sparse, leap):
-    """Up to the rounding of sums, which a leap multiplies by its coefficients."""
+    """Up to rounding, which a leap multiplies by its coefficients. Steps by the curvature need small ones. The plain
+    steps of sparse blocks lead along moves that are nearly one: coefficients are as large as their price allows (see
+    leap.py), which follows the rounding, so more bits in the sums do not help."""
     problem = classes_problem(sparse)
     before = after_passes(problem, method, leap)
     order = np.random.default_rng(1).permutation(ROWS)
@@ -83,27 +85,28 @@ def test_parties_columns_and_rows_in_another_order_give_the_same_model(method, s
     }
     for what, other in others.items():
         after = after_passes(other, method, leap)
-        np.testing.assert_allclose(after, before, rtol=0, atol=1e-7 if leap else 1e-9, err_msg=what)
+        np.testing.assert_allclose(after, before, rtol=0, atol=1e-7 if leap and sparse else 1e-9, err_msg=what)
 
 
 ORDERS = {"logistic": LOGISTIC, "squared": SQUARED, "huber": huber(0.5), "poisson": POISSON, "gamma": GAMMA}
 
 
+@pytest.mark.parametrize("leap", [False, True], ids=["", "leaps"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
 @pytest.mark.parametrize("name", ORDERS)
-def test_another_order_gives_the_same_model_whatever_the_loss(name, weighted):
+def test_another_order_gives_the_same_model_whatever_the_loss(name, weighted, leap):
     X, score, columns, rng = drawn_blocks()
     y = {"logistic": np.sign(score), "poisson": rng.poisson(np.exp(score)), "gamma": np.exp(score)}.get(name, score)
     weights = rng.choice([0.5, 1.0, 2.0], ROWS) if weighted else np.ones(ROWS)
     kept = weights / weights.mean() if weighted else np.empty(0)
     terms = {"labels_at": ("ana",), "intercept": True}
     problem = SmallProblem(X, y.astype(float), ORDERS[name], STRENGTH, columns, weights=kept, **terms)
-    before = after_passes(problem, "vfb-saga", False)
+    before = after_passes(problem, "vfb-saga", leap)
     order = np.random.default_rng(1).permutation(ROWS)
     rows = replace(problem, X=X[order], y=problem.y[order], weights=kept[order] if weighted else kept)
     others = replace(problem, columns={party: columns[party][::-1] for party in ("cy", "ana", "bo")})
     for other in (rows, others):
-        np.testing.assert_allclose(after_passes(other, "vfb-saga", False), before, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(after_passes(other, "vfb-saga", leap), before, rtol=0, atol=1e-9)
     assert np.abs(before).max() > 0.05
 
 

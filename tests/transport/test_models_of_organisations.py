@@ -16,10 +16,12 @@ from offbeat.errors import Refused
 from offbeat.jobs.organisations import OrgJob, OrgModel, read_job
 from offbeat.learning.scores import class_probabilities
 from offbeat.orgs import control
+from offbeat.runtime.checkpoint import read_checkpoint
 
 IDS = [f"c{i}" for i in range(40)]
 SCORES_AGREE = 1e-3  # |x| sqrt(2 gap / strength) of a gap of 1e-9 at a strength of 0.05, times a few
 STRENGTH = 0.05
+RISING = 'prepare = { how = "bins", bins = 4, columns = { shop0 = "rising", shop1 = "rising" } }'
 
 
 def labels(kind: str) -> tuple[list[Any], list[float]]:
@@ -48,6 +50,10 @@ def prepared(folder: Path, kind: str, beside: str = "") -> Town:
         at = int(cells[0][1:])
         written.append(",".join([*cells[:-1], str(label[at]), repr(column[at])]))
     table.write_text("\n".join(written) + "\n")
+    settings = folder / "shop" / "party.toml"
+    if beside == "ordered":
+        settings.write_text(settings.read_text().replace('prepare = "auto"', RISING))
+        beside = ""
     settings = folder / "bank" / "party.toml"
     told = f'{beside} = "years"' if beside else 'columns = ["bank0", "bank1", "bank2", "bank3"]'
     settings.write_text(settings.read_text().replace("columns = []", f"{told}   "))
@@ -65,6 +71,7 @@ CASES = {
     "counts over years": ("poisson", "exposure", {"loss": "poisson"}),
     "weighted amounts": ("gamma", "weight", {"loss": "gamma"}),
     "numbers with outliers": ("huber", "", {"loss": "huber", "huber_delta": 0.4}),
+    "points in order": ("logistic", "ordered", {"ordered": True}),
     "weighted elastic net": ("logistic", "weight", {"l1_ratio": 0.3, "strength": 0.1}),
 }
 
@@ -97,6 +104,9 @@ def test_daemons_train_and_predict_what_one_place_does(case: str, tmp_path: Path
         else:
             np.testing.assert_array_equal(shop.predict(IDS), shop.decision_function(IDS))
             assert ("test_deviance" in metrics) == (kind != "huber")
+        if beside == "ordered":
+            weights = read_checkpoint(tmp_path / "shop" / "private" / run, "model")["weights"]
+            assert (np.diff(weights[:4]) >= 0).all() and (np.diff(weights[4:8]) >= 0).all()
         record = (tmp_path / "shop" / "runs" / run / "record.json").read_text()
         assert "Labels are disclosed" in record
     finally:

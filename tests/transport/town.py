@@ -13,6 +13,7 @@ from offbeat.families.linear import penalty_of
 from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgModel, OrgNetwork, OrgRows
 from offbeat.learning.central import descend, optimum, products
 from offbeat.learning.losses import weighted
+from offbeat.learning.orders import Order
 from offbeat.orgs import control
 from offbeat.orgs.client import ask
 from offbeat.orgs.daemon import Daemon
@@ -125,11 +126,14 @@ class Town:
 def pooled_scores(town: Town, run: str, wanted: OrgJob) -> dict[str, Any]:
     """By id: the score of the centralised model on the pooled tables, as only a test can compute it."""
     train, whole, labels, ids, loss = [], [], None, [], wanted.loss
+    orders: list[Order] = []
     for name in wanted.parties:
         home = read_home(town.folder / name)
         table, kept = load_table(home), read_checkpoint(home.private / run, "alignment")
         assert kept is not None
         own = own_rows(home, table, wanted, kept["rows"], kept["tokens"])
+        before = sum(block.shape[1] for block in train)
+        orders += [(before + start, before + stop, sign) for start, stop, sign in own.fitted.orders]
         train.append(own.train)
         whole.append(np.vstack([own.train, own.test]))
         if own.y_train is not None:
@@ -140,8 +144,8 @@ def pooled_scores(town: Town, run: str, wanted: OrgJob) -> dict[str, Any]:
     train.append(np.ones((len(labels), 1)))
     whole.append(np.ones((len(ids), 1)))
     X, penalty, strength = np.hstack(train), penalty_of(vertical_of(wanted)), wanted.model.strength
-    if penalty.l1 > 0.0:
-        weights = descend(X, labels, np.zeros(X.shape[1]), loss, penalty, strength, free=1)
+    if penalty.l1 > 0.0 or orders:
+        weights = descend(X, labels, np.zeros(X.shape[1]), loss, penalty, strength, free=1, orders=orders)
     else:
         weights, _ = optimum(X, labels, loss, strength, free=1, tolerance=1e-12)
     return dict(zip(ids, products(np.hstack(whole), weights, loss).T, strict=True))

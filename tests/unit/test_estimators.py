@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.inspection import permutation_importance
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
@@ -427,3 +428,12 @@ def test_party_columns_of_different_lengths_are_refused():
         PartyColumns({**blocks, "shop": blocks["shop"][:50]})
     with pytest.raises(BadData, match="dictionary"):
         PartyColumns(blocks["bank"])
+
+
+def test_several_labels_are_several_fits_of_scikit_learns():
+    X = np.random.default_rng(3).normal(size=(90, 4))
+    Y = np.column_stack((X[:, 0] + X[:, 1] > 0, X[:, 2] - X[:, 3] > 0.2))
+    model = MultiOutputClassifier(VerticalClassifier(parties={"bank": [0, 1], "shop": [2], "phone": [3]}, target=1e-3))
+    chances = model.fit(X, Y).predict_proba(X)
+    assert [one.shape for one in chances] == [(90, 2), (90, 2)]
+    assert (model.predict(X) == Y).mean() > 0.9

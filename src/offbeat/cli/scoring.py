@@ -41,6 +41,8 @@ def _of_parties(run: Path, data: Sequence[str], parts: bool) -> Scored:
     for warning in caught:
         say(f"{warning.message}")
     for party, table in tables.items():
+        for note in table.notes:
+            say(f"{party}: {note}")
         fitted = model.fitted(party)
         unseen = fitted.unseen(fitted.recoded(table)) if isinstance(table.features, np.ndarray) else {}
         for column, count in unseen.items():

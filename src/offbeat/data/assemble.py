@@ -1,5 +1,6 @@
 """Putting a vertical problem together: aligned raw rows in, every party's prepared blocks out."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from offbeat.data.columns import take_names
 from offbeat.data.dataset import DataSet
+from offbeat.data.encode import spell
 from offbeat.data.fitting import fit_preparation
 from offbeat.data.labels import Task, encode_labels, settled_task
 from offbeat.data.matrix import Flags, Floats, Matrix, cut_columns, take_rows
@@ -21,6 +23,8 @@ from offbeat.data.weights import NO_WEIGHTS, by_exposure
 from offbeat.errors import BadData, BadJob
 from offbeat.names import counted, did_you_mean
 
+FRACTION = re.compile(r"-?\d+\.\d+")
+MEASUREMENTS_LEAST = 9
 LabelsAt = Sequence[str] | Literal["all"] | None
 """Party names, or `all`; None where the tables tell."""
 
@@ -198,7 +202,7 @@ def _finish(
         digest=raw.digest,
         weights_train=weights,
         exposed=raw.exposure is not None,
-        warnings=raw.warnings,
+        warnings=(*raw.warnings, *_measurements_as_categories(fitted)),
     )
 
 
@@ -262,6 +266,22 @@ def _width(blocks: Mapping[str, Matrix]) -> int:
 
 def _sentence(preparations: Sequence[Preparation]) -> str:
     return "; ".join(dict.fromkeys(one.sentence() for one in preparations))
+
+
+def _measurements_as_categories(fitted: Mapping[str, Fitted]) -> list[str]:
+    """Numbers with parts behind the point, each of which got a column of its own."""
+    found = []
+    for party, one in fitted.items():
+        for item in (item for item in one.levels if not item.is_bins):
+            name = one.raw_columns[item.column]
+            spelled = [spell(value, one.spelling.get(name)) for value in item.values]
+            broken = [text for text in spelled if FRACTION.fullmatch(text)]
+            if len(broken) > max(MEASUREMENTS_LEAST, len(spelled) / 2):
+                found.append(
+                    f"{party}: column {name!r} is treated as a category and has {len(spelled)} 0/1 columns, for values "
+                    f'such as {broken[0]}. If these are measurements, write "scaled" or "bins" for it.'
+                )
+    return found
 
 
 def _preparation_notes(fitted: Mapping[str, Fitted]) -> list[str]:

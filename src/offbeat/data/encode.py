@@ -27,6 +27,7 @@ class Levels:
     other: bool = False
     missing: bool = False
     missing_bin: int = -1
+    order: int = 0  # 1: the weights of the bins must rise, -1: they must fall
 
     @property
     def width(self) -> int:

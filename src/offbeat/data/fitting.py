@@ -32,6 +32,7 @@ ID_TEXT_SHARE = 0.5
 """Text with more different values than this share of the rows is an id, or free text."""
 ID_RANGE = 2
 """Whole numbers that are all different and lie within so many times the number of rows count something."""
+ORDERS = {"rising": 1, "falling": -1}
 CODES = tuple(sign * (10.0**digits - 1) for digits in range(1, 7) for sign in (1, -1))
 CODE_ROWS_LEAST = 5
 """9, 99, 999, ... far from all other values, in so many rows: perhaps a code for a missing one."""
@@ -172,8 +173,8 @@ class _Layout:
             return
         if not self.preparation.strict and self._is_useless(source):
             return
-        if treatment in ("category", "bins"):
-            self._add_levels(source, as_bins=treatment == "bins")
+        if treatment in ("category", "bins", *ORDERS):
+            self._add_levels(source, as_bins=treatment != "category", order=ORDERS.get(treatment, 0))
         else:
             self._add_number(source, treatment)
 
@@ -227,13 +228,13 @@ class _Layout:
         self.cut.append(f"{source.name} outside of {low:.4g} to {high:.4g} ({counted(beyond, 'row')})")
         return middle, low, high
 
-    def _add_levels(self, source: Source, *, as_bins: bool) -> None:
+    def _add_levels(self, source: Source, *, as_bins: bool, order: int) -> None:
         known, start = source.known, len(self.names)
         missing = not self.preparation.strict and known.size < source.values.size
         if as_bins:
             edges = bin_edges(known, self.preparation.bins)
             middle = int(np.searchsorted(edges, np.median(known), side="right"))
-            item = Levels(source.at, start, edges, True, False, missing, middle)
+            item = Levels(source.at, start, edges, True, False, missing, middle, order)
             names = bin_names(source.name, edges)
         else:
             values, other = self._categories(source)

@@ -1,11 +1,13 @@
 """The columns of a data frame as numbers: numbers as they are, text as codes, dates as days.
 
-What a column holds is found out from its cells. A column of numbers with a few cells that are none is refused rather
-than taken for text: such cells are mistakes more often than not.
+What a column holds is found out from its cells. Among numbers, dates and times a cell that says that nothing is known
+(`?`, `unknown`, see NOTHING_KNOWN) is a missing one, with a note. A column of numbers with a few other cells that are
+none is refused rather than taken for text: such cells are mistakes more often than not.
 """
 
 import re
-from datetime import date
+from datetime import date, time
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,11 +21,24 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 200
 """Cells of a text column that are looked at before all of them are: most columns are of one kind throughout."""
+NOTHING_KNOWN = re.compile(
+    r"[?*.–—-]*|n[./]?a\.?|#n/?a|nan|nil|none|null|missing|unk(nown)?|undefined|unspecified|no (data|answer)"
+    r"|not (available|known|applicable|given)",
+    re.IGNORECASE,
+)
+"""What people write where they know nothing."""
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?")
+ZONE_NAME = r"\s*(UTC|GMT)$"
+CLOCK = re.compile(
+    r"(?P<hour>[01]?\d|2[0-4]):(?P<minute>[0-5]\d)(:(?P<second>[0-5]\d(\.\d+)?))?( ?(Z|[+-]\d{2}:?\d{2}))?"
+)
 DATE_FORMS = {
     "%d.%m.%Y": re.compile(r"\d{1,2}\.\d{1,2}\.\d{4}"),
     "%d.%m.%Y %H:%M": re.compile(r"\d{1,2}\.\d{1,2}\.\d{4} \d{1,2}:\d{2}"),
+    "%d.%m.%Y %H:%M:%S": re.compile(r"\d{1,2}\.\d{1,2}\.\d{4} \d{1,2}:\d{2}:\d{2}"),
     "%Y/%m/%d": re.compile(r"\d{4}/\d{1,2}/\d{1,2}"),
+    "%Y/%m/%d %H:%M": re.compile(r"\d{4}/\d{1,2}/\d{1,2} \d{1,2}:\d{2}"),
+    "%Y/%m/%d %H:%M:%S": re.compile(r"\d{4}/\d{1,2}/\d{1,2} \d{1,2}:\d{2}:\d{2}"),
     "%d %b %Y": re.compile(r"\d{1,2} [A-Za-z]{3} \d{4}"),
     "%d-%b-%Y": re.compile(r"\d{1,2}-[A-Za-z]{3}-\d{4}"),
 }
@@ -35,11 +50,12 @@ DAY_NS = 86_400_000_000_000
 
 
 class Cells(NamedTuple):
-    """One column. `texts`: those behind the codes, where it holds categories."""
+    """One column. `texts`: those behind the codes, where it holds categories. `notes`: what a user should know."""
 
     values: Floats
     texts: tuple[str, ...] | None = None
     is_date: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def cells_of(series: "pd.Series[Any]", where: str, *, as_text: bool = False, decimal_comma: bool = False) -> Cells:
@@ -48,6 +64,8 @@ def cells_of(series: "pd.Series[Any]", where: str, *, as_text: bool = False, dec
     from pandas.api import types
 
     kind = series.dtype
+    if as_text and types.is_object_dtype(kind):  # a column that is left out may hold lists, say
+        return coded(series.map(id_text, na_action="ignore"), where)
     if as_text or types.is_bool_dtype(kind) or isinstance(kind, types.CategoricalDtype):
         return coded(series, where)
     if types.is_complex_dtype(kind):
@@ -66,31 +84,106 @@ def cells_of(series: "pd.Series[Any]", where: str, *, as_text: bool = False, dec
 
 
 def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool) -> Cells:
-    import pandas as pd
-
-    sample = series.dropna().iloc[:LOOKED_AT].tolist()
+    sample = _sample(series)
     plain = _undressed(series, sample, decimal_comma)
     if plain is not None:
-        series, sample = plain, plain.dropna().iloc[:LOOKED_AT].tolist()
+        series, sample = plain, _sample(plain)
     _refuse_commas(sample, where)
     if any(isinstance(value, bool) for value in sample):
         return coded(series, where)
     if sample and all(isinstance(value, date) for value in sample):
-        return _days(_dates(series, where))
-    if not sample or any(_is_number(value) for value in sample):
-        numbers = pd.to_numeric(series, errors="coerce")
-        wrong = (numbers.isna() & series.notna()).to_numpy()
-        if not wrong.any():
-            return Cells(numbers.to_numpy(np.float64, na_value=np.nan))
-        _refuse_few(series, wrong, where)
-    if sample and all(isinstance(value, str) and ISO_DATE.fullmatch(value.strip()) for value in sample):
-        dates = pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
-        if not (dates.isna() & series.notna()).any():
-            return _days(dates)
-    found = _other_dates(series, sample, where)
-    if found is not None:
-        return _days(found)
-    return coded(series, where)
+        return _own_dates(series, where)
+    return _numbers(series, sample, where) or _moments(series, sample, where) or coded(series, where)
+
+
+def _sample(series: "pd.Series[Any]") -> list[Any]:
+    """The first cells that say something."""
+    return list(islice((value for value in series.dropna() if not _says_nothing(value)), LOOKED_AT))
+
+
+def _says_nothing(value: Any) -> bool:
+    return isinstance(value, str) and NOTHING_KNOWN.fullmatch(value.strip()) is not None
+
+
+def _numbers(series: "pd.Series[Any]", sample: list[Any], where: str) -> Cells | None:
+    """None where the column holds something else."""
+    import pandas as pd
+
+    if not any(_is_number(value) for value in sample) and series.notna().any():
+        return None
+    numbers = pd.to_numeric(series, errors="coerce")
+    wrong, notes = _unread(series, numbers.isna())
+    if not wrong.any():
+        return Cells(numbers.to_numpy(np.float64, na_value=np.nan), notes=notes)
+    _refuse_few(series, wrong, where)
+    return None
+
+
+def _unread(series: "pd.Series[Any]", nothing: "pd.Series[bool]") -> tuple[Any, tuple[str, ...]]:
+    """Cells of which nothing was made although they say something; and a note on those that say nothing in words."""
+    wrong = (nothing & series.notna()).to_numpy()
+    if not wrong.any():
+        return wrong, ()
+    counts = {value: n for value, n in series[wrong].value_counts().items() if _says_nothing(value)}
+    if not counts:
+        return wrong, ()
+    words = ", ".join(f"{value!r} ({n:,})" for value, n in list(counts.items())[:5]) + (
+        ", ..." if len(counts) > 5 else ""
+    )
+    note = (
+        f"Column {series.name!r}: cells that say in words that nothing is known count as missing: {words}. If they are "
+        f'categories, write prepare = {{ columns = {{ "{series.name}" = "category" }} }}.'
+    )
+    return wrong & ~series.isin(list(counts)).to_numpy(), (note,)
+
+
+def _moments(series: "pd.Series[Any]", sample: list[Any], where: str) -> Cells | None:
+    """Dates and times of day; None where the column holds something else."""
+    if sample and all(isinstance(value, time) or (isinstance(value, str) and _clock(value)) for value in sample):
+        return _hours(series)
+    found = _iso_dates(series, sample) if _all_match(sample, ISO_DATE) else _other_dates(series, sample, where)
+    if found is None:
+        return None
+    wrong, notes = _unread(series, found.isna())
+    return None if wrong.any() else _days(found, notes)
+
+
+def _all_match(sample: list[Any], form: re.Pattern[str]) -> bool:
+    return bool(sample) and all(isinstance(value, str) and form.fullmatch(value.strip()) for value in sample)
+
+
+def _clock(value: str) -> re.Match[str] | None:
+    return CLOCK.fullmatch(value.strip())
+
+
+def _hours(series: "pd.Series[Any]") -> Cells | None:
+    """Times of day as hours since midnight, as the clock showed them; None where some cell is none."""
+    import pandas as pd
+
+    read = {value: _hour(value) for value in series.dropna().unique()}
+    hours = pd.to_numeric(series.map(read), errors="coerce")
+    wrong, notes = _unread(series, hours.isna())
+    if wrong.any():
+        return None
+    note = f"Column {series.name!r} holds times of day: they count as hours since midnight, zones left aside."
+    return Cells(hours.to_numpy(np.float64, na_value=np.nan), notes=(note, *notes))
+
+
+def _hour(value: Any) -> float:
+    if isinstance(value, time):
+        return value.hour + value.minute / 60 + (value.second + value.microsecond / 1e6) / 3600
+    found = _clock(str(value))
+    if found is None:
+        return float("nan")
+    return float(found["hour"]) + float(found["minute"]) / 60 + float(found["second"] or 0) / 3600
+
+
+def _iso_dates(series: "pd.Series[Any]", sample: list[Any]) -> "pd.Series[Any]":
+    import pandas as pd
+
+    if any(re.search(ZONE_NAME, value) for value in sample):
+        series = series.str.replace(ZONE_NAME, "Z", regex=True)
+    return pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
 
 
 def _undressed(series: "pd.Series[Any]", sample: list[Any], decimal_comma: bool) -> "pd.Series[Any] | None":
@@ -112,33 +205,31 @@ def _other_dates(series: "pd.Series[Any]", sample: list[Any], where: str) -> "pd
     """Dates in one of the forms whose days and months cannot be mixed up; None where the column holds none."""
     import pandas as pd
 
-    texts = all(isinstance(value, str) for value in sample) and bool(sample)
-    if texts and all(DAY_OR_MONTH.fullmatch(value.strip()) for value in sample):
+    if _all_match(sample, DAY_OR_MONTH):
         raise BadData(
             f"{where} holds dates such as {sample[0]!r}, of which nobody can tell the day from the month. Write them "
             f'as 2024-12-31; or treat the column otherwise: prepare = {{ columns = {{ "{series.name}" = "leave-out" }} '
             '}, or "category".'
         )
     for form, pattern in DATE_FORMS.items():
-        if texts and all(pattern.fullmatch(value.strip()) for value in sample):
-            dates = pd.to_datetime(series.str.strip(), errors="coerce", format=form, utc=True)
-            return None if (dates.isna() & series.notna()).any() else dates
+        if _all_match(sample, pattern):
+            return pd.to_datetime(series.str.strip(), errors="coerce", format=form, utc=True)
     return None
 
 
-def _dates(series: "pd.Series[Any]", where: str) -> "pd.Series[Any]":
+def _own_dates(series: "pd.Series[Any]", where: str) -> Cells:
     """Python's own dates."""
     import pandas as pd
 
     found = pd.to_datetime(series, errors="coerce", utc=True)
-    wrong = (found.isna() & series.notna()).to_numpy()
+    wrong, notes = _unread(series, found.isna())
     if wrong.any():
         row = int(np.argmax(wrong))
         raise BadData(
             f"{where}, row {row + 1}: expected a date, came {str(series.iloc[row])!r} ({int(wrong.sum())} such cells). "
             "Correct these cells or leave them empty."
         )
-    return found
+    return _days(found, notes)
 
 
 def _is_number(value: Any) -> bool:
@@ -197,11 +288,11 @@ def coded(series: "pd.Series[Any]", where: str) -> Cells:
     return Cells(table[positions], tuple(texts))
 
 
-def _days(series: "pd.Series[Any]") -> Cells:
+def _days(series: "pd.Series[Any]", notes: tuple[str, ...] = ()) -> Cells:
     """Days since 1970-01-01, parts of days included."""
     import pandas as pd
 
     naive = series.dt.tz_convert(None) if getattr(series.dt, "tz", None) is not None else series
     days = naive.to_numpy("datetime64[ns]").astype(np.int64) / DAY_NS
     days[pd.isna(series).to_numpy()] = np.nan
-    return Cells(days, None, True)
+    return Cells(days, None, True, notes)

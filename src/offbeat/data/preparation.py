@@ -26,7 +26,7 @@ from offbeat.names import counted
 from offbeat.settings import Settings, settings_from
 
 How = Literal["auto", "bins", "scaled", "none"]
-Treatment = Literal["scaled", "bins", "category", "none", "leave-out"]
+Treatment = Literal["scaled", "bins", "rising", "falling", "category", "none", "leave-out"]
 
 UNIT_ROWS = "each party's part of a row scaled to norm 1/sqrt(q)"
 
@@ -35,7 +35,8 @@ class Preparation(Settings, frozen=True):
     """How one party's columns are prepared.
 
     how               the word that fits most columns
-    columns           the columns that are treated otherwise: `scaled`, `bins`, `category`, `none`, `leave-out`
+    columns           the columns that are treated otherwise: `scaled`, `bins`, `category`, `none`, `leave-out`;
+                      `rising` and `falling` are bins whose weights must rise or fall from each to the next
     bins              how many quantile bins a number gets at most
     counts            sparse columns: `as-is`, `log1p`, or `tf-idf` (idf = ln((1+n)/(1+df)) + 1 over the training rows)
     scale_indicators  standardise the 0/1 columns of categories and bins too, as some publications do

@@ -160,6 +160,12 @@ class Fitted:
                 "Correct the column."
             )
 
+    @property
+    def orders(self) -> tuple[tuple[int, int, int], ...]:
+        """Which of the prepared columns are bins whose weights must rise (1) or fall (-1): from, up to, and which."""
+        found = [(item.start, item.start + item.values.size + 1, item.order) for item in self.levels if item.order]
+        return tuple(found)
+
     def unseen(self, features: Floats) -> dict[str, int]:
         """How many cells of each category column hold what the training rows never had. `features`: recoded rows."""
         found = {}

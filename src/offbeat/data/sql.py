@@ -191,7 +191,10 @@ def _described(connection: "sa.Connection", table: str, address: str) -> "sa.Tab
     except exc.NoSuchTableError:
         looked = sa.inspect(connection)
         known = [*looked.get_table_names(schema or None), *looked.get_view_names(schema or None)]
-        raise BadData(f"{shown(address)}: there is no such table or view. {did_you_mean(name, known)}") from None
+        where = (
+            "" if schema else " In the database's first schema, that is; another one is named as ?table=SCHEMA.NAME."
+        )
+        raise BadData(f"{shown(address)}: there is no such table or view. {did_you_mean(name, known)}{where}") from None
 
 
 def _check_columns(table: "sa.Table", wanted: Sequence[str], address: str) -> None:

@@ -117,10 +117,11 @@ def table_from_arrays(
     whose columns named in `text` are categories although they look like numbers)."""
     levels: Mapping[str, Sequence[str]] = {}
     dates: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     frame = _as_frame(features, name)
     if frame is not None:
         typed = _from_frame(frame, name, None, None, None, tuple(column for column in text if column in frame))
-        matrix, levels, dates = typed.features, typed.levels, typed.dates
+        matrix, levels, dates, notes = typed.features, typed.levels, typed.dates, typed.notes
         if columns is None and hasattr(features, "columns"):
             columns = typed.columns
     else:
@@ -129,7 +130,8 @@ def table_from_arrays(
         raise BadData(f"{name}: features must be rows by columns; came an array of shape {matrix.shape}.")
     names = columns if columns is not None else NumberedColumns(range(matrix.shape[1]))
     row_ids = np.arange(matrix.shape[0], dtype=np.int64) if ids is None else tidy_ids(np.asarray(ids), name)
-    table = Table(row_ids, names, matrix, None if labels is None else np.asarray(labels).ravel(), name, levels, dates)
+    own_labels = None if labels is None else np.asarray(labels).ravel()
+    table = Table(row_ids, names, matrix, own_labels, name, levels, dates, notes=notes)
     return _checked(table, missing, "refuse", in_memory=True)
 
 
@@ -213,6 +215,7 @@ def _from_frame(
             levels[column] = cells.texts
         if cells.is_date:
             dates.append(column)
+        notes += cells.notes
     ids = (
         np.arange(len(frame), dtype=np.int64)
         if id is None

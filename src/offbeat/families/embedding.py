@@ -64,6 +64,11 @@ class EmbeddingTraining:
         self.targets = targets_of(data.y_train, self.server.head)
         self.test_targets = targets_of(data.y_test, self.server.head) if data.test_rows else None
         self._rows_seen = -1
+        if any(one.orders for one in data.fitted.values()):
+            raise BadJob(
+                'Columns that are "rising" or "falling" are for linear models: a network knows no order of its '
+                'columns. Treat them as "bins", or use a linear method such as vfb2-saga.'
+            )
 
     # -- while it goes on
 

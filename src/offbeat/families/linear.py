@@ -27,7 +27,7 @@ from offbeat.jobs.runtime import costs_of
 from offbeat.jobs.vertical import Job
 from offbeat.learning.blocks import Block
 from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, LS_SVM, POISSON, SQUARED, Loss, loss_named, softmax
-from offbeat.learning.penalties import L2, NONE, Penalty, elastic_net, penalty_named
+from offbeat.learning.penalties import L2, NONE, ORDERED, Penalty, elastic_net, penalty_named
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
 from offbeat.metrics.record import Certificate
@@ -59,12 +59,34 @@ def setting_for(data: VerticalData, job: Job) -> Setting:
     _check_numbers(data, loss)
     strength = job.strength if penalty.name != "none" else 0.0
     data = replace(data, weights_train=row_weights(job, data))
+    orders = {name: one.orders for name, one in data.fitted.items() if one.orders}
+    if orders:
+        check_orders(job, loss)
+        penalty = ORDERED
     setting = prepare(data, loss=loss, penalty=penalty, strength=strength, intercept=job.intercept, seed=job.seed)
+    setting = replace(setting, orders=orders)
     if job.product_epsilon is not None:
         return private_products.prepared(setting, job, data)
-    if (loss is SQUARED or loss.delta) and penalty in (L2, NONE):
+    if (loss is SQUARED or loss.delta) and penalty in (L2, NONE, ORDERED):
         setting = _in_units(setting)
     return _with_private_labels(setting, job) if job.label_dp_epsilon is not None else setting
+
+
+def check_orders(job: Job, loss: Loss) -> None:
+    """Weights that must rise or fall are a constraint, which not every model knows."""
+    wrong = {
+        f"loss = {loss.name!r}, which has one model for each class": loss.outputs > 1,
+        f"loss = {loss.name!r}, whose steps need leaps to come back from too far": loss.grows,
+        f"l1_ratio = {job.l1_ratio:g}": job.l1_ratio > 0.0,
+        f"penalty_kind = {job.penalty_kind!r}": job.penalty_kind != "l2" or job.strength == 0.0,
+        "product_epsilon": job.product_epsilon is not None,
+    }
+    came = [what for what, is_so in wrong.items() if is_so]
+    if came:
+        raise BadJob(
+            f'Columns that are "rising" or "falling" go with one output and the penalty l2 of a strength above 0; came '
+            f'{came[0]}. Change that, or treat these columns as "bins".'
+        )
 
 
 def penalty_of(job: Job) -> Penalty:

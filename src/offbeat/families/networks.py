@@ -228,11 +228,19 @@ def options_of(job: Job, data: VerticalData, head: Head) -> Vafl:
         t=entry.t,
         delay_bound=entry.delay_bound if isfinite(entry.delay_bound) else None,
         rates=dict(entry.rates),
+        together=_together(job, head),
         initial_upload=entry.initial_upload,
         noise=entry.noise,
         inner_noise=entry.inner_noise,
         private=private_mode(entry),
     )
+
+
+def _together(job: Job, head: Head) -> bool:
+    """Where the head is a network, unless the job says when or how often clients upload."""
+    entry = job.embedding
+    said = entry.rates or job.in_flight > 1 or entry.epsilon is not None
+    return job.algorithm == "vafl" and not isinstance(head, AdditiveHead) and not said
 
 
 def _optimiser(job: Job, data: VerticalData, head: Head) -> Any:

@@ -18,6 +18,7 @@ from offbeat.errors import BadJob
 from offbeat.learning import central
 from offbeat.learning.blocks import Block, make_block, with_means
 from offbeat.learning.losses import Loss, huber, weighted
+from offbeat.learning.orders import Order
 from offbeat.learning.penalties import L2, NONE, Penalty
 from offbeat.learning.scores import metrics_of
 from offbeat.metrics import held_out
@@ -49,6 +50,7 @@ class Setting:
     centred: bool = True  # whether blocks centre their columns
     middle: float = 0.0  # what was taken from the labels,
     unit: float = 1.0  # and what they were divided by then; objectives are in its square, models and metrics in labels
+    orders: Mapping[str, tuple[Order, ...]] = field(default_factory=dict)  # of the weights of some parties
 
     def in_units(self, middle: float, unit: float) -> "Setting":
         """The same problem in other units. For the squared loss with an l2 penalty or none, the least point is divided
@@ -72,10 +74,10 @@ class Setting:
         return weighted(self.loss, self.weights)
 
     def new_blocks(self, method: str = "svrg") -> dict[str, Block]:
-        terms: dict[str, Any] = {"penalty": self.penalty, "strength": self.strength}
-        terms["intercept"] = self.intercept and self.centred
-        terms["outputs"] = self.loss.outputs
-        return {name: make_block(self.train[name], method=method, **terms) for name in self.names}
+        terms: dict[str, Any] = {"strength": self.strength, "intercept": self.intercept and self.centred}
+        terms |= {"outputs": self.loss.outputs, "method": method}
+        own = {name: replace(self.penalty, orders=orders) for name, orders in self.orders.items()}
+        return {name: make_block(self.train[name], penalty=own.get(name, self.penalty), **terms) for name in self.names}
 
     def objective(self, blocks: Mapping[str, Block], weights: Weights) -> float:
         """The pooled objective at these weights of blocks, which hold the rows in the form that multiplies fastest."""
@@ -111,6 +113,15 @@ class Setting:
         ones = [np.ones((self.rows, 1))] if self.intercept else []
         return stack_columns([*(self.train[name] for name in self.names), *ones])
 
+    def pooled_orders(self) -> tuple[Order, ...]:
+        """Of the pooled columns."""
+        found: list[Order] = []
+        before = 0
+        for name in self.names:
+            found += [(before + start, before + stop, sign) for start, stop, sign in self.orders.get(name, ())]
+            before += self.train[name].shape[1]
+        return tuple(found)
+
     def optimum(self, seed: int = 0) -> float | None:
         """The least pooled objective; for a nonconvex penalty the least one known; None where none was found."""
         pooled, free = self.pooled(), int(self.intercept)
@@ -122,6 +133,10 @@ class Setting:
                 )
                 return best[1]
             terms = (self.weighted_loss, self.penalty, self.strength)
+            if self.orders:
+                start, orders = np.zeros(pooled.shape[1]), self.pooled_orders()
+                best_point = central.descend(pooled, self.y_train, start, *terms, free=free, orders=orders)
+                return central.objective(pooled, self.y_train, best_point, *terms, free)
             return central.best_known(pooled, self.y_train, *terms, rng=stream(seed, "best known"), free=free)[1]
         except BadJob:
             return None  # no minimum within reach, as when separable classes meet no penalty

@@ -77,6 +77,7 @@ class OrgModel(Settings, frozen=True):
     penalty: Literal["l2", "nonconvex", "none"] = "l2"
     strength: NotNegative = 1e-4
     l1_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    ordered: bool = False  # parties may have columns that are "rising" or "falling"; then nobody leaps
     intercept: bool = True  # a column of ones at the first label holder
 
 
@@ -251,6 +252,13 @@ def _check_model(job: OrgJob, where: str | Path) -> None:
     if model.l1_ratio > 0.0 and model.penalty != "l2":
         raise BadJob(f"{where}: l1_ratio mixes absolute values into the penalty 'l2'; the job has '{model.penalty}'.")
     grows = model.loss in ("poisson", "gamma")
+    plain = model.penalty == "l2" and model.strength > 0.0 and model.l1_ratio == 0.0
+    plain = plain and not job.embeds and job.method.product_epsilon is None
+    if model.ordered and (grows or model.classes is not None or not plain):
+        raise BadJob(
+            f"{where}: ordered = true goes with a linear method, one output, a loss that does not grow, and the "
+            "penalty 'l2' with a strength above 0, no l1_ratio and no product_epsilon. Leave it out, or change these."
+        )
     if grows and (model.l1_ratio > 0.0 or model.penalty == "nonconvex" or job.method.algorithm.endswith("-sgd")):
         raise BadJob(
             f"{where}: the loss '{model.loss}' grows without bound: it needs the penalty 'l2' or 'none', no l1_ratio, "

@@ -48,6 +48,7 @@ class Block(Protocol):
     outputs: int
     nonzeros_total: int
     means: Floats
+    penalty: Penalty
     table: Floats
     metric_kind: str
 

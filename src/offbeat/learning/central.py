@@ -4,7 +4,7 @@
 obvious loop that fast and federated code must reproduce, and `fit` is the fast solver that benchmarks compare with.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from offbeat.errors import BadJob
 from offbeat.learning import metric as metrics
 from offbeat.learning.blocks import DIRECTIONS
 from offbeat.learning.losses import Loss, unknown_name
+from offbeat.learning.orders import Order, from_rises, least_rises, slope_by_rises
 from offbeat.learning.penalties import L2, NONE, Penalty
 
 Floats = NDArray[np.float64]
@@ -129,9 +130,9 @@ def best_known(
 
 def descend(
     X: Any, y: Floats, start: Floats, loss: Loss, penalty: Penalty, strength: float, *, iterations: int = 5000,
-    free: int = 0,
+    free: int = 0, orders: Sequence[Order] = (),
 ) -> Floats:  # fmt: skip
-    """Where L-BFGS comes to from this start."""
+    """Where L-BFGS comes to from this start; with orders of the weights, of one output, from zero."""
     import scipy.optimize  # a quarter of a second, which a start that needs no such point need not spend
 
     bend = strength * penalty.l1
@@ -154,6 +155,17 @@ def descend(
         return value + bend * float(penalised(up + down, loss, free).sum()), slopes
 
     options: Any = {"maxiter": iterations, "maxfun": 20000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20}
+    if orders:
+
+        def rising(rises: Floats) -> tuple[float, Floats]:
+            value, slope = both(from_rises(rises, orders))
+            return value, slope_by_rises(slope, orders)
+
+        bounds = scipy.optimize.Bounds(least_rises(len(start), orders), np.inf)
+        result = scipy.optimize.minimize(
+            rising, np.zeros(len(start)), jac=True, method="L-BFGS-B", options=options, bounds=bounds
+        )
+        return from_rises(np.asarray(result.x), orders)
     if bend == 0.0:
         result = scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", options=options)
         return np.asarray(result.x, dtype=np.float64)

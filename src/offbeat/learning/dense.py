@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from offbeat.learning import kernels
 from offbeat.learning import metric as metrics
+from offbeat.learning.orders import put_in_order
 from offbeat.learning.penalties import Penalty
 from offbeat.learning.ranges import check_finite, refuse_length, refuse_rows, refuse_share
 
@@ -22,6 +23,7 @@ class DenseBlock:
     def __init__(
         self, X: NDArray[Any], penalty: Penalty, strength: float, *, outputs: int, direction: int, centre: bool
     ) -> None:
+        self.penalty = penalty
         self._X = np.ascontiguousarray(X.T, dtype=np.float64)
         check_finite(self._X)
         self.rows, self.width, self.outputs = int(X.shape[0]), int(X.shape[1]), outputs
@@ -30,7 +32,7 @@ class DenseBlock:
             self._X = self._X - self.means[:, None]
         self.nonzeros_total = self.width * self.rows
         self.version = 0
-        self.direction, self._penalty, self._strength = direction, penalty, strength
+        self.direction, self._strength = direction, strength
         self.metric_kind = metrics.NONE
         self._metric, self._curvature = metrics.NO_METRIC, np.empty((0, 0))
         self._intercept = np.zeros(outputs)
@@ -91,13 +93,19 @@ class DenseBlock:
             self._w,
             self._mu,
         )
+        self._finish_step()
+
+    def _finish_step(self) -> None:
+        if self.penalty.orders:
+            metric = self._metric[0]
+            put_in_order(self._w[0], self.penalty.orders, 1.0 / metric[0] if len(metric) else None)
         self.version += 1
 
     def _penalised(self) -> tuple[float, int, float, Floats]:
         return (
-            self._strength * self._penalty.smooth,
-            self._penalty.code,
-            self._strength * self._penalty.l1,
+            self._strength * self.penalty.smooth,
+            self.penalty.code,
+            self._strength * self.penalty.l1,
             self._metric,
         )
 
@@ -128,7 +136,7 @@ class DenseBlock:
         values = shaped(gradient[1], self._w)
         accumulate = 1.0 / self.rows if self.direction == kernels.SAGA else 0.0
         kernels.dense_apply(values, batch_rows, eta, accumulate, *self._penalised(), self._intercept, self._w, self._mu)
-        self.version += 1
+        self._finish_step()
 
     def share_job(self, start: int, stop: int) -> Callable[[], Floats]:
         weights = self._at(start, stop, None).copy()
@@ -172,7 +180,7 @@ class DenseBlock:
         if kind == self.metric_kind and not metrics.is_news(squares, self._curvature):
             return
         self.metric_kind, self._curvature = kind, squares
-        whole = kind == metrics.WHOLE and self.width <= metrics.WHOLE_WIDTH_MOST and self._penalty.l1 == 0.0
+        whole = kind == metrics.WHOLE and self.width <= metrics.WHOLE_WIDTH_MOST and self.penalty.is_smooth
         take = self._whole if whole else self._diagonal
         parts = [take(row, column, w[:-1]) for row, column, w in zip(second, squares, self._w, strict=True)]
         self._metric = np.ascontiguousarray(parts) if kind != metrics.NONE else metrics.NO_METRIC
@@ -187,7 +195,7 @@ class DenseBlock:
         return squares
 
     def _diagonal(self, second: Floats, squares: Floats, w: Floats) -> Floats:
-        return metrics.diagonal_metric(squares, w, self._penalty, self._strength)[None, :]
+        return metrics.diagonal_metric(squares, w, self.penalty, self._strength)[None, :]
 
     def _whole(self, second: Floats, squares: Floats, w: Floats) -> Floats:
         """Where not all rows are looked at (they are in random order), the diagonal is that of all."""
@@ -197,7 +205,7 @@ class DenseBlock:
         kernels.dense_hessian(self._X, second[:rows] / rows, curvature)
         if rows < self.rows:
             curvature.flat[diagonal] = np.maximum(squares, curvature.flat[diagonal]) * (1.0 + self.width / rows)
-        curvature.flat[diagonal] += metrics.penalty_curvature(w, self._penalty, self._strength)
+        curvature.flat[diagonal] += metrics.penalty_curvature(w, self.penalty, self._strength)
         largest = float(np.diagonal(curvature).max(initial=0.0))
         curvature.flat[diagonal] += metrics.CURVATURE_LEAST * largest if largest > 0.0 else 1.0
         inverse = np.empty_like(curvature)

@@ -13,6 +13,8 @@ The *slack* of a penalty at weights w and slope A (the gradient of the mean loss
 
 where * is the convex conjugate. With derivatives taken at w, the slacks of all parties' blocks add up to the duality
 gap of the whole problem, whatever the convex loss: for l2 a block's slack is |A + strength w|^2 / (2 strength).
+
+With `orders` some of the weights must rise or fall, and g is infinite where they do not (orders.py).
 """
 
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from numpy.typing import NDArray
 
 from offbeat.errors import BadJob
 from offbeat.learning.losses import unknown_name
+from offbeat.learning.orders import Order, in_order
 
 Floats = NDArray[np.float64]
 
@@ -45,10 +48,20 @@ class Penalty:
     """What the smooth part is multiplied by."""
     l1: float = 0.0
     """What the sum of absolute values is multiplied by."""
+    orders: tuple[Order, ...] = ()
+    """Of the weights of one block."""
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether steps need nothing but its gradient."""
+        return self.l1 == 0.0 and not self.orders
 
     def slope(self, w: Floats, mean: Floats, strength: float) -> Floats:
-        """The gradient of f in a block whose mean loss has this gradient; with an l1 part, the shortest subgradient."""
+        """The gradient of f in a block whose mean loss has this gradient; with an l1 part, the shortest subgradient;
+        with orders, how far a step of length 1 would lead."""
         smooth = mean + strength * self.smooth * self.gradient(w)
+        if self.orders:
+            return w - in_order(w - smooth, self.orders)
         if self.l1 == 0.0:
             return smooth
         bend = strength * self.l1
@@ -61,6 +74,9 @@ class Penalty:
             return float("nan")
         bend, pull = strength * self.l1, -mean
         soft = np.sign(pull) * np.maximum(np.abs(pull) - bend, 0.0)
+        if self.orders:
+            soft = in_order(soft, self.orders)
+            return max(float(np.sum((quadratic * w - soft) ** 2 / (2.0 * quadratic) + w * (soft - pull))), 0.0)
         parts = (quadratic * w - soft) ** 2 / (2.0 * quadratic) + bend * np.abs(w) + w * (soft - pull)
         return float(np.sum(np.maximum(parts, 0.0)))
 
@@ -94,6 +110,9 @@ NONCONVEX = Penalty("nonconvex", 1, 1.0, False, _nonconvex, _nonconvex_gradient,
 NONE = Penalty("none", 2, 0.0, True, _nothing, np.zeros_like, np.zeros_like)
 
 PENALTIES = (L2, NONCONVEX, NONE)
+
+ORDERED = replace(L2, name="l2, in order")
+"""What a run minimises where some party's weights must rise or fall; each party knows its own orders."""
 
 
 def elastic_net(l1_ratio: float) -> Penalty:

@@ -51,7 +51,7 @@ class SparseBlock:
         self.nonzeros_total = len(self._values)
         self.means = np.zeros(self.width)  # centred columns would not be sparse
         self.version = 0
-        self.direction, self._penalty, self._strength = direction, penalty, strength
+        self.direction, self.penalty, self._strength = direction, penalty, strength
         self.metric_kind, self._curvature = metrics.NONE, np.empty(0)
         self._take_metric(np.empty(0))
         self._pairs = np.zeros((outputs, self.width, 2))
@@ -150,7 +150,7 @@ class SparseBlock:
     def _advance(self, batch_rows: int, eta: float, accumulate: float) -> float:
         """Move the two scalars by one step; how much of g the touched v must give up."""
         debt = eta * self._owing
-        if self._penalty.l1 > 0.0 or self._steepest * (self._owed + 2.0 * debt) > PENALTY_OWED_MOST:
+        if self.penalty.l1 > 0.0 or self._steepest * (self._owed + 2.0 * debt) > PENALTY_OWED_MOST:
             self._fold(now=debt)
         else:
             self._owed += debt
@@ -168,15 +168,15 @@ class SparseBlock:
         self._s, self._c, self._owed = 1.0, 0.0, 0.0
 
     def _pay_l1(self, eta: float) -> None:
-        if self._penalty.l1 == 0.0:
+        if self.penalty.l1 == 0.0:
             return
         self._fold()
-        threshold = eta * self._strength * self._penalty.l1 * (self._metric if len(self._metric) else 1.0)
+        threshold = eta * self._strength * self.penalty.l1 * (self._metric if len(self._metric) else 1.0)
         w = self._pairs[:, :, 0]
         w[:] = np.sign(w) * np.maximum(np.abs(w) - threshold, 0.0)
 
     def _lazy(self) -> tuple[float, float, int, float, Floats]:
-        return self._s, self._c, self._penalty.code, self._owed, self._metric
+        return self._s, self._c, self.penalty.code, self._owed, self._metric
 
     # -- lanes -------------------------------------------------------------------------------------------------------
 
@@ -332,16 +332,16 @@ class SparseBlock:
         metric = np.empty(0)
         if kind != metrics.NONE:
             smallest = np.abs(weights[:, :-1]).min(axis=0)
-            metric = metrics.diagonal_metric(squares, smallest, self._penalty, self._strength)
-            self._steepest = metrics.steepest_penalty(metric, smallest, self._penalty)
+            metric = metrics.diagonal_metric(squares, smallest, self.penalty, self._strength)
+            self._steepest = metrics.steepest_penalty(metric, smallest, self.penalty)
         self._take_metric(metric)
         self.adopt(self.table, mean)
 
     def _take_metric(self, metric: Floats) -> None:
         """Empty: 1 everywhere. Only there can the common scalar s shrink all weights for the l2 penalty."""
         self._metric, self._stepped = metric, self._values
-        pull = self._strength * self._penalty.smooth if self._penalty.curvature > 0.0 else 0.0
-        self._shrinkage, self._owing = (pull, 0.0) if self._penalty is L2 and not len(metric) else (0.0, pull)
+        pull = self._strength * self.penalty.smooth if self.penalty.curvature > 0.0 else 0.0
+        self._shrinkage, self._owing = (pull, 0.0) if self.penalty is L2 and not len(metric) else (0.0, pull)
         if len(metric) == 0:
             self._steepest = 1.0  # second derivative of the penalty, in the metric of the steps
             return

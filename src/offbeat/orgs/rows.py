@@ -107,6 +107,11 @@ def own_rows(home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64], tok
         preparation = preparation_from(home.config.data.prepare, f"{home.name}, data.prepare")
         fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation, table.levels, table.dates)
         block = fitted.apply(features)
+    if fitted.orders and not job.model.ordered:
+        raise BadInput(
+            f"'{home.name}' has columns that must rise or fall, by its party.toml, and then nobody may leap: the job "
+            "has to say so, with ordered = true under [model]. Ask for that, or treat these columns as bins."
+        )
     labels, classes = _labels(home, table, job, rows)
     labels = labels if labels is None else _as_answered(home, job, table, labels, table.ids[rows])
     labels, weights = _weighed(home, job, table, rows, labels, test)

@@ -11,6 +11,7 @@ from offbeat.jobs.methods import linear_named
 from offbeat.jobs.organisations import OrgJob
 from offbeat.jobs.vertical import Job
 from offbeat.learning.blocks import make_block, with_means
+from offbeat.learning.penalties import ORDERED
 from offbeat.orgs import guard
 from offbeat.orgs.guard import Guarded
 from offbeat.orgs.keyed_noise import KeyedNoise
@@ -86,7 +87,8 @@ class OwnLinear:
         start: OwnModel | None = None,
     ) -> None:
         self.job, self.rows, self.watched, self.name = job, rows, watched, watched.owner
-        loss, penalty, strength = job.loss, penalty_of(vertical_of(job)), job.model.strength
+        loss, strength = job.loss, job.model.strength
+        penalty = ORDERED if job.model.ordered else penalty_of(vertical_of(job))
         method, intercept = linear_named(job.method.algorithm), job.model.intercept
         features, width = rows.train, int(rows.train.shape[1])
         self.plan = private_products.planned(vertical_of(job), len(job.parties), features.shape[0], [width])
@@ -94,7 +96,8 @@ class OwnLinear:
         if self.plan is not None:
             features = private_products.cut_to_norm(self.plan, features)
             more = {"products": self.plan, "noise": KeyedNoise(secret, "products")}
-        terms: dict[str, Any] = {"penalty": penalty, "strength": strength}
+        own = replace(penalty, orders=rows.fitted.orders) if rows.fitted.orders else penalty
+        terms: dict[str, Any] = {"penalty": own, "strength": strength}
         terms["intercept"] = intercept and self.plan is None  # columns are centred by a mean over all rows
         block = make_block(features, method=method.direction, outputs=loss.outputs, **terms)
         self.inner: Any

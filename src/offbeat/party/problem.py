@@ -60,9 +60,10 @@ class Problem:
     def quadratic_strength(self) -> float:
         return self.strength if self.penalty is L2 else 0.0
 
-    def certificate_terms(self, point: Floats, gradient: Floats) -> Floats:
-        """Slack, squared gradient and penalty of a block at this point, where the mean loss has this gradient."""
+    def certificate_terms(self, point: Floats, gradient: Floats, penalty: Penalty) -> Floats:
+        """Slack, squared gradient and penalty of a block at this point, where the mean loss has this gradient.
+        `penalty`: the block's, with its own orders."""
         weights, mean = point[:, :-1].ravel(), gradient[:, :-1].ravel()
-        slope = self.penalty.slope(weights, mean, self.strength)
-        slack = self.penalty.slack(weights, mean, self.strength)
-        return np.array([0.0 if np.isnan(slack) else slack, float(slope @ slope), self.penalty.value(weights)])
+        slope = penalty.slope(weights, mean, self.strength)
+        slack = penalty.slack(weights, mean, self.strength)
+        return np.array([0.0 if np.isnan(slack) else slack, float(slope @ slope), penalty.value(weights)])

@@ -480,8 +480,8 @@ class Survey:
         if self.tables.working or table is None:
             return []
         if self.certifying == table.survey:
-            self.scalars[table.survey] = self.problem.certificate_terms(table.point, self.tables.gradient_at(table))
-            held, self.held = self.held, None
+            gradient, held, self.held = self.tables.gradient_at(table), self.held, None
+            self.scalars[table.survey] = self.problem.certificate_terms(table.point, gradient, self.block.penalty)
             return self.answer_scalars(self.roster.chair, held) if held is not None else []
         if self.roster.is_chair:
             return self.note_taken(self.roster.me, table.survey)

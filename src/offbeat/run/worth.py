@@ -175,7 +175,8 @@ def _refitted(setting: Setting, names: Coalition, found: Mapping[Coalition, Mapp
         best, _ = central.optimum(pooled, y, loss, strength, free=free, tolerance=TOLERANCE, start=start)
     else:  # absolute values in it: no Newton steps
         terms = (setting.weighted_loss, setting.penalty, setting.strength)
-        best = central.descend(pooled, setting.y_train, start, *terms, free=free)
+        orders = replace(setting, names=names).pooled_orders()
+        best = central.descend(pooled, setting.y_train, start, *terms, free=free, orders=orders)
     cuts = np.split(best.reshape(outputs, -1), np.cumsum(widths), axis=1)
     return {**dict(zip(names, cuts, strict=False)), "": cuts[-1]}
 

@@ -1,6 +1,7 @@
 """Tables of databases: what is read, that no password is kept, and what is said of wrong addresses."""
 
 import json
+import os
 import sqlite3
 import sys
 from pathlib import Path
@@ -233,3 +234,66 @@ def test_a_weight_that_changes_in_a_database_is_another_table(database: Path) ->
     with sqlite3.connect(database / "bank.db") as connection:
         connection.execute("update people set counts = 2 where id = '0001'")
     assert OwnTables(read_home(database)).current().digest != before.digest
+
+
+# -- a server, where there is one --------------------------------------------------------------------------------------
+
+SERVER = os.environ.get("OFFBEAT_TEST_POSTGRESQL")
+"""An address without ?table, whose user may make tables: postgresql+psycopg://reader:${BANK_PASSWORD}@localhost/bank"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> str:
+    """The address of a table with a column of each type that PostgreSQL is used with, in a schema of its own."""
+    if SERVER is None:
+        pytest.skip("no PostgreSQL server: set OFFBEAT_TEST_POSTGRESQL to the address of an empty database")
+    import sqlalchemy as sa
+
+    engine = sa.create_engine(sql.VARIABLE.sub(lambda found: os.environ[found[1]], SERVER))
+    made = (
+        "drop schema if exists offbeat_test cascade",
+        "create schema offbeat_test",
+        """create table offbeat_test.people as select md5(k::text)::uuid as id, (k * 1.25)::numeric(9,2) as income,
+           k % 3 = 0 as vip, (array['Ulm','Köln'])[1 + k % 2]::varchar(9) as town, date '1970-01-01' + k as since,
+           timestamptz '1970-01-01 00:00:00+02' + k * interval '1 day' as seen, time '06:30' as open,
+           k * interval '6 hours' as stay, array[k] as tags, nullif(k % 5, 4)::smallint as late, k % 2 as "Default"
+           from generate_series(0, 99) as k""",
+        "create view offbeat_test.late as select id, late from offbeat_test.people",
+    )
+    with engine.begin() as connection:
+        for line in made:
+            connection.execute(sa.text(line.replace(":", "\\:")))
+    engine.dispose()
+    return f"{SERVER}?table=offbeat_test.people"
+
+
+def test_a_server_s_types_are_numbers_categories_dates_and_times(server: str) -> None:
+    table = read_table(server, "id", "Default", text=["tags"], missing="keep")
+    assert len(table) == 100 and sorted(table.ids)[0] != "0" and list(table.ids) == sorted(table.ids)
+    assert {*table.levels} == {"vip", "town", "tags"} and table.dates == ("since", "seen")
+    cells = dict(zip(table.columns, np.asarray(table.features).T, strict=True))
+    np.testing.assert_array_equal(cells["income"], 1.25 * cells["since"])
+    np.testing.assert_allclose(cells["seen"], cells["since"] - 2 / 24)
+    np.testing.assert_allclose(cells["stay"], cells["since"] / 4)
+    assert set(cells["open"]) == {6.5} and np.isnan(cells["late"]).sum() == 20
+    assert columns_of(server.replace("people", "late")) == ["id", "late"]
+
+
+def test_a_server_s_table_is_trained_on_and_scored(server: str, tmp_path: Path) -> None:
+    without = 'prepare = { columns = { "tags" = "leave-out" } }\n'
+    parties = "".join(
+        f'[[party]]\nname = "{name}"\ntable = "{server}"\nid = "id"\ncolumns = {columns}\n{more}'
+        for name, columns, more in (
+            ("bank", '["income", "vip", "tags"]', 'label = "Default"\n' + without),
+            ("shop", '["town", "since", "seen"]', ""),
+            ("phone", '["open", "stay", "late"]', ""),
+        )
+    )
+    (tmp_path / "job.toml").write_text(f'algorithm = "vfb2-saga"\ntarget = 1e-4\n{parties}')
+    ran = CliRunner().invoke(app, ["run", str(tmp_path / "job.toml"), "--out", str(tmp_path / "run"), "--json"])
+    assert ran.exit_code == 0, ran.output
+    where = [text for name in ("bank", "shop", "phone") for text in ("--data", f"{name}={server}")]
+    scored = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), *where, "--json"])
+    assert scored.exit_code == 0, scored.output
+    assert len(json.loads(scored.stdout)["rows"]) == 100
+    assert os.environ.get("BANK_PASSWORD", "no password") not in (tmp_path / "run" / "job.toml").read_text()

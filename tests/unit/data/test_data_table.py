@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+from datetime import date, datetime, time, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
@@ -299,6 +300,59 @@ def test_dressed_numbers_and_dates_are_read(tmp_path: Path, cells: tuple[str, ..
     assert not table.levels
 
 
+@pytest.mark.parametrize(
+    ("cells", "values", "words"),
+    [
+        (("12", "?", "7", " Unknown ", "?"), (12, np.nan, 7, np.nan, np.nan), "'?' (2), 'Unknown ' (1)"),
+        (("-", "-", "-", "4.5", "n.a."), (np.nan, np.nan, np.nan, 4.5, np.nan), "'-' (3), 'n.a.' (1)"),
+        (("45%", "unknown", "3 %"), (45, np.nan, 3), "'unknown' (1)"),
+        (("1970-01-02", "--", "1970-01-03"), (1, np.nan, 2), "'--' (1)"),
+        (("02.01.1970", "not known", "03.01.1970"), (1, np.nan, 2), "'not known' (1)"),
+        (("06:30", "missing", "7:15:36"), (6.5, np.nan, 7.26), "'missing' (1)"),
+    ],
+)
+def test_words_for_nothing_among_numbers_are_missing_values_and_told_of(tmp_path: Path, cells, values, words) -> None:
+    table = read_text(tmp_path, "id,x\n" + "".join(f"{k},{cell}\n" for k, cell in enumerate(cells)), id="id")
+    np.testing.assert_allclose(np.asarray(table.features)[:, 0], values)
+    assert not table.levels
+    assert words in table.notes[-1] and "'x'" in table.notes[-1] and '"x" = "category"' in table.notes[-1]
+
+
+def test_words_for_nothing_among_words_are_a_category_and_other_words_a_mistake(tmp_path: Path) -> None:
+    table = read_text(tmp_path, "id,x,y\n1,yes,?\n2,unknown,-\n3,no,?\n", id="id")
+    assert table.levels == {"x": ("no", "unknown", "yes"), "y": ("-", "?")} and not table.notes
+    with pytest.raises(BadData, match=r"row 3: expected a number, came 'old' \(1 such cells"):
+        read_text(tmp_path, "id,x\n1,1\n2,?\n3,old\n4,2\n5,3\n", id="id")
+    frame = pd.DataFrame({"x": [1, "n/a", 2.5], "when": [date(1970, 1, 2), "unknown", None]})
+    table = table_from_arrays(frame)
+    np.testing.assert_array_equal(table.features, [[1, 1], [np.nan, np.nan], [2.5, np.nan]])
+    assert len(table.notes) == 2 and table.dates == ("when",)
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (("1970-01-02T00:00:00+02:00", "1970-01-01T12:00:00Z", "1970-01-03T06:00:00-06:00"), (22 / 24, 0.5, 2.5)),
+        (("1970-01-02 00:00:00 UTC", "1970-01-01 12:00:00 UTC", "1970-01-03 06:00:00 GMT"), (1, 0.5, 2.25)),
+        (("02.01.1970 06:00:00", "01.01.1970 12:00:00"), (1.25, 0.5)),
+        (("1970/01/02 06:00", "1970/01/01 12:00"), (1.25, 0.5)),
+    ],
+)
+def test_moments_with_zones_are_days_in_one_zone(tmp_path: Path, cells, values) -> None:
+    table = read_text(tmp_path, "id,x\n" + "".join(f"{k},{cell}\n" for k, cell in enumerate(cells)), id="id")
+    np.testing.assert_allclose(np.asarray(table.features)[:, 0], values)
+    assert table.dates == ("x",)
+
+
+def test_times_of_day_are_hours() -> None:
+    zoned = [datetime(1970, 1, 2, tzinfo=timezone(timedelta(hours=h))) for h in (-6, 0, 6)]
+    frame = pd.DataFrame({"open": ["06:30", "12:00+02:00", None], "shut": [time(18, 45), time(0), None], "z": zoned})
+    table = table_from_arrays(frame)
+    np.testing.assert_array_equal(table.features, [[6.5, 18.75, 1.25], [12, 0, 1], [np.nan, np.nan, 0.75]])
+    assert table.dates == ("z",)
+    assert table.notes[0] == "Column 'open' holds times of day: they count as hours since midnight, zones left aside."
+
+
 def test_decimal_commas_may_have_groups_and_signs(tmp_path: Path) -> None:
     table = read_text(tmp_path, "id;x;y\n1;1.234,50;12,5%\n2;7,25;3%\n3;12;4,25 %\n", id="id")
     np.testing.assert_array_equal(table.features, [[1234.5, 12.5], [7.25, 3], [12, 4.25]])
@@ -315,7 +369,7 @@ def test_cells_of_another_kind_stay_as_they_are(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_is_not_looked_at(tmp_path: Path) -> None:
-    text = "id,x,when\n" + "".join(f"{k},{'?' if k == 3 else k},0{k}/0{k}/2020\n" for k in range(1, 9))
+    text = "id,x,when\n" + "".join(f"{k},{'old' if k == 3 else k},0{k}/0{k}/2020\n" for k in range(1, 9))
     with pytest.raises(BadData, match="expected a number, came"):
         read_text(tmp_path, text, id="id")
     kept = Preparation(columns={"x": "leave-out", "when": "leave-out"}).as_text

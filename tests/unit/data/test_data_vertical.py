@@ -232,3 +232,15 @@ def test_a_wrong_column_is_told_of_with_its_party() -> None:
     blocks = {"bank": np.zeros((4, 1)), "shop": np.zeros((4, 1))}
     with pytest.raises(BadJob, match="Party 'shop': prepare names column 'regoin'"):
         vertical_from_arrays(blocks, [0, 1, 0, 1], preparation={"shop": Preparation(columns={"regoin": "category"})})
+
+
+def test_measurements_that_are_treated_as_categories_are_a_warning():
+    rng = np.random.default_rng(0)
+    own = {
+        "bank": pd.DataFrame({"x": np.round(rng.normal(size=60), 1), "k": np.arange(60) % 3}),
+        "shop": rng.normal(size=(60, 2)),
+    }
+    prepare = {"bank": Preparation(columns={"x": "category", "k": "category"}), "shop": "auto"}
+    (told,) = vertical_from_arrays(own, np.arange(60) % 2, preparation=prepare).warnings
+    assert told.startswith("bank: column 'x' is treated as a category and has") and '"scaled" or "bins"' in told
+    assert vertical_from_arrays(own, np.arange(60) % 2).warnings == ()

@@ -105,6 +105,20 @@ def test_weights_and_exposure_belong_to_the_labels(tmp_path: Path) -> None:
         rows("exposure", counts, csv.replace("a,1,1,2", "a,1,1,-2"))
 
 
+def test_columns_in_order_need_a_job_that_says_so(tmp_path: Path) -> None:
+    bank = home(tmp_path)
+    text = (tmp_path / "party.toml").read_text()
+    (tmp_path / "party.toml").write_text(
+        text.replace('prepare = "auto"', 'prepare = { how = "bins", columns = { age = "rising" } }')
+    )
+    bank = read_home(tmp_path)
+    tokens = [bytes([i]) * 16 for i in range(4)]
+    with pytest.raises(BadInput, match=r"nobody may leap.*ordered = true under \[model\]"):
+        own_rows(bank, load_table(bank), JOB, np.arange(4), tokens)
+    ordered = msgspec.structs.replace(JOB, model=OrgModel(ordered=True))
+    assert own_rows(bank, load_table(bank), ordered, np.arange(4), tokens).fitted.orders == ((0, 3, 1),)
+
+
 def test_columns_the_policy_bans_are_not_read(tmp_path: Path) -> None:
     assert list(load_table(home(tmp_path, columns_never='["age"]')).columns) == ["colour"]
     with pytest.raises(BadInput, match="keeps out of every job"):

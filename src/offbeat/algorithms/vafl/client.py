@@ -1,6 +1,5 @@
 """VAFL's client: it holds columns and an embedding."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -83,10 +82,11 @@ class Client:
         self.upload_noise = UploadNoise(name, options, seed, embedding.width, noise_source)
         self.gradient_noise_source = gradient_noise_source
         self.rows = features.shape[0]
-        self.order = RowOrder(self.rows, options.batch, options.sampling, stream(seed, name, "rows"))
+        rows = stream(seed, "rows") if options.together else stream(seed, name, "rows")
+        self.order = RowOrder(self.rows, options.batch, options.sampling, rows)
         self.clock = stream(seed, name, "activation")
         self.phase = "new"
-        self.version = self.tickets = self.last_ask = 0
+        self.version = self.tickets = self.last_ask = self.batches = 0
         self.filled = self.filling_to = 0
         self.asked: tuple[int, Array] | None = None
         self.resuming, self.resume_tries = False, 0
@@ -263,10 +263,18 @@ class Client:
             effects += self._compute(upload, len(rows), 1)
         return effects
 
+    @property
+    def _batches_a_pass(self) -> int:
+        return -(-int(self.rows) // self.order.batch)
+
+    def _next_batch(self) -> Array:
+        self.batches += 1
+        return self.order.next()
+
     def _choose_rows(self) -> Array:
         """The next batch whose caps leave room; nothing once a whole pass has found none."""
-        for _ in range(2 * math.ceil(self.rows / self.order.batch) + 1):
-            rows = self.order.next()
+        for _ in range(2 * self._batches_a_pass + 1):
+            rows = self._next_batch()
             if self.ledger is not None:
                 rows = self.ledger.open_rows(rows)
             if len(rows):
@@ -321,6 +329,9 @@ class Client:
         expect(wanted, self.server, f"a derivative for release {body.release}, which asks for none")
         expect_derivative(self.server, body.derivative, len(pending.rows), self.embedding.width)
         pending.derivative = np.array(body.derivative)
+        if self.options.together:
+            for _ in range(min(body.iteration + 1 - self.batches, self._batches_a_pass)):
+                self._next_batch()
         if not pending.tries:
             self.releases.patience.long_enough()
         if self.options.variant == "vafl-tsync":

@@ -32,6 +32,7 @@ def client_state(client: "Client") -> State:
         "outbox": client.releases.snapshot(),
         "ledger": None if client.ledger is None else client.ledger.snapshot(),
         "test_ledger": None if client.test_ledger is None else client.test_ledger.snapshot(),
+        **({"batches": client.batches} if client.options.together else {}),
     }
 
 
@@ -44,6 +45,7 @@ def restore_client(client: "Client", state: State) -> None:
     client.weights = Weights(embedding.from_arrays(state["trained"]), embedding.from_arrays(state["kept"]))
     client.memory = embedding.from_arrays(state["memory"])
     client.order.restore(state["order"])
+    client.batches = state.get("batches", 0)
     restore_generator(client.clock, state["clock"])
     client.releases.restore(state["outbox"])
     for ledger, key in ((client.ledger, "ledger"), (client.test_ledger, "test_ledger")):
@@ -71,6 +73,7 @@ def server_state(server: "Server") -> State:
         "asking": server.rounds.snapshot(),
         "prediction": server.prediction.snapshot(),
         "farewell": server.shutdown.snapshot(),
+        **({"company": server.company.snapshot()} if server.options.together else {}),
     }
 
 
@@ -90,6 +93,8 @@ def restore_server(server: "Server", state: State) -> None:
     server.refreshes.restore(state["refreshes"])
     server.buffer = {plain[0]: Contribution.from_plain(plain) for plain in state["buffer"]}
     server.batches = {ticket: [Contribution.from_plain(plain) for plain in batch] for ticket, batch in state["batches"]}
+    if server.options.together:
+        server.company.restore(state["company"])
     server.rounds.restore(state["asking"])
     server.prediction.restore(state["prediction"])
     server.shutdown.restore(state["farewell"])

@@ -27,6 +27,7 @@ class Vafl:
     in_flight: int = 1  # uploads a client may have under way
     rates: Mapping[PartyName, float] = field(default_factory=dict)  # Poisson activations a second; absent: at once
     sampling: str = "shuffled"
+    together: bool = False  # for a head whose passes take long: see `Company`
     initial_upload: bool = True
     zeros_known: bool = False  # every embedding is zero at first and the server knows: see `known_start`
     optimiser: Optimiser = Sgd(0.1)  # noqa: RUF009  (frozen)

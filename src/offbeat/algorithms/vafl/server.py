@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.algorithms.vafl.company import Company
 from offbeat.algorithms.vafl.measures import final_observations, score
 from offbeat.algorithms.vafl.memory import restore_server, server_state
 from offbeat.algorithms.vafl.messages import (
@@ -99,6 +100,7 @@ class Server:
         self.refreshes = Refreshes(self.clients, self.patience)
         self.buffer: dict[int, Contribution] = {}
         self.batches: dict[int, list[Contribution]] = {}
+        self.company = Company(len(self.clients))
         self.rounds = Rounds(self.clients, self.patience)
         self.shutdown = Shutdown(self.clients, options.retry_s, _HALT)
         self.prediction = JointPrediction(self.clients, test_rows, options.chunk, self.patience)
@@ -311,17 +313,24 @@ class Server:
             older, newer = sorted((older, newer), key=lambda c: c.release)
             self.answers.replace(older.client, older.release)
         self.buffer[newer.client] = newer
+        self.company.came(newer.client, self.iteration)
         return self._flush_if_enough()
 
     def _flush_if_enough(self) -> list[Effect]:
         active = len(self.clients) - len(self.away | self.resting)
         needed = self.contributors if self.options.variant == "vafl-sync" else min(self.contributors, max(active, 1))
-        if self.phase != "training" or len(self.buffer) < needed:
+        if self.phase != "training" or len(self.buffer) < needed or self._awaits_company():
             return []
         contributions = [self.buffer[client] for client in sorted(self.buffer)]
         self.buffer = {}
         self.rounds.complete()
         return self._charge(contributions)
+
+    def _awaits_company(self) -> bool:
+        if not self.options.together:
+            return False
+        absent = self.away | self.resting
+        return bool(self.batches) or not self.company.is_complete(self.buffer, absent, self.iteration)
 
     def _charge(self, contributions: list[Contribution]) -> list[Effect]:
         self.tickets += 1
@@ -354,13 +363,14 @@ class Server:
         trained, self.memory = self.head.step(rule, self.weights.trained, result.gradient, self.memory)
         self.weights = Weights(trained, result.kept)
         self.iteration += 1
+        self.company.passed([c.client for c in contributions], self.buffer, self.iteration)
         self.rows_done += sum(len(c.rows) for c in contributions)
         return effects + self._tell_pass(result.loss) + self._after_update()
 
     def _after_update(self) -> list[Effect]:
         if self.rows_done >= self._rows_wanted():
             return self._end("passes", f"{self.options.passes:g} passes were made")
-        return self._ask(anew=False) if self.options.variant == "vafl-sync" else []
+        return self._ask(anew=False) if self.options.variant == "vafl-sync" else self._flush_if_enough()
 
     def _rows_wanted(self) -> float:
         return self.options.passes * self.rows * len(self.clients)
