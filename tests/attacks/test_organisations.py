@@ -33,7 +33,7 @@ from offbeat.jobs import elsewhere
 from offbeat.jobs.organisations import job_from_text
 from offbeat.orgs import control, daemon, daemon_log, runs
 from offbeat.orgs.align_psi import Aligner, Answered, Blinded, Joined, ReadyToAlign, Seen
-from offbeat.orgs.blinding import POINT_BYTES, multiplied, points_of
+from offbeat.orgs.blinding import multiplied, points_of
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import PeerCalls, Propose
 from offbeat.orgs.daemon import Daemon
@@ -43,6 +43,7 @@ from offbeat.orgs.predict import Declined, Predictor, Wanted, Without
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnModel, own_rows, read_model, write_model
 from offbeat.orgs.tokens import id_column, tokens_of
+from offbeat.orgs.x25519 import POINT_BYTES
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send, Started
 from offbeat.party.masked_sum import SURVEY, ShareAsked, ShareGiven, SumOptions
 from offbeat.runtime.certificates import named, new_key, private_pem, public_pem, unsigned

@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.errors import BadData, PeerFailed, UnexpectedEvent
-from offbeat.orgs.blinding import POINT_BYTES, multiplied, points_of
+from offbeat.orgs.blinding import multiplied, points_of
 from offbeat.orgs.tokens import TOKEN_BYTES, IdColumn, bucket_bounds, digest_of
+from offbeat.orgs.x25519 import POINT_BYTES
 from offbeat.party import contract
 from offbeat.party.protocol import Line, messages_of
 

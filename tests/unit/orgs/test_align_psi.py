@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from offbeat.errors import BadData, PeerFailed
 from offbeat.orgs.align_psi import TOO_FEW, Aligner, Answered, Blinded, Joined, ReadyToAlign, Seen, TooFew
-from offbeat.orgs.blinding import POINT_BYTES, multiplied, points_of
+from offbeat.orgs.blinding import multiplied, points_of
 from offbeat.orgs.jacobi import jacobi_symbols
 from offbeat.orgs.tokens import bucket_bounds, digest_of, id_column, tokens_of
+from offbeat.orgs.x25519 import POINT_BYTES
 from offbeat.party.contract import Computed, Received, Send, Started
 from offbeat.runtime.simulator import Simulator
 
