@@ -128,7 +128,7 @@ def pooled_scores(town: Town, run: str, wanted: OrgJob) -> dict[str, Any]:
         home = read_home(town.folder / name)
         table, kept = load_table(home), read_checkpoint(home.private / run, "alignment")
         assert kept is not None
-        own = own_rows(home, table, wanted, kept["rows"], kept["tokens"])
+        own = own_rows(home, table, wanted, kept["rows"], kept["tokens"], kept["coin"])
         train.append(own.train)
         whole.append(np.vstack([own.train, own.test]))
         if own.y_train is not None:
