@@ -242,6 +242,8 @@ OWN = (
            ("test_answers_that_keep",)),
     Attack("one party told the same in a burst", "not tried", "the other's share: see the threat model",
            ("test_a_party_that_is_hurried",), open=True),
+    Attack("two label holders: one lies, one asks", "not tried", "a third one's share: see the threat model",
+           ("test_two_label_holders",), open=True),
     Attack("wrong shares to one worker (AFSGD-VP)", "not tried", "its block stays: see the threat model",
            ("test_a_worker_that_gives",), open=True),
     Attack("different derivatives, two-tree", "not tried", "the same: see the threat model",
