@@ -216,6 +216,8 @@ OWN = (
            ("test_a_log_that_is_rewritten",)),
     Attack("two receipts of the same messages", "the audit named the honest sender", "one of them is signed",
            ("test_a_receiver_that_has_two", "test_an_older_receipt")),
+    Attack("scores by a model from before the budget", "un-noised sums, charged to nobody", "a refusal",
+           ("test_a_budget_stops",)),
     Attack("brackets and digits in a proposal", "an unforeseen error, 1,000 lines of log", "a wrong job",
            ("test_a_job_that_no_reader",)),
     Attack("a message again with other bytes", "not looked at", "the run ends, and the sender is named",
