@@ -144,7 +144,7 @@ def test_a_budget_stops_predictions_by_models_that_were_trained_before_it() -> N
     open_, budget = Policy(predictions_for=("any",)), Policy(predictions_for=("any",), epsilon=1.0)
     refuse_prediction(open_, bare, "shop", "bank", 10)
     for holder, what in (("shop", "columns"), ("bank", "labels")):
-        with pytest.raises(Refused, match=f"privacy budget of 1 .* add no noise to its {what}"):
+        with pytest.raises(Refused, match=f"privacy budget of 1, and .* add no noise to its {what}"):
             refuse_prediction(budget, bare, holder, "tel", 10)
     refuse_prediction(budget, bare, "shop", "shop", 10)  # its own question tells nobody else
     refuse_prediction(budget, private, "shop", "tel", 10)  # one noisy score of each record is in the account

@@ -211,7 +211,7 @@ def refuse_prediction(policy: Policy, job: OrgJob, me: str, asker: str, rows: in
         raise Refused(f"'{me}' answers at most {policy.prediction_rows_most} rows in one question, {rows} were asked.")
     if policy.epsilon is not None and asker != me and (bare := bare_of(job, me)):
         raise Refused(
-            f"'{me}' has a privacy budget of {policy.epsilon:g} over all that leaves, and predictions by this model add "
+            f"'{me}' has a privacy budget of {policy.epsilon:g}, and predictions by this model add "
             f"no noise to its {bare}. Train one that does."
         )
 
