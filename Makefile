@@ -13,7 +13,7 @@ METHOD ?=
 MODEL ?=
 BENCH ?=
 JOBS ?= 1000
-EXTRAS := dev,deep,grpc,mqtt,onnx,ray,sql,web
+EXTRAS := dev,align,deep,grpc,mqtt,onnx,ray,sql,web
 TORCH := torch==2.13.0
 
 VENV := .venv

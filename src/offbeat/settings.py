@@ -60,7 +60,9 @@ def read_toml(path: Path, what: str, advice: str, error: type[BadInput] = BadInp
 def parse(text: str, where: object, error: type[BadInput] = BadInput) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
+    except RecursionError:
+        raise error(f"{where} is not valid TOML: its brackets are nested too deeply.") from None
+    except ValueError as problem:  # also of a number with thousands of digits
         raise error(f"{where} is not valid TOML: {problem}.") from problem
 
 

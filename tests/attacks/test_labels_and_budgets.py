@@ -14,10 +14,11 @@ from offbeat.learning.scores import accuracy, answered_metrics
 from offbeat.orgs.budget import PrivacyLedger, charges_of, label_digest, private_labels
 from offbeat.orgs.disclosure import disclosures
 from offbeat.orgs.party_config import Home, example, read_home
-from offbeat.orgs.policy import Policy, objections, refuse_job, refuse_test_rows
+from offbeat.orgs.policy import Policy, objections, refuse_job, refuse_prediction, refuse_test_rows
 from offbeat.orgs.rows import digest_of_labels, load_table, own_rows, rows_to_test
 
 IDS = np.array([f"C{i}" for i in range(2000)])
+COIN = b"tossed by all parties".ljust(32)
 TRUTH = np.where(np.random.default_rng(0).random(2000) < 0.3, 1.0, -1.0)
 JOB = OrgJob(name="x", parties=("bank", "shop", "tel"), labels_at=("bank",), method=OrgMethod(label_dp_epsilon=0.1))
 TARGET = 1234
@@ -43,14 +44,14 @@ def test_no_job_chooses_a_test_set_of_one_person() -> None:
     assert accuracy(np.array([0.7]), TRUTH[[TARGET]]) == (TRUTH[TARGET] > 0), "the attack as it was"
     with pytest.raises(BadJob, match=r"rows\.test_seed is gone"):
         job_from_text(f'name="x"\nparties=["a","b","c"]\nlabels_at=["a"]\n[rows]\ntest_seed={alone}\n')
-    assert np.array_equal(rows_to_test(fraction(JOB, 0.2), IDS), rows_to_test(fraction(JOB, 0.2), IDS))
+    assert np.array_equal(rows_to_test(fraction(JOB, 0.2), IDS, COIN), rows_to_test(fraction(JOB, 0.2), IDS, COIN))
     with pytest.raises(Refused, match="'bank' refuses the test set: it has 1 rows"):
-        refuse_test_rows(Policy(), "bank", int(rows_to_test(fraction(JOB, 1 / 2000), IDS).sum()))
+        refuse_test_rows(Policy(), "bank", int(rows_to_test(fraction(JOB, 1 / 2000), IDS, COIN).sum()))
 
 
 def test_two_test_sets_that_differ_by_one_person_are_not_to_be_had() -> None:
     """Tried: fractions of 0.2 and 0.2 + 1/n. Test sets were nested: the difference of two accuracies was one label."""
-    sets = [rows_to_test(fraction(JOB, 0.2 + more / 2000), IDS) for more in range(40)]
+    sets = [rows_to_test(fraction(JOB, 0.2 + more / 2000), IDS, COIN) for more in range(40)]
     apart = [int((one ^ other).sum()) for one in sets for other in sets if one is not other]
     assert min(apart) > 500 and int(sets[1].sum()) == int(sets[0].sum()) + 1
 
@@ -131,6 +132,22 @@ def test_many_small_jobs_do_not_add_up_to_more_than_the_budget(tmp_path: Path) -
     assert 5 < spent < 15 and PrivacyLedger(tmp_path).after([], 1e-5) <= 1.0, (
         "Gaussian releases compose: nine, not three"
     )
+
+
+def test_a_budget_stops_predictions_by_models_that_were_trained_before_it() -> None:
+    """Tried: train without noise while there is no budget, and ask for scores when there is one. They were given, and
+    charged to nobody."""
+    bare, private = (
+        job_from_text('name="x"\nparties=["bank","shop","tel"]\nlabels_at=["bank"]\n'),
+        job_from_text(VAFL + "epsilon=0.9\ndelta=1e-5\nuploads_max=10\n"),
+    )
+    open_, budget = Policy(predictions_for=("any",)), Policy(predictions_for=("any",), epsilon=1.0)
+    refuse_prediction(open_, bare, "shop", "bank", 10)
+    for holder, what in (("shop", "columns"), ("bank", "labels")):
+        with pytest.raises(Refused, match=f"privacy budget of 1, and .* add no noise to its {what}"):
+            refuse_prediction(budget, bare, holder, "tel", 10)
+    refuse_prediction(budget, bare, "shop", "shop", 10)  # its own question tells nobody else
+    refuse_prediction(budget, private, "shop", "tel", 10)  # one noisy score of each record is in the account
 
 
 def test_a_run_that_is_killed_and_begun_again_is_charged_once_and_a_failed_one_stays_charged(tmp_path: Path) -> None:

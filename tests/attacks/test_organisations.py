@@ -28,12 +28,12 @@ pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from offbeat.errors import BadData, BadInput, OffbeatError, PeerFailed, Refused
+from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, PeerFailed, Refused
 from offbeat.jobs import elsewhere
 from offbeat.jobs.organisations import job_from_text
 from offbeat.orgs import control, daemon, daemon_log, runs
 from offbeat.orgs.align_psi import Aligner, Answered, Blinded, Joined, ReadyToAlign, Seen
-from offbeat.orgs.blinding import POINT_BYTES, multiplied, points_of
+from offbeat.orgs.blinding import multiplied, points_of
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import PeerCalls, Propose
 from offbeat.orgs.daemon import Daemon
@@ -43,6 +43,7 @@ from offbeat.orgs.predict import Declined, Predictor, Wanted, Without
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnModel, own_rows, read_model, write_model
 from offbeat.orgs.tokens import id_column, tokens_of
+from offbeat.orgs.x25519 import POINT_BYTES
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send, Started
 from offbeat.party.masked_sum import SURVEY, ShareAsked, ShareGiven, SumOptions
 from offbeat.runtime.certificates import named, new_key, private_pem, public_pem, unsigned
@@ -284,6 +285,16 @@ def test_proposals_with_impossible_names_block_nothing(victim: Victim) -> None:
     assert list(victim.daemon.runs) == ["j-honest"]
     places = [victim.folder / "runs", victim.folder / "runs" / "j-honest", victim.folder / "private" / "j-honest"]
     assert [place.stat().st_mode & 0o77 for place in places] == [0, 0, 0], "its owner alone reads what a run leaves"
+
+
+@pytest.mark.parametrize("more", ["x = " + "[" * 3000, "[method]\nseed = " + "9" * 5000])
+def test_a_job_that_no_reader_gets_through_is_a_wrong_job(
+    victim: Victim, more: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tried: 3,000 brackets, or 5,000 digits. The answer was an error nobody foresaw, with 1,000 lines in the log."""
+    with pytest.raises(BadJob, match="not valid TOML"):
+        victim.asks("bank", Propose("j-deep", f"{JOB}\n{more}", b"s" * 32))
+    assert not any(record.exc_info for record in caplog.records) and not victim.daemon.runs
 
 
 def test_a_proposal_never_has_code_imported_that_the_owner_did_not_name(

@@ -308,6 +308,27 @@ def test_a_party_that_is_hurried_misses_what_the_other_takes():
     assert np.abs(decoded(total(here, 5)) - share_of(here, "ana", *rows)).max() < 2.0**-38
 
 
+def test_two_label_holders_together_keep_a_party_where_it_is():
+    """Eve lies to Bo, and Flo asks. Answers are bound to what the asker told, and Flo told both the same: nothing."""
+    here = world(("eve", "flo", "ana", "bo"), labels_at=("eve", "flo"))
+    for name in BOTH:
+        here.parties[name].block.set_weights(np.zeros((1, WIDTH + 1)))
+    for number in range(4):
+        total(here, number)
+        (start, stop), _ = here.bo._rows("eve", number)
+        truth = np.random.default_rng(number).normal(size=stop - start)
+        for name, theta in (("ana", truth), ("bo", np.zeros_like(truth))):
+            says(here.parties[name], Backward(0, number, theta, 0, -1, 0))
+    asked = {name: says(here.parties[name], ask(first=0), "flo")[0] for name in BOTH}
+    (start, stop), _ = here.bo._rows("flo", 0)
+    eve = here.parties["eve"].party.sums  # what the masks with her leave is hers to take away
+    told(here.parties["eve"], ask(first=0), "flo")
+    eve.stride = here.bo.party.sums.stride
+    words = asked["ana"] + asked["bo"] + eve.mask("flo", PRODUCTS, 0, 0, 1, stop - start)
+    share = share_of(here, "ana", start, stop)
+    assert np.abs(share).max() > 0.1 and np.abs(decoded(words) - share).max() < 2.0**-38
+
+
 def test_a_worker_that_gives_wrong_shares_keeps_another_where_it_is():
     """AFSGD-VP: every worker asks for itself. Eve knows the labels; her share makes Bo's derivatives nothing."""
     here = world(labels_at=("eve", "ana", "bo"), method=afsgd_vp)

@@ -1,15 +1,16 @@
 """A party after the run, with its own key and its own folder: it tells of other messages than there were."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from signed_run import JOB, RUN, delivery, log_of, notary, rewrite, signed_run, with_link, write_log
+from signed_run import JOB, RUN, delivery, log_of, notary, rewrite, signed_run, transcript, with_link, write_log
 
 from offbeat.audit.transcripts import CHANGED, HOLDS, verify_runs
 from offbeat.errors import PeerFailed
 from offbeat.runtime.eventlog import LogReceived
-from offbeat.runtime.transcript import Chain, Direction, Receipt, Signed
+from offbeat.runtime.transcript import Chain, Direction, Receipt, Seal, Signed
 
 PAIR = ("bank", "shop")
 SENT = {PAIR: [b"pay 1", b"pay 2", b"pay 3"], ("shop", "bank"): [b"paid"], ("telecom", "shop"): [b"hello"]}
@@ -64,3 +65,39 @@ def test_a_message_sent_again_with_other_bytes() -> None:
     shop.logged(1)
     with pytest.raises(PeerFailed, match="'bank' sent message 1 a second time with other bytes than the first time"):
         shop.arrived(1, [b"pay 9"])
+
+
+@pytest.mark.parametrize("forged", [{"gaps": b"x" * 32}, {"missed": 1, "gaps": b"x" * 32}, {"missed": 1}])
+@pytest.mark.parametrize("forgotten", [0, 1])
+def test_a_receiver_that_has_two_accounts_signed_blames_nobody(forged: dict[str, Any], forgotten: int) -> None:
+    """Tried: acknowledge the same messages twice, the second time with another claim about gaps. The sender signed both
+    claims, and the audit named it as one that had lied: it "signed two different accounts"."""
+    bank = transcript(*PAIR)
+    bank.chains.sent.add(1, b"pay 1")
+    bank.chains.forgotten = forgotten  # it may have forgotten a message for a lost peer: then a gap may be true
+    of, signed = bank.chains.out, []
+    honest = Receipt(1, 0, b"", True, bank.chains.sent.head, b"")
+    for claim in (honest, msgspec.structs.replace(honest, **forged), honest):
+        receipt = msgspec.structs.replace(claim, signature=notary("shop").sign(claim.content(of)))
+        bank.heard(Seal(receipt), done=True)
+        answered = bank.seal(0, now=False, last=False)
+        signed += [] if answered is None or answered.confirmed is None else [answered.confirmed]
+    assert {receipt.claim for receipt in signed} == {honest.claim}
+    assert bank.refused == 1 and bank.chains.signed_out is not None and bank.chains.signed_out.receipt.gaps == b""
+
+
+def test_an_older_receipt_is_not_signed_in_other_words() -> None:
+    """Tried: have a later receipt signed first, then an earlier number with a claim of one's own."""
+    bank = transcript(*PAIR)
+    bank.chains.forgotten = 5
+    heads = []
+    for number in (1, 2):
+        bank.chains.sent.add(number, b"pay")
+        heads.append(bank.chains.sent.head)
+    of, told = bank.chains.out, []
+    for number, gaps in ((1, b"a" * 32), (2, b"a" * 32), (1, b"b" * 32)):
+        claim = Receipt(number, 1, gaps, False, heads[number - 1], b"")
+        bank.heard(Seal(msgspec.structs.replace(claim, signature=notary("shop").sign(claim.content(of)))), done=False)
+        answered = bank.seal(0, now=False, last=False)
+        told += [] if answered is None or answered.confirmed is None else [(number, answered.confirmed.gaps[:1])]
+    assert told == [(1, b"a"), (2, b"a")]

@@ -361,7 +361,7 @@ def test_two_runs_of_one_job_are_tested_on_the_same_rows(town: Town) -> None:
         kept = read_checkpoint(home.private / run, "alignment")
         assert kept is not None
         table = load_table(home)
-        own = own_rows(home, table, job(), kept["rows"], kept["tokens"])
+        own = own_rows(home, table, job(), kept["rows"], kept["tokens"], kept["coin"])
         ids = dict(zip(kept["tokens"], table.ids[kept["rows"]], strict=True))
         tested.append({ids[token] for token in own.tokens_test})
         tokens.append(set(own.tokens_test))

@@ -131,7 +131,7 @@ def pooled_scores(town: Town, run: str, wanted: OrgJob) -> dict[str, Any]:
         home = read_home(town.folder / name)
         table, kept = load_table(home), read_checkpoint(home.private / run, "alignment")
         assert kept is not None
-        own = own_rows(home, table, wanted, kept["rows"], kept["tokens"])
+        own = own_rows(home, table, wanted, kept["rows"], kept["tokens"], kept["coin"])
         before = sum(block.shape[1] for block in train)
         orders += [(before + start, before + stop, sign) for start, stop, sign in own.fitted.orders]
         train.append(own.train)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from offbeat.data.places import VARIABLE
 from offbeat.metrics.machine import library_versions, offbeat_version, usable_cores
 
 EXTRAS = {
+    "align": ("ipp-crypto", "matching millions of ids, twice as fast on processors with AVX-512 IFMA"),
     "deep": ("torch", "networks as embeddings (VAFL)"),
     "grpc": ("grpc", "organisations over gRPC, and the runtime 'processes'"),
     "mlflow": ("mlflow", "offbeat export --to mlflow"),
@@ -73,9 +75,17 @@ def _memory_gb() -> float | None:
 
 def _extras() -> Iterator[Check]:
     for extra, (module, use) in EXTRAS.items():
-        there = find_spec(module) is not None
+        there = _installed(module)
         mend = "" if there else f"for {use}: pip install 'offbeat[{extra}]'"
         yield Check(f"extra {extra}", True if there else None, "installed" if there else "not installed", mend)
+
+
+def _installed(name: str) -> bool:
+    """As a module, or as a package that has none."""
+    try:
+        return find_spec(name) is not None or bool(version(name))
+    except PackageNotFoundError:
+        return False
 
 
 def _data(data_dir: Path | None) -> Iterator[Check]:

@@ -65,5 +65,5 @@ def _metric(found: dict[str, Any], learner: str) -> str:
             return metric
     raise BadInput(
         f"run {found['run']} has ended, and '{learner}' told no metric of its test rows that models are compared by "
-        f"({', '.join(JUDGED_BY)}): where all test labels are alike there is none. Choose other test rows."
+        f"({', '.join(JUDGED_BY)}): where all test labels are alike there is none. Hold more rows out (test_fraction)."
     )

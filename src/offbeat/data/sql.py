@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 CHUNK = 50_000
 VARIABLE = re.compile(r"\$\{(\w+)\}")
-SECRETS = ("password", "passwd", "pwd", "sslpassword")
+SECRET = re.compile(r"passw(or)?d|pwd|passphrase|secret|token|api_?key", re.IGNORECASE)
+INSIDE = re.compile(rf"({SECRET.pattern})[^=;]*=", re.IGNORECASE)
+"""In a setting that holds settings, such as odbc_connect."""
 EXAMPLE = 'table = "postgresql+psycopg://reader:${BANK_PASSWORD}@db.example/bank?table=customers"'
 
 
@@ -110,7 +112,7 @@ def _parts(address: str, where: str) -> _Address:
         )
     url, _, query = address.partition("?")
     settings = dict(parse_qsl(query))
-    secret = next((key for key in settings if key.lower() in SECRETS), None)
+    secret = next((key for key, value in settings.items() if SECRET.search(key) or INSIDE.search(value)), None)
     if secret is not None:
         raise BadJob(
             f"{where} has the setting {secret!r}, which would be kept with every run. Name an environment variable "

@@ -7,7 +7,8 @@ policy.py         what the owner allows; a job outside it is refused before any 
 preflight.py      `offbeat party check`: what is wrong, and how to mend it
 disclosure.py     who will learn what from a job, in sentences
 align_psi.py      private set intersection of the id columns, for several parties
-blinding.py       ids as points of a curve, multiplied by secret keys (jacobi.py: which numbers are squares)
+blinding.py       ids as points of a curve, multiplied by secret keys (jacobi.py: which numbers are
+                  squares; x25519.py: many products at once)
 tables.py         the party's table as its daemon keeps it, with its digest
 rows.py           one party's table in the aligned order, prepared for learning
 row_ledger.py     how often each row has entered a sum, or may: written before a share leaves

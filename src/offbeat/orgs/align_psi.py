@@ -9,6 +9,9 @@ Each party says how many ids it brings before the run begins, and nobody may bri
 asks for, the leader counts what members have. A bucket is asked for once. A party takes the joined rows only after
 every other party has shown it the same digest over them, so no row is used that one of them lacks.
 
+With that digest each party promises a random number, and tells it when it has everybody's promise: their hash is the
+*coin* that decides which rows are held out for testing. Nobody who matches ids knows it.
+
 What it tells: the leader learns which of its ids the first members share (the last intersection it must learn anyway);
 members learn how many of the leader's ids were left, and in the end the common ids; everybody learns the size of
 everybody's table. If fewer ids are common than some party accepts, the leader alone has learned which. An alignment
@@ -25,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.errors import BadData, PeerFailed, UnexpectedEvent
-from offbeat.orgs.blinding import POINT_BYTES, multiplied, points_of
+from offbeat.orgs.blinding import multiplied, points_of
 from offbeat.orgs.tokens import TOKEN_BYTES, IdColumn, bucket_bounds, digest_of
+from offbeat.orgs.x25519 import POINT_BYTES
 from offbeat.party import contract
 from offbeat.party.protocol import Line, messages_of
 
@@ -89,13 +93,23 @@ class TooFew(contract.Message, frozen=True):
 
 
 class Seen(contract.Message, frozen=True):
-    """The order of rows as this party has it.
+    """The order of rows as this party has it, and the hash of a random number that it will tell.
 
     Reveals: a digest, to every party.
     """
 
     rows: int
     digest: str
+    promise: bytes
+
+
+class Tossed(contract.Message, frozen=True):
+    """The number that this party has promised.
+
+    Reveals: nothing: it is random.
+    """
+
+    number: bytes
 
 
 PROTOCOL = (
@@ -105,13 +119,15 @@ PROTOCOL = (
     Line(Joined, "leader", "member", "when all members were asked, to all: the tokens that everybody has, in order"),
     Line(TooFew, "leader", "member", "instead, where somebody wants more common ids than there are"),
     Line(Seen, "party", "party", "when it has the rows in that order, to all"),
+    Line(Tossed, "party", "party", "when all have shown the same rows, to all: its part of the coin"),
 )
 MESSAGES = messages_of(PROTOCOL)
 
 
 class Aligner:
     """One party of the alignment. `sizes` are everybody's numbers of ids, agreed on before; `least` is the smallest
-    intersection this party accepts; `secret` makes its key; `imported` is an order computed elsewhere."""
+    intersection this party accepts; `secret` makes its key and its part of the coin; `imported` is an order computed
+    elsewhere, `coin` the one that was tossed with it."""
 
     def __init__(
         self,
@@ -124,6 +140,7 @@ class Aligner:
         secret: bytes,
         least: int = 1,
         imported: Sequence[bytes] | None = None,
+        coin: bytes = b"",
     ) -> None:
         self.name, self.parties, self.leader, self.column = name, parties, leader, column
         self.sizes, self.least = dict(sizes), least
@@ -131,6 +148,8 @@ class Aligner:
         self.joined: list[bytes] | None = list(imported) if imported is not None else None
         self.agreed = ""
         self._imported = imported is not None
+        self.coin = self._kept_coin = coin
+        self._number = hashlib.blake2b(b"coin", key=secret, digest_size=32).digest()
         self._key = hashlib.blake2b(b"psi", key=secret, digest_size=32).digest()
         # The smallest table first: then the least is learned about the others.
         self._order = sorted(self.members, key=lambda member: (self.sizes[member], member))
@@ -138,6 +157,8 @@ class Aligner:
         self._bounds = bucket_bounds(column.tokens, self._buckets)
         self._leasts: dict[contract.PartyName, int] = {}
         self._seen: dict[contract.PartyName, tuple[int, str]] = {}
+        self._promises: dict[contract.PartyName, bytes] = {}
+        self._tossed: dict[contract.PartyName, bytes] = {}
         self._next_bucket = 0
         self._left: dict[int, tuple[list[int], bytes]] = {}  # the leader's places that are left of a bucket, and points
         self._stage: dict[int, int] = {}  # which member a bucket is with
@@ -154,6 +175,7 @@ class Aligner:
             Joined: self._on_joined,
             TooFew: self._on_too_few,
             Seen: self._on_seen,
+            Tossed: self._on_tossed,
         }
 
     @property
@@ -310,13 +332,14 @@ class Aligner:
 
     def _see(self) -> list[contract.Effect]:
         assert self.joined is not None
-        seen = Seen(len(self.joined), digest_of(self.joined))
-        others = tuple(party for party in self.parties if party != self.name)
-        return [contract.Broadcast(others, seen), *self._on_seen(self.name, seen)]
+        digest = digest_of((*self.joined, self._kept_coin))
+        seen = Seen(len(self.joined), digest, promise_of(self.name, digest, self._number))
+        return [contract.Broadcast(self._others, seen), *self._on_seen(self.name, seen)]
 
     def _on_seen(self, sender: contract.PartyName, body: Seen) -> list[contract.Effect]:
         self._refuse_unless(sender in self.parties and sender not in self._seen, sender, "shows its rows twice")
         self._seen[sender] = (body.rows, body.digest)
+        self._promises[sender] = body.promise
         if len(self._seen) < len(self.parties):
             return []
         rows, digest = self._seen[self.name]
@@ -326,8 +349,33 @@ class Aligner:
             reason = f"the rows of {listed}, not the {rows} rows of '{self.name}' in its order (digest {digest[:16]})"
             return [contract.Finish("misaligned", reason)]
         self.agreed = digest
+        if self._kept_coin:
+            return self._aligned()
+        return [
+            contract.Broadcast(self._others, Tossed(self._number)),
+            *self._on_tossed(self.name, Tossed(self._number)),
+        ]
+
+    def _on_tossed(self, sender: contract.PartyName, body: Tossed) -> list[contract.Effect]:
+        in_turn = sender in self.parties and sender not in self._tossed and not self._kept_coin
+        self._refuse_unless(in_turn, sender, "tosses a coin out of turn")
+        self._tossed[sender] = body.number  # others may have everybody's promises before this party has
+        if not self.agreed or len(self._tossed) < len(self.parties):
+            return []
+        for name, number in self._tossed.items():
+            kept = self._promises[name] == promise_of(name, self.agreed, number)
+            self._refuse_unless(kept, name, "tosses another coin than it promised")
+        self.coin = hashlib.sha256(b"".join(self._tossed[name] for name in self.parties)).digest()
+        return self._aligned()
+
+    def _aligned(self) -> list[contract.Effect]:
+        rows, _ = self._seen[self.name]
         reason = f"{rows} rows are shared by all {len(self.parties)} parties"
         return [contract.Observe("rows", rows), contract.Finish("aligned", reason)]
+
+    @property
+    def _others(self) -> tuple[contract.PartyName, ...]:
+        return tuple(party for party in self.parties if party != self.name)
 
     # -- work and refusals ----------------------------------------------------------------------------------------
 
@@ -342,7 +390,20 @@ class Aligner:
 
     # -- going on later -------------------------------------------------------------------------------------------
 
-    _PLAIN = ("agreed", "joined", "_leasts", "_next_bucket", "_stage", "_done", "_asked", "_given", "_parts")
+    _PLAIN = (
+        "agreed",
+        "joined",
+        "coin",
+        "_promises",
+        "_tossed",
+        "_leasts",
+        "_next_bucket",
+        "_stage",
+        "_done",
+        "_asked",
+        "_given",
+        "_parts",
+    )
     _PAIRS = ("_seen", "_left", "_work")
 
     def snapshot(self) -> contract.State:
@@ -356,6 +417,11 @@ class Aligner:
         for name in self._PAIRS:
             setattr(self, name, {key: (first, second) for key, first, second in state[name]})
         self._ticket = state["_ticket"]
+
+
+def promise_of(name: contract.PartyName, digest: str, number: bytes) -> bytes:
+    """Bound to the party, so that nobody can repeat another's, and to the rows."""
+    return hashlib.sha256(repr((name, digest, number)).encode()).digest()
 
 
 def _copy(value: Any) -> Any:

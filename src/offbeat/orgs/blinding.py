@@ -1,6 +1,6 @@
 """Ids as points of Curve25519, blinded by multiplication with a secret: the arithmetic of the private intersection.
 
-A token is hashed to a point; a party multiplies points by its key (X25519, by the cryptography package). Two keys
+A token is hashed to a point; a party multiplies points by its key (x25519.py). Two keys
 commute: both parties reach the same point for the same id, and to whoever lacks a key a blinded point looks random
 (the decisional Diffie-Hellman assumption). Points are 32 bytes each, joined.
 """
@@ -9,13 +9,12 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from numpy.typing import NDArray
 
 from offbeat.errors import PeerFailed
 from offbeat.orgs.jacobi import jacobi_symbols
+from offbeat.orgs.x25519 import POINT_BYTES, multiply
 
-POINT_BYTES = 32
 _PRIME = 2**255 - 19
 _A = 486662
 
@@ -52,8 +51,7 @@ def _on_curve(coordinates: Sequence[bytes]) -> list[bool]:
 
 def multiplied(key: bytes, points: bytes, whose: str) -> bytes:
     """Every point times the key. `whose` names the party that is to blame for bytes that are no points."""
-    exchange, load = X25519PrivateKey.from_private_bytes(key).exchange, X25519PublicKey.from_public_bytes
     try:
-        return b"".join([exchange(load(points[at : at + POINT_BYTES])) for at in range(0, len(points), POINT_BYTES)])
-    except ValueError as problem:  # a point of small order, which would give the same for every key
+        return multiply(key, points)
+    except ValueError as problem:
         raise PeerFailed(f"'{whose}' sent something else than blinded ids to the alignment.") from problem

@@ -1,8 +1,9 @@
 """Alignments that need not be made again: the same parties, the same leader, and nobody's table has changed.
 
-A party keeps the order of its own rows, with the digest of the table it was made from and the name of the run that made
-it. Where all parties name the same run, its order is taken as an imported one would be: under the new run's tokens, and
-with every party comparing every digest. If one of them names another or none, ids are matched anew.
+A party keeps the order of its own rows and the coin that was tossed over them, with the digest of the table it was made
+from and the name of the run that made it: jobs over the same rows are tested on the same ones. Where all parties name
+the same run, its order is taken as an imported one would be: under the new run's tokens, and with every party comparing
+every digest. If one of them names another or none, ids are matched anew.
 
     private/alignments/<digest of parties and leader>    the last one of each; so many in all
 """
@@ -25,9 +26,9 @@ class KeptAlignments:
     def __init__(self, private: Path) -> None:
         self._folder = private / "alignments"
 
-    def note(self, run: str, job: OrgJob, table_digest: str, rows: NDArray[np.int64]) -> None:
+    def note(self, run: str, job: OrgJob, table_digest: str, rows: NDArray[np.int64], coin: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_checkpoint(self._folder, _key(job), {"run": run, "digest": table_digest, "rows": rows})
+        write_checkpoint(self._folder, _key(job), {"run": run, "digest": table_digest, "rows": rows, "coin": coin})
         by_age = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         names = list(dict.fromkeys(path.name.split(".")[0] for path in reversed(by_age)))
         for path in by_age:
@@ -35,9 +36,9 @@ class KeptAlignments:
                 path.unlink()
 
     def found(self, job: OrgJob, table_digest: str) -> dict[str, Any] | None:
-        """`run` and `rows` of an alignment that still holds at this party."""
+        """`run`, `rows` and `coin` of an alignment that still holds at this party."""
         kept = read_checkpoint(self._folder, _key(job)) if job.rows.align == "psi" else None
-        return kept if kept is not None and kept["digest"] == table_digest else None
+        return kept if kept is not None and kept["digest"] == table_digest and kept.get("coin") else None
 
 
 def _key(job: OrgJob) -> str:

@@ -158,15 +158,18 @@ def _over_budget(policy: Policy, job: OrgJob, me: str, spent: Spent) -> list[str
     """A budget is kept over all jobs together, or there is none: a job without noise would pass any."""
     if policy.epsilon is None:
         return []
-    charges = charges_of(job, me)
-    bare = [charge.what for charge in charges if charge.releases is None]
-    if bare:
+    if bare := bare_of(job, me):
         columns = "product_epsilon under [method], or VAFL with epsilon under [embedding],"
-        remedy = "label_dp_epsilon under [method]" if bare[0] == LABELS else columns
+        remedy = "label_dp_epsilon under [method]" if bare == LABELS else columns
         budget = f"its policy has a privacy budget of {policy.epsilon:g}"
-        return [f"{budget}, and this job adds no noise to its {bare[0]} ({remedy} would)"]
-    after = spent(charges, policy.delta)
+        return [f"{budget}, and this job adds no noise to its {bare} ({remedy} would)"]
+    after = spent(charges_of(job, me), policy.delta)
     return [overspent(me, after, policy.epsilon, policy.delta).rstrip(".")] if after > policy.epsilon else []
+
+
+def bare_of(job: OrgJob, me: str) -> str:
+    """What of this party leaves without noise: its labels, its columns, or nothing."""
+    return next((charge.what for charge in charges_of(job, me) if charge.releases is None), "")
 
 
 def refuse_rows(policy: Policy, me: str, rows: int) -> None:
@@ -197,6 +200,7 @@ def refuse_sizes(policy: Policy, me: str, sizes: Mapping[str, int]) -> None:
 
 
 def refuse_prediction(policy: Policy, job: OrgJob, me: str, asker: str, rows: int) -> None:
+    """`job`: what the model was trained by. A budget that came after it counts for its predictions, too."""
     kept = "privacy budget (epsilon)" if policy.epsilon is not None else "bound on products (product_epsilon_most)"
     if job.private_products and (policy.epsilon is not None or policy.product_epsilon_most is not None):
         raise Refused(
@@ -207,6 +211,11 @@ def refuse_prediction(policy: Policy, job: OrgJob, me: str, asker: str, rows: in
         raise Refused(f"'{me}' gives predictions to {_listed(policy.predictions_for)}, not to '{asker}'.")
     if rows > policy.prediction_rows_most:
         raise Refused(f"'{me}' answers at most {policy.prediction_rows_most} rows in one question, {rows} were asked.")
+    if policy.epsilon is not None and asker != me and (bare := bare_of(job, me)):
+        raise Refused(
+            f"'{me}' has a privacy budget of {policy.epsilon:g}, and predictions by this model add "
+            f"no noise to its {bare}. Train one that does."
+        )
 
 
 def allows(names: Names, name: str) -> bool:

@@ -107,4 +107,8 @@ def _opened(home: Home, run: str, identity: Identity) -> tuple[OwnSessions, OwnR
             f"{table.table.name} or its settings have changed since run {run}, which can be replayed only with the "
             "table that it learned from. Give that file by --data FILE."
         )
-    return sessions, own_rows(home, table.table, job, aligned["rows"], aligned["tokens"]), table
+    return (
+        sessions,
+        own_rows(home, table.table, job, aligned["rows"], aligned["tokens"], aligned.get("coin", b"")),
+        table,
+    )

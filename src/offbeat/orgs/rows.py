@@ -98,10 +98,13 @@ def _without(table: Table, never: Sequence[str]) -> Table:
     return replace(table, columns=columns, features=features)
 
 
-def own_rows(home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64], tokens: Sequence[bytes]) -> OwnRows:
-    """Put the table into the aligned order, hold test rows out by their ids, and prepare the columns. Tokens change
-    with every run; ids do not, and all parties have the same: jobs over the same rows are tested on the same ones."""
-    test = rows_to_test(job, table.ids[rows])
+def own_rows(
+    home: Home, table: Table, job: OrgJob, rows: NDArray[np.int64], tokens: Sequence[bytes], coin: bytes = b""
+) -> OwnRows:
+    """Put the table into the aligned order, hold test rows out by their ids and the coin of the alignment, and prepare
+    the columns. Tokens change with every run; ids do not, and the coin is kept with the alignment: jobs over the same
+    rows are tested on the same ones. Without a coin: a run of a version that tossed none."""
+    test = rows_to_test(job, table.ids[rows], coin)
     features = take_rows(table.features, rows)
     with _of_the_owner():
         preparation = preparation_from(home.config.data.prepare, f"{home.name}, data.prepare")
@@ -151,11 +154,11 @@ def _weighed(
     return labels, mean_one(chosen)
 
 
-def rows_to_test(job: OrgJob, ids: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which rows are held out follows from the parties' names and the number of test rows: nobody can look for a test
-    set that holds one person, or for two that differ by one."""
+def rows_to_test(job: OrgJob, ids: NDArray[Any], coin: bytes) -> NDArray[np.bool_]:
+    """Which rows are held out follows from a coin that all parties tossed over the rows they had agreed on, and from
+    the number of test rows: nobody can look for a test set that holds one person, or for two that differ by one."""
     count = round(job.rows.test_fraction * ids.size)
-    joint = hashlib.sha256(repr((sorted(job.parties), count)).encode()).digest()
+    joint = hashlib.sha256(repr((sorted(job.parties), count)).encode() + coin).digest()
     return held_out(ids, seed=int.from_bytes(joint, "big"), rows=count)
 
 

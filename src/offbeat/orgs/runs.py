@@ -172,8 +172,9 @@ class Run:
         kept for this run: another one may find a newer alignment meanwhile."""
         accepted, offered = self.own.kept("table"), self.own.kept("offered")
         if offered is None and accepted is not None:
-            offered = self.alignments.found(self.job, accepted["digest"]) or {"run": "", "rows": np.empty(0, np.int64)}
-            write_checkpoint(self.private, "offered", {"run": offered["run"], "rows": offered["rows"]})
+            none = {"run": "", "rows": np.empty(0, np.int64), "coin": b""}
+            offered = self.alignments.found(self.job, accepted["digest"]) or none
+            write_checkpoint(self.private, "offered", {key: offered[key] for key in none})
         return "" if offered is None else str(offered["run"])
 
     def begin_with(self, sizes: Mapping[str, int], aligned: str = "") -> None:
@@ -268,7 +269,7 @@ class Run:
         self._enter("aligning")
         kept = self.tables.as_accepted(accepted["digest"], self.run)
         table, aligned = kept.table, self._aligned(kept)
-        own = own_rows(self.home, table, self.job, aligned["rows"], aligned["tokens"])
+        own = own_rows(self.home, table, self.job, aligned["rows"], aligned["tokens"], aligned["coin"])
         refuse_rows(self.home.config.policy, self.home.name, len(own.tokens_train))
         refuse_test_rows(self.home.config.policy, self.home.name, len(own.tokens_test))
         self._spend(table)
@@ -304,7 +305,7 @@ class Run:
         kept = self.own.kept("alignment")
         if kept is not None:
             self._sent["align"] = kept["sent"]
-            return kept
+            return {"coin": b"", **kept}  # a run of a version that tossed none
         column = table.column(self.own.salt)
         party = self.own.aligner(column)
         digest = self._bound(f"{sorted(party.sizes.items())}".encode())
@@ -314,10 +315,10 @@ class Run:
             raise error_named("Refused" if finish.verdict == align_psi.TOO_FEW else "PeerFailed", f"{finish.reason}.")
         assert party.joined is not None
         notes, sent = column.notes(self.home.name), self._sent["align"]
-        aligned = {"rows": party.rows(), "tokens": list(party.joined), "notes": notes, "sent": sent}
+        aligned = {"rows": party.rows(), "tokens": party.joined, "coin": party.coin, "notes": notes, "sent": sent}
         write_checkpoint(self.private, "alignment", aligned)
         if not self.own.taken_over:
-            self.alignments.note(self.run, self.job, table.digest, party.rows())
+            self.alignments.note(self.run, self.job, table.digest, party.rows(), party.coin)
         return aligned
 
     def _alignment_notes(self, table: Table, aligned: dict[str, Any]) -> tuple[str, ...]:

@@ -58,14 +58,14 @@ class OwnSessions:
         return str(begun.get("aligned", "")) if begun is not None else ""
 
     def aligner(self, column: IdColumn) -> Aligner:
-        job, imported, begun = self.job, None, self.kept("begun")
+        job, imported, coin, begun = self.job, None, b"", self.kept("begun")
         assert begun is not None, "a run begins with everybody's number of ids"
         if job.rows.align == "import":
             imported = imported_order(self.home, job, self.salt)
         elif self.taken_over:
             offered = self.kept("offered")
             assert offered is not None, "an alignment that is taken over was offered by this party"
-            imported = tokens_in_order(column, offered["rows"])
+            imported, coin = tokens_in_order(column, offered["rows"]), offered["coin"]
         return Aligner(
             self.home.name,
             job.parties,
@@ -75,6 +75,7 @@ class OwnSessions:
             least=begun["least"],
             secret=self.secret("alignment"),
             imported=imported,
+            coin=coin,
         )
 
     def training(self, own: OwnRows, reserve: Reserve) -> OwnTraining:

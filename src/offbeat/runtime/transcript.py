@@ -261,8 +261,8 @@ class Transcript:
     def _answer(self, receipt: Receipt, done: bool) -> None:
         """A receipt of our messages: compare it with our own chain, and sign the same."""
         of, sent = self.chains.out, self.chains.sent
-        mine = sent.at(receipt.number)
-        if mine is None:
+        mine, before = sent.at(receipt.number), self.chains.signed_out
+        if mine is None or (before is not None and receipt.number < before.receipt.number):
             return  # an old one
         if receipt.head != mine:
             raise PeerFailed(
@@ -270,7 +270,10 @@ class Transcript:
                 f"{receipt.number}: one of the two run folders was changed. `offbeat audit --verify` tells more."
             )
         whole = done and receipt.number == sent.number
-        fits = receipt.missed <= self.chains.forgotten and (whole or not receipt.last)
+        gaps_fit = receipt.missed <= self.chains.forgotten and bool(receipt.missed) == bool(receipt.gaps)
+        # Two claims about the same messages would show the sender as one that lied.
+        same = before is None or before.receipt.number < receipt.number or before.receipt.claim == receipt.claim
+        fits = gaps_fit and same and (whole or not receipt.last)
         if not fits or not self._notary.signed(of.receiver, receipt.content(of), receipt.signature):
             self.refused += 1
             return

@@ -21,6 +21,8 @@ def test_the_doctor_asks_for_every_extra_there_is():
 def test_every_extra_is_imported_somewhere():
     sources = "\n".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "src").rglob("*.py"))
     unused = [
-        name for name, (module, _) in EXTRAS.items() if not re.search(rf"^\s*(from|import) {module}\b", sources, re.M)
+        name
+        for name, (module, _) in EXTRAS.items()
+        if not re.search(rf'^\s*(from|import) {module}\b|"{module}"', sources.replace(f'("{module}", "', ""), re.M)
     ]
     assert unused == []

@@ -122,6 +122,9 @@ def test_jobs_keep_the_variables_name_and_no_password(tmp_path: Path) -> None:
         "postgresql://reader:hun?ter2@db.example/bank?table=people",
         "postgresql://reader:${A}hunter2@db.example/bank?table=people",
         "postgresql://db.example/bank?table=people&password=hunter2",
+        "mysql+pymysql://db.example/bank?table=people&passwd=hunter2",
+        "mssql+pyodbc:///?table=people&odbc_connect=DRIVER%3DX%3BUID%3Dreader%3BPwd%3Dhunter2",
+        "snowflake://reader@bank/db?table=people&private_key_passphrase=hunter2",
     ],
 )
 def test_a_password_in_a_job_is_refused_and_not_repeated(wrong: str) -> None:

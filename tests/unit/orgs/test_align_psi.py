@@ -6,11 +6,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.errors import BadData, PeerFailed
-from offbeat.orgs.align_psi import TOO_FEW, Aligner, Answered, Blinded, Joined, ReadyToAlign, Seen, TooFew
-from offbeat.orgs.blinding import POINT_BYTES, multiplied, points_of
+from offbeat.orgs.align_psi import (
+    TOO_FEW,
+    Aligner,
+    Answered,
+    Blinded,
+    Joined,
+    ReadyToAlign,
+    Seen,
+    TooFew,
+    Tossed,
+    promise_of,
+)
+from offbeat.orgs.blinding import multiplied, points_of
 from offbeat.orgs.jacobi import jacobi_symbols
 from offbeat.orgs.tokens import bucket_bounds, digest_of, id_column, tokens_of
-from offbeat.party.contract import Computed, Received, Send, Started
+from offbeat.orgs.x25519 import POINT_BYTES
+from offbeat.party.contract import Broadcast, Computed, Received, Send, Started
 from offbeat.runtime.simulator import Simulator
 
 SALT = b"salt of the job"
@@ -238,7 +250,7 @@ TABLES: dict[str, list[object]] = {"bank": [1, 2, 3], "shop": [2, 3, 4], "teleco
         ("shop", "bank", Joined(0, 1, b"".join(sorted(tokens_of([2, 2], SALT)))), "joins an id twice"),
         ("shop", "bank", Joined(0, 1, b"".join(sorted(tokens_of([1, 2], SALT)))), "joins ids that 'shop' does not"),
         ("shop", "telecom", TooFew("shop", 3), "ends an alignment that 'bank' leads"),
-        ("shop", "stranger", Seen(1, "x"), "shows its rows twice"),
+        ("shop", "stranger", Seen(1, "x", b""), "shows its rows twice"),
         ("shop", "bank", ReadyToAlign(1), "is ready out of turn"),
         ("bank", "shop", Answered(0, b"", b""), "answered bucket 0 of the alignment out of turn"),
     ],
@@ -266,3 +278,67 @@ def test_a_member_that_brings_more_ids_than_it_said_is_named_by_the_leader() -> 
     more = Answered(0, answer.body.marks, answer.body.own + multiplied(b"k" * 32, answer.body.own[:32], "shop"))
     with pytest.raises(PeerFailed, match="'shop' brings more ids than the 3 it said"):
         bank.handle(Received("shop", more))
+
+
+# -- the coin of the test rows ----------------------------------------------------------------------------------------
+
+
+def test_all_parties_toss_one_coin_and_none_of_them_alone() -> None:
+    coins = []
+    for change in ("", "bank", "telecom"):
+        parties = aligners(TABLES)
+        for party in parties:
+            if party.name == change:
+                party._number = b"another number".ljust(32)
+        Simulator(seed=len(coins)).run(parties)
+        assert len({party.coin for party in parties}) == 1 and len(parties[0].coin) == 32
+        coins.append(parties[0].coin)
+    assert len(set(coins)) == 3
+
+
+def test_a_kept_coin_is_not_tossed_again_and_must_be_the_same_at_all() -> None:
+    kept: dict[str, list[object]] = {name: [2, 3] for name in TABLES}
+    parties = aligners(TABLES, imported=kept)
+    for party in parties:
+        party.coin = party._kept_coin = b"c" * 32
+    outcome = Simulator(seed=0).run(parties)
+    assert {finish.verdict for finish in outcome.finished.values()} == {"aligned"}
+    assert {party.coin for party in parties} == {b"c" * 32}
+    parties = aligners(TABLES, imported=kept)
+    for party in parties:
+        party.coin = party._kept_coin = (b"d" if party.name == "shop" else b"c") * 32
+    outcome = Simulator(seed=0).run(parties)
+    assert {finish.verdict for finish in outcome.finished.values()} == {"misaligned"}
+
+
+def before_the_coin(victim: str = "shop") -> tuple[Aligner, Seen, list[Tossed]]:
+    """A party that imported its rows and has everybody's promise but that of "telecom", its own promise, and what it
+    has told of the coin so far: nothing."""
+    one, *_ = [party for party in aligners(TABLES, imported={name: [2, 3] for name in TABLES}) if party.name == victim]
+    effects = one.handle(Started())
+    seen = next(effect.body for effect in effects if isinstance(effect, Broadcast))
+    assert isinstance(seen, Seen)
+    bank = Seen(2, seen.digest, promise_of("bank", seen.digest, b"b" * 32))
+    told = [e.body for e in one.handle(Received("bank", bank)) if isinstance(e, Broadcast)]
+    return one, seen, told
+
+
+def test_a_number_is_told_after_all_promises_and_a_broken_promise_has_a_name() -> None:
+    one, seen, told = before_the_coin()
+    assert told == []
+    last = Seen(2, seen.digest, promise_of("telecom", seen.digest, b"t" * 32))
+    effects = one.handle(Received("telecom", last))
+    assert [type(effect.body) for effect in effects if isinstance(effect, Broadcast)] == [Tossed]
+    assert one.handle(Received("bank", Tossed(b"b" * 32))) == []
+    with pytest.raises(PeerFailed, match="'telecom' tosses another coin than it promised"):
+        one.handle(Received("telecom", Tossed(b"chosen to suit".ljust(32))))
+
+
+def test_a_promise_that_repeats_another_party_s_is_worth_nothing() -> None:
+    """Tried: repeat the victim's promise, then its number. Two equal numbers would leave the coin to the third."""
+    one, seen, _ = before_the_coin()
+    effects = one.handle(Received("telecom", Seen(2, seen.digest, seen.promise)))
+    number = next(effect.body.number for effect in effects if isinstance(effect, Broadcast))
+    one.handle(Received("bank", Tossed(b"b" * 32)))
+    with pytest.raises(PeerFailed, match="'telecom' tosses another coin than it promised"):
+        one.handle(Received("telecom", Tossed(number)))

@@ -151,6 +151,8 @@ def test_a_job_comes_back_from_its_own_text_with_the_same_digest() -> None:
         ("[method]\nearly_stopping = 3", "ends by passes, target or request"),
         ("start = 'credit-1'", "start belongs under [method]"),
         ("name = ", "not valid TOML"),
+        ("name = " + "[" * 3000, "brackets are nested too deeply"),
+        ("[method]\nseed = " + "9" * 5000, "not valid TOML"),
     ],
 )
 def test_a_wrong_job_names_the_key(change: str, reason: str) -> None:

@@ -87,7 +87,10 @@ def test_only_the_lines_of_what_was_changed_change(home):
         ("rows_least", "many", "policy.rows_least must be a whole number of 1 or more; got 'many'."),
         ("rows_least", "", "policy.rows_least must be a whole number of 1 or more; got ''."),
         ("epsilon", "-1", "policy.epsilon must be a finite number above 0"),
+        ("epsilon", "nan", "policy.epsilon must be a finite number above 0"),
         ("passes_most", "inf", "policy.passes_most must be a finite number above 0; got inf."),
+        ("row_cap", "[" * 3000, "policy.row_cap must be a whole number of 0 or more"),
+        ("row_cap", "9" * 4999, "policy.row_cap must be a whole number of 0 or more"),
         ("approve", "by luck", 'policy.approve must be one of "by hand", "by policy"'),
         ("derivatives", "perhaps", "policy.derivatives must be true or false"),
         ("columns_never", "agee", "the policy's columns_never lists 'agee'"),
@@ -199,3 +202,21 @@ def test_what_was_typed_cannot_become_part_of_the_page(home):
         assert wild not in page and "&lt;script&gt;" in page
     with pytest.raises(BadInput, match="expected a step"):
         answer(home.file, {"step": ["burn"]})
+
+
+BREAKS = st.sampled_from(
+    ['"', "'", "]", "\n", "\r", "\\", "#", "=", "[data]", 'file = "/etc/passwd"', "\u2028", "\x85", "x"]
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(BREAKS, max_size=8).map("".join), st.sampled_from(["jobs", "initiators", "row_cap", "epsilon"]))
+def test_what_is_typed_never_becomes_another_line_of_the_file(text, key):
+    """Tried: close the string or the list, and go on with a line of one's own."""
+    before = example("shop", jobs=("credit",), initiators=("bank",))
+    want = wanted({f"has-{key}": ["1"], key: [text]})
+    after = edited(before, {k: v for k, v in want.items() if v is not None})
+    old, new = tomllib.loads(before), tomllib.loads(after)
+    assert {k: v for k, v in new.items() if k != "policy"} == {k: v for k, v in old.items() if k != "policy"}
+    assert {k: v for k, v in new["policy"].items() if k != key} == {k: v for k, v in old["policy"].items() if k != key}
+    assert new["policy"].get(key) == want[key]

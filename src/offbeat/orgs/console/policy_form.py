@@ -92,7 +92,7 @@ def _value(kind: Any, given: list[str]) -> Any:
 def _number(text: str) -> Any:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, int | float) else text
 
