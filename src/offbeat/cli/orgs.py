@@ -238,6 +238,26 @@ def party_serve(
     daemon.stop()
 
 
+@party.command("status")
+def party_status(party: PartyOption = "", home: HomeOption = Path("."), json_: Json = False) -> None:
+    """What the daemon works on, what waits and why, and what it refused lately."""
+    from collections import Counter
+
+    from offbeat.orgs.control import LastRefusals, ListRuns
+
+    runs, refusals = ask(home, party, ListRuns()).runs, ask(home, party, LastRefusals()).refusals
+    going = [run for run in runs if not run.ended and run.phase not in ("queued", "waiting")]
+    queued, undecided = ([run for run in runs if run.phase == phase] for phase in ("queued", "waiting"))
+    ended = Counter(run.phase for run in runs if run.ended)
+    for title, some in (("under way", going), ("in the queue", queued), ("for the owner to decide", undecided)):
+        say("\n  ".join([f"{title}: {len(some) or 'none'}", *map(status_line, some)]))
+    say(f"ended: {', '.join(f'{count} {phase}' for phase, count in sorted(ended.items())) or 'none'}")
+    told = [f"{one.at} {one.peer}, {one.request}: {one.reason} ({counted(one.times, 'time')})" for one in refusals]
+    say("\n  ".join([f"refused lately: {len(told) or 'nothing'}", *told]))
+    plain = {"runs": [run for run in runs if not run.ended], "ended": dict(ended), "refusals": refusals}
+    show(msgspec.to_builtins(plain), json_)
+
+
 @party.command("console")
 def party_console(
     home: HomeOption = Path("."),
@@ -305,6 +325,8 @@ def job_submit(
     submitted = ask(home, party, Submit(wanted.text), SUBMIT_WITHIN_S)
     if submitted.awaited:
         say(f"run {submitted.run} waits for the owners of {' and '.join(submitted.awaited)}, who decide by hand.")
+    elif submitted.queued:
+        say(f"accepted by all parties: run {submitted.run} waits for its turn ({submitted.queued}).")
     else:
         say(f"accepted by all parties: run {submitted.run}")
     if wait:
@@ -406,6 +428,8 @@ def status_line(status: Any) -> str:
     parts = [f"{status.run}: {status.phase}"]
     if progress.get("awaiting") and status.phase == "accepted":
         parts.append(f"waiting for the owners of {' and '.join(progress['awaiting'])}")
+    if status.phase == "queued":
+        parts.append(f"waits for a place: {progress.get('queued', '')}")
     if "passes" in progress and not status.ended:
         parts.append(f"{progress['passes']:.1f} passes")
         known = {key: value for key, value in progress.items() if isinstance(value, float) and isfinite(value)}

@@ -20,6 +20,8 @@ from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, SERVICE, offbeat_version
 
 METHOD = "Control"
 ENDED_PHASES = ("done", "failed", "refused", "stopped")
+QUEUED = "queued"
+"""The phase of a run that all have accepted and that waits until every party has a place for it."""
 CALL_WITHIN_S = 20.0
 
 
@@ -58,7 +60,8 @@ class Propose(Request, frozen=True):
 
 
 class Count(Request, frozen=True):
-    """How many ids do you bring to this run, which all have accepted? The answer binds: see `BeginRun`."""
+    """Have you a place for this run, which all have accepted? And how many ids do you bring to it? That binds: see
+    `BeginRun`."""
 
     run: RunName
 
@@ -176,6 +179,10 @@ class Decide(Request, frozen=True):
     reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
+class LastRefusals(Request, frozen=True):
+    """What was refused lately, to whom and why?"""
+
+
 class RowsUsed(Request, frozen=True):
     """How often have rows been used?"""
 
@@ -226,9 +233,16 @@ class Awaited(Answer, frozen=True):
     """The policy allows it; the owner has yet to decide."""
 
 
+class Queued(Answer, frozen=True):
+    """There is no place for the run yet, and why."""
+
+    why: Sentence
+
+
 class Submitted(Answer, frozen=True):
     run: str
     awaited: list[str] = []  # parties whose owners decide by hand
+    queued: str = ""  # why it waits for a place
 
 
 class RunStatus(Answer, frozen=True):
@@ -253,6 +267,22 @@ class RunStatus(Answer, frozen=True):
 
 class Runs(Answer, frozen=True):
     runs: list[RunStatus]
+
+
+class RefusedCall(CallBody, frozen=True):
+    """A request that was refused, for the last time at `at`."""
+
+    at: str
+    peer: str
+    request: str
+    reason: str
+    times: int = 1
+
+
+class Refusals(Answer, frozen=True):
+    """The oldest first."""
+
+    refusals: list[RefusedCall]
 
 
 class RowUses(Answer, frozen=True):

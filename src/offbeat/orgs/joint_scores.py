@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from offbeat.orgs.lines import LineBroken
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_prediction
 from offbeat.orgs.predict import scores_from, words_in_all
-from offbeat.orgs.predicting import Predictions
+from offbeat.orgs.predicting import Predictions, patiently
 from offbeat.orgs.runs import Run
 from offbeat.orgs.standing import Lane, Terms
 from offbeat.orgs.tokens import TOKEN_BYTES, tokens_of
@@ -164,7 +165,7 @@ class Asking:
     def _all(self, run: Run, request: Request) -> list[tuple[str, Answer]]:
         """Everybody else's answer to one request; all are heard before the first failure is raised."""
         others = [name for name in run.job.parties if name != self._home.name]
-        asked = [(name, self._pool.submit(self._call, name, request)) for name in others]
+        asked = [(name, self._pool.submit(patiently, partial(self._call, name, request))) for name in others]
         wait([future for _, future in asked])
         return [(name, future.result()) for name, future in asked]
 
