@@ -92,7 +92,7 @@ def test_the_owner_sees_what_waits_and_what_was_refused(narrow: Town) -> None:
     assert (refused["peer"], refused["request"], refused["times"]) == ("bank", "Propose", 1)
     assert "allows 1 passes" in refused["reason"]
     assert f"{run}: queued, waits for a place: 'shop' works on" in " ".join(told.stderr.split())
-    assert "offbeat_runs{phase=\"queued\"} 1" in metrics_text(town.daemons["shop"].gauges.families())
+    assert 'offbeat_runs{phase="queued"} 1' in metrics_text(town.daemons["shop"].gauges.families())
 
 
 def test_a_queue_is_not_for_ever(narrow: Town, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,9 @@ def keys_trust(
     roster_file: Annotated[Path, typer.Option("--roster")] = Path("roster.toml"),
     authority: Annotated[bool, typer.Option("--authority", help="This is an authority's certificate.")] = False,
     name: Annotated[str, typer.Option(help="The party's name, if it is not the certificate's common name.")] = "",
+    keep_old: Annotated[
+        bool, typer.Option("--keep-old", help="Take its certificate of before as well, while it changes its key.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Pin a party's certificate in the roster, or replace it there."""
@@ -109,8 +112,10 @@ def keys_trust(
         roster = PinnedRoster(roster.members, (*roster.authorities_pem, pem))
     else:
         who = name or common_name(pem, certificate)
-        known = {member.name: member.address for member in roster.members}
-        roster = roster.with_member(Member(who, pem, address or known.get(who, "")))
+        known = {member.name: member for member in roster.members}
+        before = known.get(who, Member(who, pem))
+        new = Member(who, pem, address or before.address)
+        roster = roster.with_member(new.also(Member(who, before.certificate_pem)) if keep_old else new)
     write_roster(roster_file, check_members(roster, roster_file))
     say(
         f"{roster_file} lists {', '.join(roster.names) or 'no party yet'}.\n"
@@ -128,10 +133,11 @@ def keys_show(
 
     roster = read_roster(roster_file)
     for member in roster.members:
-        end = validity(member.certificate_pem)[1]
-        say(f"{member.name:16} {member.address or '(calls out)':24} {short(member.fingerprint)}  to {end:%Y-%m-%d}")
+        for pem, mark in zip(member.certificates, member.fingerprints, strict=True):
+            end = validity(pem)[1]
+            say(f"{member.name:16} {member.address or '(calls out)':24} {short(mark)}  to {end:%Y-%m-%d}")
     say(f"hash: {short(roster.hash)}")
-    parties = {m.name: {"address": m.address, "fingerprint": m.fingerprint} for m in roster.members}
+    parties = {m.name: {"address": m.address, "fingerprint": m.fingerprints[0]} for m in roster.members}
     show({"parties": parties, "hash": roster.hash}, json_)
 
 

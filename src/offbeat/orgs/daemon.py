@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ from offbeat.orgs.runs import Run
 from offbeat.orgs.sessions import begins_with
 from offbeat.orgs.tables import OwnTables
 from offbeat.orgs.train_embedding import check_shape
-from offbeat.runtime.grpc.identity import Member, validity
+from offbeat.runtime.grpc.identity import Member, out_of_time
 from offbeat.runtime.grpc.server import StreamServer
 
 log = logging.getLogger("offbeat.party")
@@ -187,11 +186,10 @@ class Daemon:
         self._held.enter_context(locked(self.home.private / "daemon.lock", complaint))
 
     def _check_certificate(self) -> None:
-        begin, end = validity(self.identity.certificate_pem)
-        if not begin <= datetime.now(UTC) <= end:
+        if trouble := out_of_time(self.identity.certificate_pem):
             raise BadInput(
-                f"the certificate of '{self.home.name}' is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, so nobody "
-                "would accept it now. Set the clock, or make a new one (docs/how-to/rotating-keys.md)."
+                f"the certificate of '{self.home.name}' {trouble}. Nobody would accept it: set the clock, or make "
+                "another certificate (docs/how-to/rotating-keys.md)."
             )
 
     # -- a party that cannot be called ----------------------------------------------------------------------------
@@ -297,10 +295,12 @@ class Daemon:
 
     def _read_roster(self) -> None:
         """Who is new on the roster, or has another certificate or address there, is known from now on; runs under way
-        keep the certificates that they began with."""
+        keep the certificates that they began with, beside new ones of the same parties."""
         if (new := self._reloading.roster()) is not None:
             self.roster = self.answering.roster = self.server.roster = new
             self.caller = PeerCalls(self.identity, new)
+            for run in list(self.runs.values()):
+                run.trust(new)
             self._letters.begin()
 
     # -- proposing and beginning ----------------------------------------------------------------------------------

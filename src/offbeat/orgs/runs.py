@@ -3,7 +3,7 @@
 runs/<run>/state.json        phase and verdict
 runs/<run>/job.toml          the job as all parties agreed to it
 runs/<run>/align/, events/, checkpoints/ (with this party's weights), record.json, report.html
-private/<run>/               salt, nonce, digest of the table, aligned rows, this party's block
+private/<run>/               salt, nonce, mark of the key, digest of the table, aligned rows, this party's block
 """
 
 import hashlib
@@ -153,11 +153,19 @@ class Run:
         self.home.runs.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_private(self.private / "salt", salt)
         write_private(self.private / "nonce", os.urandom(32))
+        write_private(self.private / "key-mark", self.identity.mark.encode())
         write_durably(self.folder / "job.toml", self.job.text.encode())
         self.update(phase=phase)
 
     def same_proposal(self, initiator: str, job: OrgJob, salt: bytes) -> bool:
         return (initiator, job.digest, salt) == (self.initiator, self.job.digest, self.own.salt)
+
+    def trust(self, roster: PinnedRoster) -> None:
+        """Take a newer roster. What is under way keeps the certificates that it began with, beside new ones."""
+        session = self._session
+        self.roster = self.roster.also(roster) if session is not None else roster
+        if session is not None:
+            session.trust(self.roster)
 
     def wait_in_queue(self, why: str) -> None:
         """Say that there is no place for this run yet; an empty reason: there is one now."""
