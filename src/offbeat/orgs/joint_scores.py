@@ -36,6 +36,7 @@ from offbeat.runtime.grpc.identity import Identity, PinnedRoster
 log = logging.getLogger("offbeat.party")
 
 LANES_OF_ONE = 8  # sessions that one asker may have; its oldest goes first
+SESSIONS_KEPT = 64  # of our own, for as many runs
 CALLS_OPEN_MOST = 32
 Call = Callable[[str, Request], Answer]
 
@@ -181,7 +182,15 @@ class Asking:
             session = self._sessions.get(run.run)
             if session is None:
                 session = self._sessions[run.run] = self._opened(run)
+                self._keep_few()
             return session
+
+    def _keep_few(self) -> None:
+        """The oldest go: a session that is asked for again is opened anew."""
+        with self._lock:
+            for run in list(self._sessions)[:-SESSIONS_KEPT]:
+                self._sessions.pop(run)
+                self._opening.pop(run, None)
 
     def _opened(self, run: Run) -> ScoringSession:
         service = f"score-{secrets.token_hex(8)}"

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from offbeat.errors import BadInput
-from offbeat.runtime.certificates import DAYS, named, new_key, private_pem, public_pem, unsigned
+from offbeat.runtime.certificates import DAYS, key_mark, named, new_key, private_pem, public_pem, unsigned
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 AUTHORITY = "authority"
@@ -50,9 +50,7 @@ class Identity:
     @property
     def mark(self) -> str:
         """Tells keys apart; it is of the public half."""
-        public = _private_key(self.key_pem).public_key()
-        form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-        return hashlib.sha256(public.public_bytes(*form)).hexdigest()
+        return key_mark(_private_key(self.key_pem).public_key())
 
     def sign(self, content: bytes) -> bytes:
         return _private_key(self.key_pem).sign(content, ec.ECDSA(hashes.SHA256()))
