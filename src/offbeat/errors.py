@@ -10,6 +10,7 @@
     │   └── BadFrame                3     bytes that are not one of our messages
     ├── DiskFull                    1   no room is left on this machine's disk
     └── Refused                     4   a bound was kept: budget, policy, range
+        ├── NotYet                  4     a run has not ended; whoever asks again in a moment is answered
         ├── OutOfRange              4     a share does not fit the fixed-point range
         ├── BudgetSpent             4     a release would pass the privacy budget
         └── MaskReuse               4     a mask was about to be used twice
@@ -64,6 +65,10 @@ class Refused(OffbeatError):
     """A bound was kept: budget, policy, range."""
 
     exit_code = 4
+
+
+class NotYet(Refused):
+    """A run has not ended; whoever asks again in a moment is answered."""
 
 
 class OutOfRange(Refused):

@@ -1,11 +1,19 @@
 """An edge against the other clients of a broker: it comes with their client ids."""
 
+import getpass
+import shutil
+import subprocess
 import threading
 
 import pytest
+from typer.testing import CliRunner
 
-from offbeat.runtime.broker import running_broker
+from offbeat.cli.edges import edge_commands
+from offbeat.errors import BadInput
+from offbeat.runtime import broker
+from offbeat.runtime.broker import BrokerPlan, find_mosquitto, running_broker, write_broker
 from offbeat.runtime.mqtt import Address, Mqtt, _client, _tls, client_id
+from offbeat.runtime.processes import free_ports
 
 paho = pytest.importorskip("paho.mqtt.client", reason="the extra `mqtt` is not installed")
 
@@ -70,3 +78,43 @@ def test_an_id_is_its_partys_secret_and_the_same_after_a_restart(tmp_path):
     assert len(set(ids)) == 4 and ids[0] == client_id(address, "a", "oslo")
     (tmp_path / "oslo.key").write_bytes(b"another key")
     assert client_id(address, "a", "oslo") != ids[0]
+
+
+def offbeat(*words):
+    told = CliRunner().invoke(edge_commands(), [str(word) for word in words])
+    if told.exception is not None and not isinstance(told.exception, SystemExit):
+        raise told.exception
+    return " ".join(told.stderr.split())
+
+
+def test_a_site_makes_its_own_key_and_the_broker_takes_it(tmp_path):
+    """Before: `mqtt init` made everybody's private key, so whoever ran the broker was everybody."""
+    place, site = tmp_path / "broker-files", tmp_path / "oslo"
+    (port,) = free_ports(1)
+    asked = offbeat("mqtt", "request", "oslo", "--dir", site)
+    with pytest.raises(BadInput, match="expected an authority"):
+        offbeat("mqtt", "sign", place, site / "oslo.csr")
+    write_broker(place, BrokerPlan((), bind="127.0.0.1", port=port, run_as=getpass.getuser(), own_keys=True))
+    signed = offbeat("mqtt", "sign", place, site / "oslo.csr")
+    mark = asked.split("compare by telephone: ")[1][:39]
+    assert len(mark.split()) == 8 and mark in signed, "both sides read the same mark"
+    assert [path.name for path in place.rglob("*.key")] == ["authority.key", "server.key"]
+    assert (site / "oslo.key").stat().st_mode & 0o077 == 0
+    with pytest.raises(BadInput, match="has a certificate of 'oslo' already"):
+        offbeat("mqtt", "sign", place, site / "oslo.csr")
+    (tmp_path / "not.csr").write_bytes(b"nothing")
+    with pytest.raises(BadInput, match="expected a certificate request in PEM"):
+        offbeat("mqtt", "sign", place, tmp_path / "not.csr")
+    if find_mosquitto() is None:
+        pytest.skip("no mosquitto on this machine")
+    for path in (place / "parties" / "oslo").iterdir():
+        shutil.copy(path, site / path.name)
+    process = subprocess.Popen([find_mosquitto(), "-c", place / "broker" / "mosquitto.conf"], stderr=subprocess.DEVNULL)
+    try:
+        broker._wait_until_open(port, process)
+        oslo = Connected(broker.RunningBroker(port, site), "oslo")
+        assert oslo.told("offbeat/digits/status/oslo")
+        oslo.close()
+    finally:
+        process.terminate()
+        process.wait(10)

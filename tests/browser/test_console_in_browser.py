@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn", reason="needs the extra 'web'")
 
 from town import Town, job
 
-from offbeat.orgs import control, daemon
+from offbeat.orgs import control, leading
 from offbeat.orgs.client import connect
 
 PICTURES = os.environ.get("OFFBEAT_PICTURES")  # a folder, for those who want to look
@@ -42,7 +42,7 @@ def pictures(browser, name):
 
 @pytest.fixture
 def town(tmp_path, monkeypatch):
-    monkeypatch.setattr(daemon, "WORD_PAUSE_S", 0.05)
+    monkeypatch.setattr(leading, "WORD_PAUSE_S", 0.05)
     opened = Town(tmp_path)
     opened.settings("shop", approve='"by hand"', row_cap="5000")
     opened.open()

@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,15 +36,21 @@ from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.eventlog import LogReceived
 from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity, write_roster
 from offbeat.runtime.transcript import (
+    ANSWER_EVERY,
+    ANSWERS_FREE,
+    LAST_ANSWERS,
     RECEIPT_EVERY,
+    WRONG_MOST,
     Chain,
     Chains,
     Direction,
+    Notary,
     Receipt,
     Seal,
     Signed,
     Transcript,
     next_head,
+    reach,
     read_transcript,
     unsigned_peers,
 )
@@ -239,6 +246,47 @@ def test_messages_are_left_out_once_before_a_message() -> None:
         shop.arrived(9, [b"nine"], 9, b"9" * 32)
     assert shop.arrived(4, [b"four"], 4) == [(4, b"four")] and shop.jumped(4) == b"4" * 32
     assert shop.arrived(9, [b"nine"], 9, b"9" * 32) == [(9, b"nine")]
+
+
+def test_more_receipts_than_a_run_needs_cost_no_more_signatures() -> None:
+    """A receipt costs its reader a check and a signature. One that comes again is answered by what was signed before;
+    of very many, some are passed over; the last one is answered all the same."""
+    frames, costs = [b"%d" % i for i in range(2000)], Counter[str]()
+    bank = sending(*frames)
+    usual = bank._notary
+    bank._notary = Notary(
+        lambda content: (costs.update(["signed"]), usual.sign(content))[1],
+        lambda who, content, by: (costs.update(["checked"]), usual.signed(who, content, by))[1],
+    )
+    shop = transcript("shop", "bank")
+    for number, frame in enumerate(frames[:-1], 1):
+        shop.chains.received.add(number, frame)
+        receipt = shop.seal(number, now=True, last=False)
+        bank.heard(Seal(receipt.receipt), done=False)
+        bank.heard(Seal(receipt.receipt), done=False)  # twice
+    most = ANSWERS_FREE + len(frames) // ANSWER_EVERY
+    assert costs["signed"] == costs["checked"] <= most and bank.chains.signed_out is not None
+    shop.chains.received.add(len(frames), frames[-1])
+    last = shop.seal(len(frames), now=True, last=True)
+    for _ in range(100):
+        bank.heard(last, done=True)
+        shop.heard(Seal(None, bank.seal(0, now=False, last=False).confirmed), done=False)
+    assert costs["signed"] <= most + 1 and reach(bank.chains.signed_out) == (len(frames), True)
+    assert reach(shop.chains.signed_into) == (len(frames), True)
+
+
+def test_forged_receipts_are_not_checked_for_ever() -> None:
+    checked = Counter[str]()
+    bank, shop = sending(b"one"), transcript("shop", "bank")
+    shop.chains.received.add(1, b"one")
+    shop.seal(1, now=True, last=False)
+    for one in (bank, shop):
+        one._notary = Notary(notary("bank").sign, lambda who, content, by: checked.update([who]) is not None)
+    forged = receipt_of([b"one"], last=True)
+    for _ in range(100):
+        bank.heard(Seal(forged), done=True)
+        shop.heard(Seal(None, receipt_of([b"one"], by="bank")), done=False)
+    assert dict(checked) == {"shop": LAST_ANSWERS, "bank": WRONG_MOST}
 
 
 def test_nothing_of_a_packet_that_was_refused_is_left() -> None:

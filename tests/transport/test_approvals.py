@@ -7,12 +7,12 @@ pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 from town import NAMES, Town, job, wait_until
 
 from offbeat.errors import BadInput, Refused
-from offbeat.orgs import control, daemon
+from offbeat.orgs import control, leading
 
 
 @pytest.fixture
 def by_hand(town: Town, monkeypatch: pytest.MonkeyPatch) -> Town:
-    monkeypatch.setattr(daemon, "WORD_PAUSE_S", 0.05)
+    monkeypatch.setattr(leading, "WORD_PAUSE_S", 0.05)
     town.settings("shop", approve='"by hand"')
     town.settings("telecom", approve='"by hand"')
     return town.open()

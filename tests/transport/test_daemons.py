@@ -32,7 +32,6 @@ from offbeat.metrics.record import RunRecord
 from offbeat.orgs import control
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.client import connect
-from offbeat.orgs.daemon import RUNS_AT_ONCE
 from offbeat.orgs.party_config import Home, read_home
 from offbeat.orgs.replay import replay_folder, replay_own
 from offbeat.orgs.row_ledger import RowLedger
@@ -278,10 +277,10 @@ AGREED = "credit-20260101-000000-aaaaaa"
 def agree(town: Town, *, at_bank: bool = True) -> Run:
     """All have accepted a run of the bank's; nobody was told to begin."""
     wanted, salt, bank = job(target=1e-3), b"s" * 32, town.daemons["bank"]
-    bank._agree(["shop", "telecom"], control.Propose(AGREED, wanted.text, salt))
+    bank.leading.agree(["shop", "telecom"], control.Propose(AGREED, wanted.text, salt))
     if at_bank:
         run = bank._accept(AGREED, wanted, "bank", salt)
-        run.begin_with({name: bank._counted(run, name).ids for name in NAMES})
+        run.begin_with({name: bank.leading.counted(run, name).ids for name in NAMES})
         return run
     return bank._new_run(AGREED, wanted, "bank")
 
@@ -317,7 +316,7 @@ def test_a_run_that_was_agreed_on_but_not_begun_begins_after_a_restart(town: Tow
 def test_a_run_begins_when_those_who_were_away_before_it_did_are_back(
     town: Town, monkeypatch: pytest.MonkeyPatch, back_first: str
 ) -> None:
-    monkeypatch.setattr("offbeat.orgs.daemon.WORD_PAUSE_S", 0.1)
+    monkeypatch.setattr("offbeat.orgs.leading.WORD_PAUSE_S", 0.1)
     town.open()
     agree(town)
     for name in ("bank", "shop"):
@@ -345,7 +344,7 @@ def test_a_party_that_has_ended_a_run_before_it_began_ends_it_for_all(town: Town
     town.open()
     run = agree(town)
     town.ask("shop", control.Stop(AGREED))
-    town.daemons["bank"]._lead(run)
+    town.daemons["bank"].leading.lead(run)
     assert town.ended("shop", AGREED).phase == "stopped"
     for name in ("bank", "telecom"):
         assert "'shop' did not begin" in town.ended(name, AGREED).reason
@@ -677,7 +676,7 @@ def test_a_daemon_under_fire_stays_up_and_its_memory_bounded(tmp_path: Path, sho
         print(f"{shots} damaged requests: {grown_kb} kB more memory")
         assert grown_kb < 32 * 1024
         runs = town.ask("bank", control.ListRuns())
-        assert isinstance(runs, control.Runs) and len(runs.runs) <= RUNS_AT_ONCE
+        assert isinstance(runs, control.Runs) and len(runs.runs) <= 24
         told = (town.folder / "bank" / "daemon.log").read_text()
         assert child.poll() is None and "was refused" in told and told.count("was refused") < 100
     finally:

@@ -21,7 +21,7 @@ from offbeat.jobs.organisations import job_from_text
 from offbeat.metrics.record import JOB_FILE, RECORD_FILE, RunRecord
 from offbeat.names import counted
 from offbeat.runtime.eventlog import Header, LogReceived, read_log
-from offbeat.runtime.grpc.identity import Member, PinnedRoster, fingerprint, read_roster, short
+from offbeat.runtime.grpc.identity import Member, PinnedRoster, blocks, read_roster, short
 from offbeat.runtime.recovery import log_path
 from offbeat.runtime.transcript import (
     Chain,
@@ -190,7 +190,8 @@ def _without_transcript(folder: Path) -> Mismatch:
 
 
 def _roster_of(file: TranscriptFile, path: Path) -> PinnedRoster:
-    members = tuple(Member(name, pem.encode()) for name, pem in sorted(file.certificates.items()))
+    pems = {name: blocks(pem.encode()) for name, pem in sorted(file.certificates.items())}
+    members = tuple(Member(name, newest, older_pem=tuple(older)) for name, (newest, *older) in pems.items())
     roster = PinnedRoster(members, tuple(pem.encode() for pem in file.authorities))
     try:
         _ = [member.signed(b"", b"") for member in members], roster.hash
@@ -264,7 +265,8 @@ def _take(received: LoggedChain, record: LogReceived, wanted: set[int]) -> None:
 def _other_certificates(told: Telling, known: PinnedRoster | None) -> list[Mismatch]:
     if known is None:
         return []
-    pinned, shown = {member.name: member.fingerprint for member in known.members}, told.file.certificates
+    pinned = {member.name: set(member.fingerprints) for member in known.members}
+    shown = {member.name: set(member.fingerprints) for member in told.roster.members}
     for name in shown.keys() - pinned.keys():
         raise BadInput(
             f"the roster given here does not list '{name}', a party of {told.file.run}. Give the roster whose hash the "
@@ -274,13 +276,13 @@ def _other_certificates(told: Telling, known: PinnedRoster | None) -> list[Misma
         _changed(
             told.party, f"the folder of '{told.party}' has another certificate of '{name}' than the roster given here"
         )
-        for name, pem in shown.items()
-        if pinned[name] != fingerprint(pem.encode())
+        for name, marks in shown.items()
+        if not marks & pinned[name]
     ]
 
 
 def _same_rosters(tellings: Sequence[Telling]) -> list[Mismatch]:
-    if len({told.roster.hash for told in tellings}) < 2:
+    if all(told.roster.agrees(other.roster.pins, other.roster.hash) for told, other in pairwise(tellings)):
         return []
     which = ", ".join(f"{told.party}: {short(told.roster.hash)}" for told in tellings)
     return [_changed("", f"the folders name different certificates ({which}); --roster FILE tells which are true")]

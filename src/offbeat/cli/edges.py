@@ -51,6 +51,9 @@ def mqtt_init(
     ] = "",
     port: Annotated[int, typer.Option(help="The port on which it listens.")] = 8883,
     run_as: Annotated[str, typer.Option(help="The system user it runs as when root starts it.")] = "",
+    own_keys: Annotated[
+        bool, typer.Option("--own-keys", help="Make no party's key: each makes its own (`mqtt request`), you sign it.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write certificates, per-party access rules and a Mosquitto configuration."""
@@ -59,14 +62,54 @@ def mqtt_init(
 
     parties = tuple(name) if name else edge_names(edges)
     bind = bind or (host if host in LOOPBACK else "0.0.0.0")
-    configuration = write_broker(folder, BrokerPlan(parties, host=host, bind=bind, port=port, run_as=run_as))
-    typer.echo(
-        f"Wrote {configuration}. Start the broker with:  mosquitto -c {configuration}\n"
-        f"Hand each of {len(parties) + 1} folders under {folder / 'parties'} to its party, and nobody else.",
-        err=True,
-    )
+    plan = BrokerPlan(parties, host=host, bind=bind, port=port, run_as=run_as, own_keys=own_keys)
+    configuration = write_broker(folder, plan)
+    handed = f"Hand each of {len(parties) + 1} folders under {folder / 'parties'} to its party, and nobody else."
+    asked = f"Sign what each party sends you:  offbeat mqtt sign {folder} NAME.csr  (the cloud's, too)."
+    start = f"Wrote {configuration}. Start the broker with:  mosquitto -c {configuration}"
+    typer.echo(f"{start}\n{asked if own_keys else handed}", err=True)
     if as_json:
         print_json({"configuration": str(configuration), "parties": ["cloud", *parties]})
+
+
+@mqtt_app.command("request")
+def mqtt_request(
+    name: Annotated[str, typer.Argument(help="This party's name on the broker; cloud, for the cloud.")],
+    folder: Annotated[Path, typer.Option("--dir", help="This party's folder; its key stays there.")] = Path("identity"),
+) -> None:
+    """At a site: make a private key that stays there, and a request to send to whoever runs the broker."""
+    from cryptography import x509
+
+    from offbeat.runtime.certificates import key_mark
+    from offbeat.runtime.grpc.identity import new_request, short, write_private
+
+    key, request = new_request(name)
+    write_private(folder / f"{name}.key", key)
+    (folder / f"{name}.csr").write_bytes(request)
+    mark = key_mark(x509.load_pem_x509_csr(request).public_key())  # type: ignore[arg-type]
+    typer.echo(
+        f"Wrote {folder / f'{name}.key'} (it stays here) and {folder / f'{name}.csr'}: send that to whoever runs the "
+        f"broker, and compare by telephone: {short(mark)}\nPut the two files that come back into {folder}.",
+        err=True,
+    )
+
+
+@mqtt_app.command("sign")
+def mqtt_sign(
+    folder: Annotated[Path, typer.Argument(help="The folder that `offbeat mqtt init` wrote.")],
+    request: Annotated[Path, typer.Argument(help="A party's request, as it sent it to you.")],
+) -> None:
+    """At the broker: make the certificate that a party asked for; its private key is not needed."""
+    from offbeat.runtime.broker import sign_request
+    from offbeat.runtime.grpc.identity import short
+
+    if not request.is_file():
+        raise BadInput(f"expected a certificate request at {request}, found nothing.")
+    mine, mark = sign_request(folder, request.read_bytes())
+    typer.echo(
+        f"Compare by telephone before you hand it out: {short(mark)}\nThen send both files in {mine} to that party.",
+        err=True,
+    )
 
 
 @cloud_app.command("serve")

@@ -87,6 +87,9 @@ def keys_trust(
     roster_file: Annotated[Path, typer.Option("--roster")] = Path("roster.toml"),
     authority: Annotated[bool, typer.Option("--authority", help="This is an authority's certificate.")] = False,
     name: Annotated[str, typer.Option(help="The party's name, if it is not the certificate's common name.")] = "",
+    keep_old: Annotated[
+        bool, typer.Option("--keep-old", help="Take its certificate of before as well, while it changes its key.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Pin a party's certificate in the roster, or replace it there."""
@@ -109,8 +112,10 @@ def keys_trust(
         roster = PinnedRoster(roster.members, (*roster.authorities_pem, pem))
     else:
         who = name or common_name(pem, certificate)
-        known = {member.name: member.address for member in roster.members}
-        roster = roster.with_member(Member(who, pem, address or known.get(who, "")))
+        known = {member.name: member for member in roster.members}
+        before = known.get(who, Member(who, pem))
+        new = Member(who, pem, address or before.address)
+        roster = roster.with_member(new.also(Member(who, before.certificate_pem)) if keep_old else new)
     write_roster(roster_file, check_members(roster, roster_file))
     say(
         f"{roster_file} lists {', '.join(roster.names) or 'no party yet'}.\n"
@@ -128,10 +133,11 @@ def keys_show(
 
     roster = read_roster(roster_file)
     for member in roster.members:
-        end = validity(member.certificate_pem)[1]
-        say(f"{member.name:16} {member.address or '(calls out)':24} {short(member.fingerprint)}  to {end:%Y-%m-%d}")
+        for pem, mark in zip(member.certificates, member.fingerprints, strict=True):
+            end = validity(pem)[1]
+            say(f"{member.name:16} {member.address or '(calls out)':24} {short(mark)}  to {end:%Y-%m-%d}")
     say(f"hash: {short(roster.hash)}")
-    parties = {m.name: {"address": m.address, "fingerprint": m.fingerprint} for m in roster.members}
+    parties = {m.name: {"address": m.address, "fingerprint": m.fingerprints[0]} for m in roster.members}
     show({"parties": parties, "hash": roster.hash}, json_)
 
 
@@ -238,6 +244,26 @@ def party_serve(
     daemon.stop()
 
 
+@party.command("status")
+def party_status(party: PartyOption = "", home: HomeOption = Path("."), json_: Json = False) -> None:
+    """What the daemon works on, what waits and why, and what it refused lately."""
+    from collections import Counter
+
+    from offbeat.orgs.control import LastRefusals, ListRuns
+
+    runs, refusals = ask(home, party, ListRuns()).runs, ask(home, party, LastRefusals()).refusals
+    going = [run for run in runs if not run.ended and run.phase not in ("queued", "waiting")]
+    queued, undecided = ([run for run in runs if run.phase == phase] for phase in ("queued", "waiting"))
+    ended = Counter(run.phase for run in runs if run.ended)
+    for title, some in (("under way", going), ("in the queue", queued), ("for the owner to decide", undecided)):
+        say("\n  ".join([f"{title}: {len(some) or 'none'}", *map(status_line, some)]))
+    say(f"ended: {', '.join(f'{count} {phase}' for phase, count in sorted(ended.items())) or 'none'}")
+    told = [f"{one.at} {one.peer}, {one.request}: {one.reason} ({counted(one.times, 'time')})" for one in refusals]
+    say("\n  ".join([f"refused lately: {len(told) or 'nothing'}", *told]))
+    plain = {"runs": [run for run in runs if not run.ended], "ended": dict(ended), "refusals": refusals}
+    show(msgspec.to_builtins(plain), json_)
+
+
 @party.command("console")
 def party_console(
     home: HomeOption = Path("."),
@@ -305,6 +331,8 @@ def job_submit(
     submitted = ask(home, party, Submit(wanted.text), SUBMIT_WITHIN_S)
     if submitted.awaited:
         say(f"run {submitted.run} waits for the owners of {' and '.join(submitted.awaited)}, who decide by hand.")
+    elif submitted.queued:
+        say(f"accepted by all parties: run {submitted.run} waits for its turn ({submitted.queued}).")
     else:
         say(f"accepted by all parties: run {submitted.run}")
     if wait:
@@ -406,6 +434,8 @@ def status_line(status: Any) -> str:
     parts = [f"{status.run}: {status.phase}"]
     if progress.get("awaiting") and status.phase == "accepted":
         parts.append(f"waiting for the owners of {' and '.join(progress['awaiting'])}")
+    if status.phase == "queued":
+        parts.append(f"waits for a place: {progress.get('queued', '')}")
     if "passes" in progress and not status.ended:
         parts.append(f"{progress['passes']:.1f} passes")
         known = {key: value for key, value in progress.items() if isinstance(value, float) and isfinite(value)}

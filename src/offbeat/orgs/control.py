@@ -6,7 +6,7 @@ certificate. An error at the other side arrives as the same type, in words that 
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Union
 
 import msgspec
@@ -15,11 +15,13 @@ from offbeat import errors
 from offbeat.errors import OffbeatError, PeerFailed
 from offbeat.orgs.discreet import OWNER_TEXT_MOST, printable
 from offbeat.runtime.delivery import Bounds
-from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster
+from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster, out_of_time
 from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, SERVICE, offbeat_version
 
 METHOD = "Control"
 ENDED_PHASES = ("done", "failed", "refused", "stopped")
+QUEUED = "queued"
+"""The phase of a run that all have accepted and that waits until every party has a place for it."""
 CALL_WITHIN_S = 20.0
 
 
@@ -58,7 +60,8 @@ class Propose(Request, frozen=True):
 
 
 class Count(Request, frozen=True):
-    """How many ids do you bring to this run, which all have accepted? The answer binds: see `BeginRun`."""
+    """Have you a place for this run, which all have accepted? And how many ids do you bring to it? That binds: see
+    `BeginRun`."""
 
     run: RunName
 
@@ -176,6 +179,10 @@ class Decide(Request, frozen=True):
     reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
+class LastRefusals(Request, frozen=True):
+    """What was refused lately, to whom and why?"""
+
+
 class RowsUsed(Request, frozen=True):
     """How often have rows been used?"""
 
@@ -226,9 +233,16 @@ class Awaited(Answer, frozen=True):
     """The policy allows it; the owner has yet to decide."""
 
 
+class Queued(Answer, frozen=True):
+    """There is no place for the run yet, and why."""
+
+    why: Sentence
+
+
 class Submitted(Answer, frozen=True):
     run: str
     awaited: list[str] = []  # parties whose owners decide by hand
+    queued: str = ""  # why it waits for a place
 
 
 class RunStatus(Answer, frozen=True):
@@ -253,6 +267,22 @@ class RunStatus(Answer, frozen=True):
 
 class Runs(Answer, frozen=True):
     runs: list[RunStatus]
+
+
+class RefusedCall(CallBody, frozen=True):
+    """A request that was refused, for the last time at `at`."""
+
+    at: str
+    peer: str
+    request: str
+    reason: str
+    times: int = 1
+
+
+class Refusals(Answer, frozen=True):
+    """The oldest first."""
+
+    refusals: list[RefusedCall]
 
 
 class RowUses(Answer, frozen=True):
@@ -362,9 +392,9 @@ class PeerCalls:
         from offbeat.runtime.grpc.dialer import open_channel
 
         member = self._member(peer)
-        # The pinned certificate is the only anchor: whoever else an authority has signed, or a member could sign, is
+        # The pinned certificates are the only anchors: whoever else an authority has signed, or a member could sign, is
         # not this member.
-        pinned = PinnedRoster((), (member.certificate_pem,))
+        pinned = PinnedRoster((), member.certificates)
         wire = open_channel(self.identity, pinned, member, Bounds())
         try:
             raw = wire.unary_unary(f"/{SERVICE}/{METHOD}")(encode(request), timeout=timeout_s)
@@ -379,7 +409,7 @@ class PeerCalls:
         address = self.addresses.get(peer, member.address)
         if not address:
             raise PeerFailed(f"'{peer}' has no address in the roster and can only be waited for.")
-        return Member(member.name, member.certificate_pem, address)
+        return replace(member, address=address)
 
 
 def unreachable(member: Member, problem: Any) -> str:
@@ -388,6 +418,8 @@ def unreachable(member: Member, problem: Any) -> str:
         return f"'{member.name}' refused us: {detail}."
     if code.name == "DEADLINE_EXCEEDED":
         return f"'{member.name}' at {member.address} did not answer in time; is its daemon busy or stopped?"
+    if trouble := out_of_time(member.certificate_pem):
+        return f"'{member.name}' cannot be reached at {member.address}: its certificate {trouble}"
     for sign, meaning in _SIGNS.items():
         if sign in detail:
             return f"'{member.name}' cannot be reached at {member.address}: {meaning}"
@@ -407,7 +439,7 @@ _SIGNS = {
     + _PINNED,
     "WRONG_VERSION_NUMBER": "whatever listens there does not speak TLS. Is the port right?",
     "Socket closed": "it closed the connection while we showed our certificate. Its roster holds none of us or an "
-    "older one (then it must `offbeat keys trust` ours, and serve again), or ours has expired (`offbeat party check`).",
+    "older one (then it must `offbeat keys trust` ours), or ours is not valid by its clock (`offbeat party check`).",
     "name not found": "there is no host of this name. Is the address in the roster right?",
     "Domain name": "there is no host of this name. Is the address in the roster right?",
 }

@@ -9,28 +9,27 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from offbeat.errors import BadInput, OffbeatError, PeerFailed, Refused
+from offbeat.errors import BadInput, NotYet, OffbeatError, Refused
 from offbeat.jobs.organisations import OrgJob, check_method, job_from_text
 from offbeat.metrics.prometheus import metrics_text
 from offbeat.orgs import control
-from offbeat.orgs.approvals import WAITING, WAITING_KEPT_S, Approvals, StillWaiting, refuse_ended
+from offbeat.orgs.approvals import WAITING, Approvals, refuse_ended
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.call_limits import CallLimits
-from offbeat.orgs.control import Answer, Failure, PeerCalls, Request, RunStatus
+from offbeat.orgs.control import QUEUED, Answer, Failure, PeerCalls, Request, RunStatus
 from offbeat.orgs.discreet import for_peers, printable
 from offbeat.orgs.durable import locked
 from offbeat.orgs.gauges import Gauges
 from offbeat.orgs.health import Health
 from offbeat.orgs.joint_scores import Answering, Asking
+from offbeat.orgs.leading import Leading, note_awaited
 from offbeat.orgs.left_runs import DAMAGED, read_left, set_aside
 from offbeat.orgs.lines import Lines
 from offbeat.orgs.party_config import CONTROL_FILE, Home
@@ -42,25 +41,19 @@ from offbeat.orgs.reloading import Reloading
 from offbeat.orgs.room import refuse_without_room
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.run_names import RunNames, check_run_name
+from offbeat.orgs.run_queue import UNBEGUN, InQueue, RunQueue
 from offbeat.orgs.runs import Run
 from offbeat.orgs.sessions import begins_with
 from offbeat.orgs.tables import OwnTables
 from offbeat.orgs.train_embedding import check_shape
-from offbeat.runtime.grpc.identity import Member, validity
+from offbeat.runtime.grpc.identity import Member, out_of_time
 from offbeat.runtime.grpc.server import StreamServer
 
 log = logging.getLogger("offbeat.party")
 
-RUNS_AT_ONCE, RUNS_OF_ONE = 8, 6  # in all, and of one initiator that is not the owner
-PROPOSALS_OF_ONE = 3
-PROPOSAL_KEPT_S = 600.0
 CALLS_AT_ONCE: dict[type, int] = {control.Poll: 1, control.ScoreAsked: 16}
-COUNT_WITHIN_S = 300.0  # the party reads its table meanwhile
 DRAIN_LOOK_S = 0.2
 PEER_REQUEST_BYTES = 2**20
-WORD_PAUSE_S = 5.0
-AWAITED_TRIES = int(WAITING_KEPT_S / WORD_PAUSE_S)
-WORD_TRIES = 720  # an hour and more: a call to a party that is away takes its time too
 
 
 class Daemon:
@@ -77,13 +70,14 @@ class Daemon:
         self.names = RunNames(home.ledger)
         self.approvals = Approvals(home.ledger)
         self.runs: dict[str, Run] = {}
+        self.queue = RunQueue(home, self.runs)
         self.damaged: dict[str, str] = {}  # runs that were set aside, and why
         self.address = ""
         self._ready = self._draining = False
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self.post = Post()
-        self.limits = CallLimits(home.name, CALLS_AT_ONCE)
+        self.limits = CallLimits(home.name, CALLS_AT_ONCE, home.private / "refusals.json")
         self._reloading = Reloading(home, self.identity)
         self._held = ExitStack()
         self.gauges = Gauges(self)
@@ -93,6 +87,7 @@ class Daemon:
         self.answering = Answering(home, self.identity, self.roster, self._predictions)
         self.asking = Asking(home, self._predictions, self._call_standing)
         self._ended = threading.Event()
+        self.leading = Leading(home.name, self._call, self.queue, self._own_count, self._begin, self._halt, self._ended)
         self._letters = LetterFetching(lambda: self.caller, self._answer, self._ended)
         self.server = StreamServer(
             self.identity,
@@ -128,6 +123,7 @@ class Daemon:
             control.ListRuns: lambda request: control.Runs(self._statuses()),
             control.Stop: self._on_stop,
             control.Decide: self._on_decide,
+            control.LastRefusals: lambda request: control.Refusals(self.limits.last_refusals()),
             control.RowsUsed: lambda request: control.RowUses(*self.ledger.extent()),
             control.Predict: self._on_predict,
             control.ScoreRows: lambda request: self.asking.ask(self._run(request.run, self.home.name), request.ids),
@@ -139,7 +135,8 @@ class Daemon:
         self._check_certificate()
         self.ledger.fold()
         prune(self.home)
-        left = [run for folder in sorted(self.home.runs.glob("*/")) if (run := self._left(folder)) is not None]
+        folders = sorted(self.home.runs.glob("*/"), key=lambda folder: (self.names.place(folder.name), folder.name))
+        left = [run for folder in folders if (run := self._left(folder)) is not None]
         port = self.server.start()  # now: a peer may ask for one of those runs at once
         host = (self.home.config.listen or "127.0.0.1:0").rpartition(":")[0]
         self.address = f"{host}:{port}"
@@ -189,11 +186,10 @@ class Daemon:
         self._held.enter_context(locked(self.home.private / "daemon.lock", complaint))
 
     def _check_certificate(self) -> None:
-        begin, end = validity(self.identity.certificate_pem)
-        if not begin <= datetime.now(UTC) <= end:
+        if trouble := out_of_time(self.identity.certificate_pem):
             raise BadInput(
-                f"the certificate of '{self.home.name}' is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, so nobody "
-                "would accept it now. Set the clock, or make a new one (docs/how-to/rotating-keys.md)."
+                f"the certificate of '{self.home.name}' {trouble}. Nobody would accept it: set the clock, or make "
+                "another certificate (docs/how-to/rotating-keys.md)."
             )
 
     # -- a party that cannot be called ----------------------------------------------------------------------------
@@ -229,6 +225,7 @@ class Daemon:
         return run
 
     def _statuses(self) -> list[RunStatus]:
+        self.queue.expire()
         lost = [RunStatus(run, "", "", "failed", "damaged", reason) for run, reason in self.damaged.items()]
         return [*(run.status for run in self.runs.values()), *lost]
 
@@ -236,36 +233,8 @@ class Daemon:
         if run.status.phase in ("aligning", "training"):
             log.info("going on with run %s", run.run)
             self._begin(run)
-        elif run.status.phase == "accepted":
-            threading.Thread(target=self._take_up_accepted, args=(run,), daemon=True).start()
-
-    def _take_up_accepted(self, run: Run) -> None:
-        """All had agreed, or we had; the word to begin was lost with this process."""
-        try:
-            lead, word = run.initiator == self.home.name, self._ask_for_word
-            for _ in self._tries(run):
-                try:
-                    self._lead(run) if lead else word(run)
-                except StillWaiting as waiting:
-                    run.update(progress={**run.status.progress, "awaiting": waiting.names})
-                except PeerFailed as problem:
-                    log.warning("run %s cannot begin yet: %s", run.run, problem)
-                else:
-                    return
-            if not self._ended.is_set() and not run.status.ended:
-                run.stop("failed", f"it did not begin: '{run.initiator}' could not bring everybody together.")
-        except OffbeatError as problem:
-            self._halt(run, "refused" if isinstance(problem, Refused) else "failed", f"it did not begin: {problem}")
-        except Exception as problem:
-            log.exception("run %s does not begin", run.run)
-            run.stop("failed", f"it could not be taken up again: {problem!r}")
-
-    def _ask_for_word(self, run: Run) -> None:
-        """The initiator may be away too: ask it until it answers. What it does not know will never begin."""
-        answer = self._call(run.initiator, control.HasBegun(run.run))
-        assert isinstance(answer, control.Begun)
-        run.begin_with(answer.ids, answer.aligned)
-        self._begin(run)
+        elif run.status.phase in UNBEGUN:
+            self.leading.begin_when_it_can(run)
 
     def _on_under_way(self, peer: str, request: control.HasBegun) -> Answer:
         run = self._run(request.run, peer)
@@ -273,7 +242,7 @@ class Daemon:
             raise Refused(f"run '{run.run}' is not under way at '{self.home.name}'.")
         begun = run.own.kept("begun")
         if begun is None:
-            raise PeerFailed(f"run '{run.run}' has not begun yet.")
+            return control.Queued(run.status.progress.get(QUEUED) or f"'{self.home.name}' has not begun it yet")
         return control.Begun(begun["ids"], begun.get("aligned", ""))
 
     def _new_run(self, name: str, job: OrgJob, initiator: str) -> Run:
@@ -293,22 +262,24 @@ class Daemon:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def _answer(self, member: Member, raw: bytes) -> bytes:
-        own = member.name == self.home.name
+        own, what = member.name == self.home.name, "a request"
         try:
             if len(raw) > PEER_REQUEST_BYTES and not own:
                 raise Refused(f"a request of {len(raw)} bytes from '{member.name}' is larger than a peer's may be.")
             request = control.decode_request(raw)
+            what = type(request).__name__
             with nullcontext() if own else self.limits.one_more(member.name, type(request)):
                 return control.encode(self._dispatch(member.name, request))
         except OffbeatError as problem:
-            self.limits.note_refusal(member.name, problem)
+            if not isinstance(problem, NotYet):
+                self.limits.note_refusal(member.name, what, problem)
             told, kind = (str(problem), type(problem).__name__) if own else self._told(problem)
             return control.encode(Failure(kind, told))
         except Exception as problem:
             return control.encode(Failure("PeerFailed", self._told(problem)[0]))
 
-    def _told(self, problem: Exception) -> tuple[str, str]:
-        return for_peers(problem, self.home.name, "answering")
+    def _told(self, problem: Exception, doing: str = "answering") -> tuple[str, str]:
+        return for_peers(problem, self.home.name, doing)
 
     def _dispatch(self, peer: str, request: Request) -> Answer:
         self._reloading.settings()
@@ -324,10 +295,12 @@ class Daemon:
 
     def _read_roster(self) -> None:
         """Who is new on the roster, or has another certificate or address there, is known from now on; runs under way
-        keep the certificates that they began with."""
+        keep the certificates that they began with, beside new ones of the same parties."""
         if (new := self._reloading.roster()) is not None:
             self.roster = self.answering.roster = self.server.roster = new
             self.caller = PeerCalls(self.identity, new)
+            for run in list(self.runs.values()):
+                run.trust(new)
             self._letters.begin()
 
     # -- proposing and beginning ----------------------------------------------------------------------------------
@@ -342,62 +315,36 @@ class Daemon:
         salt = secrets.token_bytes(32)
         log.info("proposing run %s to %s", name, ", ".join(party for party in job.parties if party != self.home.name))
         others = [party for party in job.parties if party != self.home.name]
-        awaited = self._agree(others, control.Propose(name, job.text, salt))
+        awaited, why = self.leading.agree(others, control.Propose(name, job.text, salt)), ""
         run = self._accept(name, job, self.home.name, salt)
         try:
-            run.count()
+            self.tables.current().column(salt)  # what is wrong with it is told at once; it may change in the queue
         except OffbeatError as problem:
-            self._halt(run, "failed", for_peers(problem, self.home.name, "counting its ids")[0])
+            self._halt(run, "failed", self._told(problem, "counting its ids")[0])
             raise
-        if awaited:
-            run.update(progress={"awaiting": awaited})
-            threading.Thread(target=self._take_up_accepted, args=(run,), daemon=True).start()
-            return control.Submitted(name, awaited)
         try:
-            self._lead(run)
+            if not awaited:
+                self.leading.lead(run)
+                return control.Submitted(name)
+            note_awaited(run, awaited)
+        except InQueue as full:
+            why = str(full)
+            run.wait_in_queue(why)
         except OffbeatError as problem:  # a peer's, in words that it chose for us, or a refusal
             self._halt(run, "failed", printable(str(problem)))
             raise
-        return control.Submitted(name)
+        self.leading.begin_when_it_can(run)
+        return control.Submitted(name, awaited, why)
 
-    def _agree(self, others: list[str], proposal: control.Propose) -> list[str]:
-        """Ask everybody; if one refuses or cannot be asked, tell those who accepted. Returns whose owners decide."""
-        accepted: list[str] = []
-        awaited: list[str] = []
-        for other in others:
-            try:
-                if isinstance(self._call(other, proposal), control.Awaited):
-                    awaited.append(other)
-                accepted.append(other)
-            except OffbeatError as problem:
-                for friend in accepted:
-                    self._tell(friend, control.HaltRun(proposal.run, "refused", printable(f"{problem}")))
-                raise
-        return awaited
-
-    def _lead(self, run: Run) -> None:
-        """Collect everybody's number of ids, if that has not been done, and give the word to begin."""
-        begun = run.own.kept("begun")
-        if begun is None:
-            counted = {name: self._counted(run, name) for name in run.job.parties}
-            if waiting := [name for name, one in counted.items() if one is None]:
-                raise StillWaiting(waiting)
-            told = {name: one for name, one in counted.items() if one is not None}
-            kept = {one.aligned for one in told.values()}
-            run.begin_with({name: one.ids for name, one in told.items()}, kept.pop() if len(kept) == 1 else "")
-            begun = run.own.kept("begun")
-            assert begun is not None
-        self._give_word(run, control.BeginRun(run.run, begun["ids"], begun.get("aligned", "")))
-
-    def _counted(self, run: Run, name: str) -> control.Counted | None:
-        """None: its owner has not decided yet."""
-        if name == self.home.name:
+    def _own_count(self, run: Run) -> control.Counted:
+        if self._draining:
+            raise InQueue(f"'{self.home.name}' is being stopped; it goes on when it is back")
+        self.queue.take(run)
+        try:
             return control.Counted(run.count(), run.reusable())
-        answer = self._call(name, control.Count(run.run), COUNT_WITHIN_S)
-        if isinstance(answer, control.Awaited):
-            return None
-        assert isinstance(answer, control.Counted)
-        return answer
+        except OffbeatError as problem:  # of what is wrong with a table, the others hear that it is
+            told, kind = self._told(problem, "counting its ids")
+            raise control.error_named(kind, told) from problem
 
     def _on_count(self, peer: str, request: control.Count) -> Answer:
         run = self._of_initiator(request.run, peer)
@@ -405,7 +352,13 @@ class Daemon:
         if run.status.phase == WAITING:
             return control.Awaited()
         run.accepted_s = time.monotonic()  # it is still led
-        return control.Counted(run.count(), run.reusable())
+        try:
+            counted = self._own_count(run)
+        except InQueue as full:
+            run.wait_in_queue(str(full))
+            return control.Queued(str(full))
+        run.wait_in_queue("")
+        return counted
 
     def _refuse(self, job: OrgJob, initiator: str) -> None:
         """What can be known to be impossible before any data is read."""
@@ -420,33 +373,18 @@ class Daemon:
         begins_with(self.home, job)
 
     def _refuse_crowd(self, initiator: str) -> None:
-        """Proposals that never begin expire, and one initiator's cannot take all the room."""
         if self._draining:
             raise Refused(f"'{self.home.name}' is being stopped; ask again when it is back.")
         refuse_without_room(self.home.runs, self.home.name)
-        active = [run for run in self.runs.values() if not run.status.ended]
-        for run in active:
-            kept_s = {"accepted": PROPOSAL_KEPT_S, WAITING: WAITING_KEPT_S}.get(run.status.phase, inf)
-            if run.initiator != self.home.name and time.monotonic() > run.accepted_s + kept_s:
-                late = (
-                    "its owner did not decide" if run.status.phase == WAITING else f"'{run.initiator}' did not begin it"
-                )
-                run.stop("failed", f"{late} within {kept_s:.0f} s")
-        active = [run for run in active if not run.status.ended]
-        waiting = [run for run in active if run.status.phase in ("accepted", WAITING) and run.initiator == initiator]
-        active = [run for run in active if run.status.phase != WAITING]
-        if len(active) >= RUNS_AT_ONCE:
-            raise Refused(f"'{self.home.name}' has {len(active)} runs under way, which is the most it takes at once.")
-        if initiator != self.home.name and sum(run.initiator == initiator for run in active) >= RUNS_OF_ONE:
-            raise Refused(f"'{initiator}' has {RUNS_OF_ONE} runs under way at '{self.home.name}', the most of one.")
-        if len(waiting) >= PROPOSALS_OF_ONE:
-            raise Refused(f"'{initiator}' has {len(waiting)} proposals at '{self.home.name}' that it has not begun.")
+        self.queue.refuse_crowd(initiator)
 
     def _on_propose(self, peer: str, request: control.Propose) -> Answer:
         job = job_from_text(request.job, f"the job of '{peer}'")
         check_run_name(request.run, job.name, peer)
         known = self.runs.get(request.run)
         if known is not None and known.same_proposal(peer, job, request.salt):  # our answer was lost
+            refuse_ended(known)
+            known.accepted_s = time.monotonic()  # it is still led
             return control.Awaited() if known.status.phase == WAITING else control.Done()
         self._refuse(job, peer)
         self._refuse_crowd(peer)
@@ -470,44 +408,12 @@ class Daemon:
         self.runs[name] = run
         return run
 
-    def _give_word(self, run: Run, word: control.BeginRun) -> None:
-        """Tell everybody to begin, and begin; whoever cannot be told now is told while the others wait for it."""
-        untold = self._tell_to_begin(run, word, [other for other in run.job.parties if other != self.home.name])
-        self._begin(run)
-        if untold:
-            threading.Thread(target=self._tell_late, args=(run, word, untold), daemon=True).start()
-
-    def _tell_late(self, run: Run, word: control.BeginRun, untold: list[str]) -> None:
-        for _ in self._tries(run):
-            untold = self._tell_to_begin(run, word, untold)
-            if not untold:
-                return
-
-    def _tell_to_begin(self, run: Run, word: control.BeginRun, others: list[str]) -> list[str]:
-        """Those who could not be reached. A party that will not begin ends the run for all."""
-        untold = []
-        for other in others:
-            try:
-                self._call(other, word)
-            except PeerFailed as problem:
-                log.warning("could not tell %s to begin run %s yet: %s", other, run.run, problem)
-                untold.append(other)
-            except OffbeatError as problem:
-                self._halt(run, "failed", f"'{other}' did not begin: {problem}")
-        return untold
-
-    def _tries(self, run: Run) -> Iterator[int]:
-        """Once every `WORD_PAUSE_S` while the run and this daemon last, a bounded number of times; people who decide
-        are given longer than machines."""
-        for number in range(AWAITED_TRIES if run.status.progress.get("awaiting") else WORD_TRIES):
-            if self._ended.wait(WORD_PAUSE_S if number else 0.0) or run.status.ended:
-                return
-            yield number
-
     def _on_begin(self, peer: str, request: control.BeginRun) -> Answer:
         run = self._of_initiator(request.run, peer)
         if run.status.ended and run.run not in self._threads:
             raise Refused(f"run '{run.run}' has ended at '{self.home.name}' ({run.status.verdict}).")
+        if run.run not in self._threads:
+            self.queue.take(run)
         run.begin_with(request.ids, request.aligned)
         self._begin(run)
         return control.Done()
@@ -535,7 +441,7 @@ class Daemon:
             if run.initiator == self.home.name:
                 self._on_report(self.home.name, packet)
             else:
-                self._tell(run.initiator, packet)
+                self.leading.tell(run.initiator, packet)
 
         return report
 
@@ -552,7 +458,7 @@ class Daemon:
         if request.kind:
             for other in run.job.parties:
                 if other not in (peer, self.home.name):
-                    self._tell(other, control.HaltRun(run.run, "failed", f"'{peer}' failed: {reason}"))
+                    self.leading.tell(other, control.HaltRun(run.run, "failed", f"'{peer}' failed: {reason}"))
         return control.Done()
 
     def _on_halt(self, peer: str, request: control.HaltRun) -> Answer:
@@ -570,14 +476,7 @@ class Daemon:
         if run.initiator == self.home.name:
             for other in run.job.parties:
                 if other != self.home.name:
-                    self._tell(other, control.HaltRun(run.run, verdict, reason))
-
-    def _tell(self, peer: str, request: Request) -> None:
-        """A courtesy: whoever cannot be reached finds out by itself."""
-        try:
-            self._call(peer, request)
-        except OffbeatError as problem:
-            log.warning("could not tell %s: %s", peer, problem)
+                    self.leading.tell(other, control.HaltRun(run.run, verdict, reason))
 
     def _in_run(self, answer: Callable[[Run, str, Any], Answer]) -> Callable[[str, Any], Answer]:
         """A peer's request about a run in which it has a part."""

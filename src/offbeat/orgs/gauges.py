@@ -46,6 +46,8 @@ class Gauges:
         shown = [run for run in runs if not run.status.ended] + [run for run in runs if run.status.ended][-RUNS_TOLD:]
         return [
             Metric("runs", "gauge", "Runs by phase.", by("phase", phases)),
+            single("runs_at_once", "gauge", "Runs that this party works on at a time; others are queued.",
+                   self._daemon.home.config.policy.runs_at_once),
             Metric("messages_total", "counter", "Messages sent in runs since the start.", _kinds(sent, "messages")),
             Metric("bytes_total", "counter", "Bytes sent in runs since the start.", _kinds(sent, "bytes")),
             Metric("run_passes", "gauge", "Passes over the rows.", _progress(shown, "passes")),
@@ -54,7 +56,7 @@ class Gauges:
             ),
             Metric("run_objective", "gauge", "Certified objective, at the chair.", _progress(shown, "objective")),
             Metric("run_lag", "gauge", "Mean lag of what this party acted on.", self._lags(shown)),
-        ]
+        ]  # fmt: skip
 
     def _lags(self, runs: list[Any]) -> dict[Labels, float]:
         return {(("run", run.run),): lag for run in runs if (lag := run.mean_lag()) is not None}

@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from offbeat.orgs.lines import LineBroken
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_prediction
 from offbeat.orgs.predict import scores_from, words_in_all
-from offbeat.orgs.predicting import Predictions
+from offbeat.orgs.predicting import Predictions, patiently
 from offbeat.orgs.runs import Run
 from offbeat.orgs.standing import Lane, Terms
 from offbeat.orgs.tokens import TOKEN_BYTES, tokens_of
@@ -35,6 +36,7 @@ from offbeat.runtime.grpc.identity import Identity, PinnedRoster
 log = logging.getLogger("offbeat.party")
 
 LANES_OF_ONE = 8  # sessions that one asker may have; its oldest goes first
+SESSIONS_KEPT = 64  # of our own, for as many runs
 CALLS_OPEN_MOST = 32
 Call = Callable[[str, Request], Answer]
 
@@ -164,7 +166,7 @@ class Asking:
     def _all(self, run: Run, request: Request) -> list[tuple[str, Answer]]:
         """Everybody else's answer to one request; all are heard before the first failure is raised."""
         others = [name for name in run.job.parties if name != self._home.name]
-        asked = [(name, self._pool.submit(self._call, name, request)) for name in others]
+        asked = [(name, self._pool.submit(patiently, partial(self._call, name, request))) for name in others]
         wait([future for _, future in asked])
         return [(name, future.result()) for name, future in asked]
 
@@ -180,7 +182,15 @@ class Asking:
             session = self._sessions.get(run.run)
             if session is None:
                 session = self._sessions[run.run] = self._opened(run)
+                self._keep_few()
             return session
+
+    def _keep_few(self) -> None:
+        """The oldest go: a session that is asked for again is opened anew."""
+        with self._lock:
+            for run in list(self._sessions)[:-SESSIONS_KEPT]:
+                self._sessions.pop(run)
+                self._opening.pop(run, None)
 
     def _opened(self, run: Run) -> ScoringSession:
         service = f"score-{secrets.token_hex(8)}"

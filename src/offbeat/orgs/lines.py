@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any
 
 from offbeat.errors import PeerFailed
@@ -56,7 +57,7 @@ class Lines:
         with self._lock:
             where = (member.name, member.address)
             if where not in self._open:
-                pinned = PinnedRoster((), (member.certificate_pem,))  # the only anchor, as in control.Caller
+                pinned = PinnedRoster((), member.certificates)  # the only anchors, as in control.PeerCalls
                 self._open[where] = open_channel(self._identity, pinned, member, Bounds())
                 self.made += 1
             return self._open[where]
@@ -72,11 +73,10 @@ class OwnDaemon:
     """Asks in the owner's name; finds a daemon that was started anew. Thread-safe."""
 
     def __init__(self, home: Home) -> None:
-        identity = home.identity()
-        self._home, self._certificate, self._lines = home, identity.certificate_pem, Lines(identity)
+        self._home, self._lines = home, Lines(home.identity())
 
     def ask(self, request: Request, within_s: float = 60.0) -> Any:
-        member = Member(self._home.name, self._certificate, self._home.daemon_address())
+        member = replace(self._home.roster().member(self._home.name), address=self._home.daemon_address())
         return self._lines.call(member, request, within_s)
 
     def close(self) -> None:

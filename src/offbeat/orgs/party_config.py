@@ -40,6 +40,7 @@ class Keys(Settings, frozen=True):
     key: str
     certificate: str
     roster: str = "roster.toml"
+    older: tuple[str, ...] = ()  # private keys of before: runs that began with one go on with it
 
 
 class Store(Settings, frozen=True):
@@ -113,10 +114,21 @@ class Home:
         keys = self.config.keys
         return load_identity(self.name, self.folder / keys.key, self.folder / keys.certificate)
 
+    def key_of(self, mark: str) -> Identity:
+        """The identity under the key with this mark, for the secrets of a run that began with it."""
+        identity, older = self.identity(), [self.folder / path for path in self.config.keys.older]
+        for key in (identity, *(Identity(self.name, b"", path.read_bytes()) for path in older if path.is_file())):
+            if key.mark == mark:
+                return key
+        raise BadInput(
+            f"this run of '{self.name}' began with another private key than {self.config.keys.key}, and its masks come "
+            'from that key. Name it in party.toml: older = ["OLD.key"] under [keys].'
+        )
+
     def roster(self) -> PinnedRoster:
         """The roster, in which this party must be, under the certificate it has."""
         roster = check_members(read_roster(self.roster_file), self.roster_file)
-        if roster.member(self.name).fingerprint != self.identity().fingerprint:
+        if self.identity().fingerprint not in roster.member(self.name).fingerprints:
             raise BadInput(
                 f"{self.roster_file} pins another certificate for '{self.name}' than {self.config.keys.certificate}; "
                 f"`offbeat keys trust {self.config.keys.certificate}` renews it (and the roster's hash)."
@@ -163,10 +175,12 @@ def check_members(roster: PinnedRoster, where: Path) -> PinnedRoster:
             raise BadInput(
                 f"{where}: '{same}' and '{member.name}' are the same name in certificates; rename one of them."
             )
-        owner = shown.setdefault(member.fingerprint, member.name)
-        if owner != member.name:
-            raise BadInput(f"{where}: '{owner}' and '{member.name}' have the same certificate; each needs its own.")
-        if is_authority(member.certificate_pem, where):
+        owners = {shown.setdefault(mark, member.name) for mark in member.fingerprints} - {member.name}
+        if owners:
+            raise BadInput(
+                f"{where}: '{owners.pop()}' and '{member.name}' have the same certificate; each needs its own."
+            )
+        if any(is_authority(pem, where) for pem in member.certificates):
             raise BadInput(
                 f"{where}: the certificate of '{member.name}' may sign others (CA:TRUE), so '{member.name}' could make "
                 "certificates for any name. Ask it for one that `offbeat keys new` makes."
@@ -224,6 +238,7 @@ prepare = "auto"            # "bins", "scaled", "none"; learned from this party'
 key = "keys/{name}.key"           # never leaves this machine
 certificate = "keys/{name}.crt"   # give this to the other parties
 roster = "roster.toml"            # everybody's certificates; compare its hash with the others
+# older = ["keys-before/{name}.key"]   # while a key is changed: runs that began with the one of before go on with it
 
 [store]
 runs = "runs"         # records, reports, logs of messages, checkpoints with this party's weights
@@ -236,6 +251,8 @@ keep_days = 0         # how long the logs of ended runs are kept, for replays; 0
 jobs = {jobs}             # names of jobs this party takes part in
 initiators = {initiators} # who else may propose one
 approve = "by policy"             # "by hand": what the policy allows waits until its owner accepts it
+runs_at_once = 8                  # runs that this party works on at a time; further ones wait in a queue
+runs_waiting = 16                 # how many may wait there; further proposals are refused
 leaders = {leaders}       # who else may lead the matching of ids: it learns which of its ids this party has
 peers = ["any"]                   # with whom to work
 methods = ["vfb2-svrg", "vfb2-saga", "vfb2-sgd"]   # "vafl" sends unmasked embeddings: add it knowingly

@@ -23,6 +23,8 @@ class Policy(Settings, frozen=True):
     jobs: Names = ()  # job names
     initiators: Names = ()  # who else may propose a job
     approve: Literal["by policy", "by hand"] = "by policy"  # by hand: what the policy allows waits for its owner
+    runs_at_once: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8  # further ones that were accepted wait in a queue
+    runs_waiting: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 16  # in that queue; further proposals are refused
     leaders: Names = ()  # who else may lead the matching of ids: it learns which of its ids this party has
     peers: Names = ("any",)  # with whom this party works
     methods: Names = ("vfb2-svrg", "vfb2-saga", "vfb2-sgd")  # algorithms, by name; module:object names itself

@@ -4,15 +4,17 @@ import logging
 import re
 import secrets
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.matrix import Floats
-from offbeat.errors import OffbeatError, PeerFailed, Refused
+from offbeat.errors import NotYet, OffbeatError, PeerFailed, Refused
 from offbeat.learning.scores import class_probabilities, log_link, probabilities
 from offbeat.orgs import predict
 from offbeat.orgs.control import Answer, OpenPrediction, Predicted, Request
@@ -33,6 +35,8 @@ AT_ONCE, OF_ONE = 16, 4  # in all, and of one asker
 MODELS_KEPT = 8
 PREDICTION = re.compile(r"predict-[0-9a-f]{16}")
 WITHIN_S = 60.0
+ENDS_WITHIN_S, ASK_AGAIN_S = 20.0, 0.2  # how long the others may take to end a run that has ended here
+T = TypeVar("T")
 
 
 class Predictions:
@@ -53,7 +57,9 @@ class Predictions:
             nothing = np.zeros((0, run.job.loss.outputs))
             return self.told(run, nothing if run.job.loss.outputs > 1 else nothing[:, 0], np.zeros(0, np.bool_))
         prediction = f"predict-{secrets.token_hex(8)}"
-        self._open_everywhere(run, prediction, len(ids))
+        for other in run.job.parties:
+            if other != self._home.name:
+                patiently(partial(self._open, other, OpenPrediction(run.run, prediction, len(ids))))
         party = self._predictor(run, prediction, self._home.name, tokens_of(ids, run.own.salt), len(ids))
         log.info("%s of run %s: %d rows asked of all parties", prediction, run.run, len(ids))
         finish = self._session(run, prediction, party).finished[self._home.name]
@@ -84,15 +90,12 @@ class Predictions:
         with self._lock:
             self._answering[peer] -= 1
 
-    def _open_everywhere(self, run: Run, prediction: str, rows: int) -> None:
-        for other in run.job.parties:
-            if other == self._home.name:
-                continue
-            try:
-                self._call(other, OpenPrediction(run.run, prediction, rows))
-            except PeerFailed:
-                if not self._home.config.policy.predict_without:
-                    raise
+    def _open(self, other: str, request: OpenPrediction) -> None:
+        try:
+            self._call(other, request)
+        except PeerFailed:
+            if not self._home.config.policy.predict_without:
+                raise
 
     def _take_part(self, run: Run, prediction: str, party: predict.Predictor) -> None:
         try:
@@ -107,9 +110,9 @@ class Predictions:
 
     def refuse_untrained(self, run: Run) -> None:
         if not run.status.ended:
-            raise Refused(
-                f"run '{run.run}' has not ended at '{self._home.name}' yet: it is '{run.status.phase}' there. Ask "
-                "again in a moment."
+            raise NotYet(
+                f"run '{run.run}' has not ended at '{self._home.name}' yet: it is '{run.status.phase}' there, and only "
+                "the model of a run that has ended predicts."
             )
         if run.status.phase != "done" and not run.status.kept:
             raise Refused(
@@ -161,6 +164,18 @@ class Predictions:
         shown = np.where(where, log_link(sure) if run.job.loss.grows else sure, np.nan).tolist()
         classes, numbers = _listed(self.model(run).classes), model.task == "regression"
         return Predicted(shown, known.tolist(), chances, classes, list(without), numbers)
+
+
+def patiently(ask: Callable[[], T]) -> T:
+    """A run ends at one party a little before it ends at another: who asks early asks again, for a while."""
+    until_s = time.monotonic() + ENDS_WITHIN_S
+    while True:
+        try:
+            return ask()
+        except NotYet:
+            if time.monotonic() > until_s:
+                raise
+        time.sleep(ASK_AGAIN_S)
 
 
 def _listed(classes: tuple[Any, ...] | None) -> list[Any] | None:

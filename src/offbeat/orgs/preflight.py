@@ -13,7 +13,7 @@ from offbeat.orgs.discreet import printable
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.rows import load_table
 from offbeat.orgs.tokens import id_column
-from offbeat.runtime.grpc.identity import PinnedRoster, short, validity
+from offbeat.runtime.grpc.identity import PinnedRoster, out_of_time, short, validity
 from offbeat.runtime.grpc.session import we_dial
 from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, offbeat_version
 
@@ -53,13 +53,10 @@ def _tried(what: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
 
 def _keys(home: Home) -> Iterator[Finding]:
     identity = home.identity()
-    begin, end = validity(identity.certificate_pem)
-    now = datetime.now(UTC)
-    left = (end - now).days
-    if not begin <= now <= end:
-        yield Finding(
-            "keys", "wrong", f"the certificate is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}; make a new one."
-        )
+    end = validity(identity.certificate_pem)[1]
+    left = (end - datetime.now(UTC)).days
+    if trouble := out_of_time(identity.certificate_pem):
+        yield Finding("keys", "wrong", f"the certificate {trouble}")
     elif left < EXPIRES_SOON_DAYS:
         yield Finding(
             "keys", "warning", f"the certificate ends in {counted(left, 'day')} ({end:%Y-%m-%d}); rotate it in time."
@@ -79,6 +76,12 @@ def _roster(home: Home, roster: PinnedRoster) -> Iterator[Finding]:
     yield Finding(
         "roster", "ok", f"{counted(len(roster.members), 'party')}; compare its hash by telephone: {short(roster.hash)}"
     )
+    for member in roster.members:
+        if trouble := out_of_time(member.certificate_pem):
+            yield Finding("roster", "wrong", f"the certificate of '{member.name}' {trouble}")
+        if member.older_pem:
+            detail = f"two certificates of '{member.name}' are taken; `offbeat keys trust` the new one once it is shown"
+            yield Finding("roster", "warning", detail)
     me = roster.member(home.name)
     for name in others:
         we_dial(me, roster.member(name))

@@ -33,7 +33,7 @@ class Reloading:
             return None
         try:
             new = self._home.roster()
-            if new.member(self._home.name).fingerprint != self._identity.fingerprint:
+            if self._identity.fingerprint not in new.member(self._home.name).fingerprints:
                 raise BadInput("it pins a new certificate of our own; start the daemon again to show that one.")
         except OffbeatError as problem:
             log.error("the roster has changed and cannot be used, so the one of before stays: %s", problem)

@@ -25,15 +25,19 @@ class RunNames:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "runs.jsonl"
         self._lock = threading.Lock()
-        self._burnt = {line["run"] for line in read_lines(self._path)[0]}
+        self._burnt = {str(line["run"]): place for place, line in enumerate(read_lines(self._path)[0])}
 
     def burn(self, run: str, initiator: str, who: str) -> None:
         """Use a name up, or refuse."""
         with self._lock:
             if run in self._burnt:
                 raise Refused(f"'{who}' has had a run '{run}' before, and a run's name is used once; propose another.")
-            self._burnt.add(run)
+            self._burnt[run] = len(self._burnt)
             append_line(self._path, {"at": now_text(), "run": run, "initiator": initiator})
+
+    def place(self, run: str) -> int:
+        """Where a run stands in the order in which this party accepted them."""
+        return self._burnt.get(run, -1)
 
 
 def check_run_name(run: str, job: str, peer: str) -> None:

@@ -3,7 +3,7 @@
 runs/<run>/state.json        phase and verdict
 runs/<run>/job.toml          the job as all parties agreed to it
 runs/<run>/align/, events/, checkpoints/ (with this party's weights), record.json, report.html
-private/<run>/               salt, nonce, digest of the table, aligned rows, this party's block
+private/<run>/               salt, nonce, mark of the key, digest of the table, aligned rows, this party's block
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from offbeat.metrics.held_out import HeldOut
 from offbeat.metrics.plain import json_text
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.budget import PrivacyLedger, charges_of
-from offbeat.orgs.control import ENDED_PHASES, Facts, Report, RunStatus, error_named
+from offbeat.orgs.control import ENDED_PHASES, QUEUED, Facts, Report, RunStatus, error_named
 from offbeat.orgs.discreet import OWNER_TEXT_MOST, Discreet, Withheld, for_kind, for_peers, printable
 from offbeat.orgs.durable import write_durably
 from offbeat.orgs.kept_alignments import KeptAlignments
@@ -84,7 +84,8 @@ class Run:
         self.folder, self.private = self.own.folder, self.own.private
         self.status = RunStatus(run, job.name, initiator, "proposed")
         self.reports: dict[str, dict[str, Any]] = {}
-        self.accepted_s = time.monotonic()
+        self.accepted_s = self.asked_s = time.monotonic()  # asked for a place, and given one: see orgs/run_queue.py
+        self.place_s = -inf
         self._session: Session | None = None
         self._training: OwnTraining | None = None
         self._stopped = ""
@@ -152,34 +153,50 @@ class Run:
         self.home.runs.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_private(self.private / "salt", salt)
         write_private(self.private / "nonce", os.urandom(32))
+        write_private(self.private / "key-mark", self.identity.mark.encode())
         write_durably(self.folder / "job.toml", self.job.text.encode())
         self.update(phase=phase)
 
     def same_proposal(self, initiator: str, job: OrgJob, salt: bytes) -> bool:
         return (initiator, job.digest, salt) == (self.initiator, self.job.digest, self.own.salt)
 
+    def trust(self, roster: PinnedRoster) -> None:
+        """Take a newer roster. What is under way keeps the certificates that it began with, beside new ones."""
+        session = self._session
+        self.roster = self.roster.also(roster) if session is not None else roster
+        if session is not None:
+            session.trust(self.roster)
+
+    def wait_in_queue(self, why: str) -> None:
+        """Say that there is no place for this run yet; an empty reason: there is one now."""
+        if self.status.progress.get(QUEUED, "") != why:
+            progress = {**self.status.progress, QUEUED: why}
+            self.update(phase=QUEUED if why else "accepted", progress=progress)
+
     def count(self) -> int:
         """Commit this party to the table as it is now: its digest, and its number of ids, which the others are told."""
-        kept = self.own.kept("table")
-        if kept is None:
-            table = self.tables.current()
-            kept = {"digest": table.digest, "ids": len(table.column(self.own.salt).tokens)}
-            write_checkpoint(self.private, "table", kept)
-        return int(kept["ids"])
+        with self._lock:
+            kept = self.own.kept("table")
+            if kept is None:
+                table = self.tables.current()
+                kept = {"digest": table.digest, "ids": len(table.column(self.own.salt).tokens)}
+                write_checkpoint(self.private, "table", kept)
+            return int(kept["ids"])
 
     def reusable(self) -> str:
         """The run from which this party has an alignment that still holds; nothing if it has none. What is offered is
         kept for this run: another one may find a newer alignment meanwhile."""
-        accepted, offered = self.own.kept("table"), self.own.kept("offered")
-        if offered is None and accepted is not None:
-            none = {"run": "", "rows": np.empty(0, np.int64), "coin": b""}
-            offered = self.alignments.found(self.job, accepted["digest"]) or none
-            write_checkpoint(self.private, "offered", {key: offered[key] for key in none})
-        return "" if offered is None else str(offered["run"])
+        with self._lock:
+            accepted, offered = self.own.kept("table"), self.own.kept("offered")
+            if offered is None and accepted is not None:
+                none = {"run": "", "rows": np.empty(0, np.int64), "coin": b""}
+                offered = self.alignments.found(self.job, accepted["digest"]) or none
+                write_checkpoint(self.private, "offered", {key: offered[key] for key in none})
+            return "" if offered is None else str(offered["run"])
 
     def begin_with(self, sizes: Mapping[str, int], aligned: str = "") -> None:
         """Take the numbers of ids that all parties brought; what this party brought must be among them. `aligned`: the
-        run whose alignment is taken over. The word to begin may come twice at once: told, and asked for."""
+        run whose alignment is taken over. The word may come twice at once: told, and asked for after a restart."""
         with self._lock:
             self._begin_with(sizes, aligned)
 
@@ -290,7 +307,8 @@ class Run:
 
     def _enter(self, phase: str, **progress: Any) -> None:
         log.info("run %s: %s", self.run, phase)
-        self.update(phase=phase, progress={**self.status.progress, **progress})
+        before = {name: told for name, told in self.status.progress.items() if name != QUEUED}
+        self.update(phase=phase, progress={**before, **progress})
 
     def _spend(self, table: Table) -> None:
         """Write down what leaves of this party under an account, before it can."""

@@ -46,7 +46,13 @@ class OwnSessions:
         """This party's own secret for one purpose of this run; the same after a restart, another in a run that only
         has the same name."""
         nonce = (self.private / "nonce").read_bytes()
-        return self.identity.derive(f"{purpose} {self.private.name} {nonce.hex()}")
+        return self._key().derive(f"{purpose} {self.private.name} {nonce.hex()}")
+
+    def _key(self) -> Identity:
+        """The key that the run began with: another would draw other masks."""
+        kept = self.private / "key-mark"
+        mark = kept.read_text() if kept.is_file() else self.identity.mark
+        return self.identity if mark == self.identity.mark else self.home.key_of(mark)
 
     def kept(self, name: str) -> dict[str, Any] | None:
         return read_checkpoint(self.private, name)

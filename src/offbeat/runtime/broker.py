@@ -3,7 +3,8 @@
     folder/
       authority.crt, authority.key    signs everybody's certificate; the key stays with whoever runs the broker
       broker/                         mosquitto.conf, access.rules, server.crt, server.key, data/
-      parties/<name>/                 <name>.crt, <name>.key, authority.crt: what that party is handed
+      parties/<name>/                 <name>.crt, authority.crt: what that party is handed; and <name>.key, unless the
+                                      party made its own and asked for a certificate (`sign_request`)
 
 The broker asks every client for its certificate and takes the name in it as the user. By the access rules a party
 reads only what is addressed to it and writes only under its own name, so the last word of a topic is a proven sender.
@@ -29,11 +30,11 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from offbeat.errors import BadInput
 from offbeat.party.contract import PartyName
-from offbeat.runtime.certificates import named, new_key, private_pem, public_pem, unsigned
+from offbeat.runtime.certificates import key_mark, named, new_key, private_pem, public_pem, unsigned
 from offbeat.runtime.processes import free_ports
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -100,6 +101,8 @@ class BrokerPlan:
     frame_bytes: int = FRAME_BYTES
     run_as: str = ""
     """The system user the broker runs as when it is started by root; empty for Mosquitto's own default."""
+    own_keys: bool = False
+    """Every party makes its own private key, and asks for a certificate."""
 
 
 def write_broker(folder: Path, plan: BrokerPlan) -> Path:
@@ -114,13 +117,42 @@ def write_broker(folder: Path, plan: BrokerPlan) -> Path:
     _write(server / "authority.crt", public_pem(authority.certificate))
     _write(server / "access.rules", ACCESS_RULES.format(cloud=plan.cloud).encode())
     _write(server / "mosquitto.conf", _configuration(server, plan).encode())
-    for name in (plan.cloud, *plan.parties):
+    for name in () if plan.own_keys else (plan.cloud, *plan.parties):
         mine = folder / "parties" / name
         mine.mkdir(parents=True, exist_ok=True)
         if not (mine / f"{name}.crt").exists():
             _write_pair(mine, name, authority, name)
         _write(mine / "authority.crt", public_pem(authority.certificate))
     return server / "mosquitto.conf"
+
+
+def sign_request(folder: Path, request_pem: bytes) -> tuple[Path, str]:
+    """(folder with the certificate for whoever asked, mark of its key to compare with it). A name has one: whoever asks
+    for one that is taken could be anybody."""
+    try:
+        request = x509.load_pem_x509_csr(request_pem)
+        name = str(request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+    except (ValueError, IndexError) as problem:
+        raise BadInput("expected a certificate request in PEM, as `offbeat mqtt request NAME` makes one.") from problem
+    key = request.public_key()
+    if not request.is_signature_valid or not isinstance(key, ec.EllipticCurvePublicKey) or not NAME.fullmatch(name):
+        raise BadInput(f"the request of {name!r} is not one that `offbeat mqtt request NAME` makes.")
+    if not (folder / "authority.key").is_file():
+        raise BadInput(f"expected an authority in {folder}, found none; `offbeat mqtt init {folder}` makes one.")
+    mine = folder / "parties" / name
+    if (mine / f"{name}.crt").exists():
+        raise BadInput(f"{mine} has a certificate of '{name}' already; move it away if '{name}' is to have another.")
+    mine.mkdir(parents=True, exist_ok=True)
+    authority = _authority(folder)
+    _write(mine / f"{name}.crt", _client_certificate(name, key, authority))
+    _write(mine / "authority.crt", public_pem(authority.certificate))
+    return mine, key_mark(key)
+
+
+def _client_certificate(name: str, key: ec.EllipticCurvePublicKey, authority: "_Signer") -> bytes:
+    builder = unsigned(named(name), authority.certificate.subject, key)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+    return public_pem(builder.sign(authority.key, hashes.SHA256()))
 
 
 def _check(plan: BrokerPlan) -> None:
@@ -167,12 +199,13 @@ def _authority(folder: Path) -> _Signer:
 
 def _write_pair(folder: Path, stem: str, authority: _Signer, name: str, server_host: str = "") -> None:
     key = new_key()
-    usage = ExtendedKeyUsageOID.SERVER_AUTH if server_host else ExtendedKeyUsageOID.CLIENT_AUTH
-    builder = unsigned(named(name), authority.certificate.subject, key.public_key())
-    builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+    certificate = _client_certificate(name, key.public_key(), authority)
     if server_host:
+        builder = unsigned(named(name), authority.certificate.subject, key.public_key())
+        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(server_host)]), critical=False)
-    _write(folder / f"{stem}.crt", public_pem(builder.sign(authority.key, hashes.SHA256())))
+        certificate = public_pem(builder.sign(authority.key, hashes.SHA256()))
+    _write(folder / f"{stem}.crt", certificate)
     _write(folder / f"{stem}.key", private_pem(key))
 
 

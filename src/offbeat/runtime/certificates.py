@@ -1,5 +1,6 @@
 """Keys and certificates as both networks make them, gRPC's parties and the broker's: P-256, named by a common name."""
 
+import hashlib
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
@@ -46,3 +47,9 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+def key_mark(key: ec.EllipticCurvePublicKey) -> str:
+    """Tells keys apart."""
+    form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(key.public_bytes(*form)).hexdigest()

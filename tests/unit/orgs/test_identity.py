@@ -1,5 +1,6 @@
 """Keys, certificates and the roster that all sides agree on."""
 
+import re
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,11 +12,13 @@ from offbeat.runtime.grpc.identity import (
     Identity,
     Member,
     PinnedRoster,
+    blocks,
     check_name,
     load_identity,
     new_authority,
     new_identity,
     new_request,
+    out_of_time,
     read_roster,
     short,
     sign_request,
@@ -132,8 +135,45 @@ def test_a_fingerprint_that_does_not_match_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "roster.toml"
     write_roster(path, PinnedRoster((Member("ana", new_identity("ana").certificate_pem),)))
     text = path.read_text()
-    mark = PinnedRoster((Member("ana", new_identity("ana").certificate_pem),)).members[0].fingerprint
+    mark = PinnedRoster((Member("ana", new_identity("ana").certificate_pem),)).members[0].fingerprints[0]
     start = text.index('fingerprint = "') + 15
     path.write_text(text[:start] + mark + text[start + 64 :])
     with pytest.raises(BadInput, match="does not belong to the certificate"):
         read_roster(path)
+
+
+def test_two_certificates_of_one_member_overlap(tmp_path: Path) -> None:
+    """One side has heard of the new one, the other has dropped the old one: both know who it is, whichever it shows."""
+    old, new, bo = new_identity("ana"), new_identity("ana"), new_identity("bo")
+    friend = Member("bo", bo.certificate_pem, "b:2")
+    before = PinnedRoster((Member("ana", old.certificate_pem, "a:1"), friend))
+    both = before.with_member(Member("ana", new.certificate_pem, "a:1").also(before.member("ana")))
+    after = before.with_member(Member("ana", new.certificate_pem, "a:1"))
+    write_roster(tmp_path / "roster.toml", both)
+    assert read_roster(tmp_path / "roster.toml") == both
+    assert both.member("ana").signed(b"x", old.sign(b"x")) and both.member("ana").signed(b"x", new.sign(b"x"))
+    assert not after.member("ana").signed(b"x", old.sign(b"x"))
+    assert all(both.who(pem) == both.member("ana") for pem in (old.certificate_pem, new.certificate_pem))
+    assert old.certificate_pem in both.roots_pem and new.certificate_pem in both.roots_pem
+
+    def agree(one: PinnedRoster, other: PinnedRoster) -> bool:
+        return one.agrees(other.pins, other.hash)
+
+    assert agree(before, both) and agree(both, before) and agree(both, after) and agree(after, both)
+    assert not agree(before, after), "neither certificate is known to both"
+    assert not agree(both, PinnedRoster(both.members[:1])), "another party is missing"
+    assert not agree(both, PinnedRoster(both.members, (new_authority().certificate_pem,)))
+    assert not both.agrees(after.pins, before.hash), "the lines are not what the hash is of"
+    assert before.also(after).member("ana").certificates == (old.certificate_pem, new.certificate_pem)
+    assert blocks(old.certificate_pem + new.certificate_pem) == (old.certificate_pem, new.certificate_pem)
+
+
+def test_a_clock_that_is_wrong_is_named() -> None:
+    now = datetime.now(UTC)
+    fresh = new_identity("ana")
+    assert out_of_time(fresh.certificate_pem) == ""
+    early = out_of_time(new_identity("ana", now=now + timedelta(hours=1, minutes=20)).certificate_pem)
+    assert re.search(r"is not valid before .* UTC by the clock of this machine, 20 minutes too early\. Is that", early)
+    days = out_of_time(new_identity("ana", now=now + timedelta(days=2, hours=3)).certificate_pem)
+    assert "2 days too early" in days
+    assert out_of_time(new_identity("ana", days=1, now=now - timedelta(days=9)).certificate_pem).startswith("ended on")

@@ -15,7 +15,19 @@ from offbeat.jobs.organisations import OrgJob, job_from_text
 from offbeat.orgs.approvals import WAITING, Approvals
 from offbeat.orgs.budget import PrivacyLedger, spent_so_far
 from offbeat.orgs.console.policy_words import costs, sentences
-from offbeat.orgs.control import ListRuns, PeerCalls, Ping, Pong, Predict, Predicted, RowsUsed, RowUses, RunStatus
+from offbeat.orgs.control import (
+    LastRefusals,
+    ListRuns,
+    PeerCalls,
+    Ping,
+    Pong,
+    Predict,
+    Predicted,
+    RefusedCall,
+    RowsUsed,
+    RowUses,
+    RunStatus,
+)
 from offbeat.orgs.disclosure import disclosures
 from offbeat.orgs.durable import read_lines
 from offbeat.orgs.lines import OwnDaemon
@@ -94,6 +106,7 @@ class Overview:
     extent: RowUses
     row_cap: int
     budget: Spending
+    refusals: Sequence[RefusedCall] = ()
     scores: "Scores | None" = None
 
 
@@ -139,11 +152,12 @@ class Watching:
         return self.home.runs / run if run in {status.run for status in self.look().runs} else None
 
     def _looked(self) -> Overview:
-        problem, runs, extent = "", [], RowUses(0, 0)
+        problem, runs, extent, refusals = "", [], RowUses(0, 0), []
         try:
             self.home.read_again()
             runs = self.daemon.ask(ListRuns(), 5.0).runs
             extent = self.daemon.ask(RowsUsed(), 5.0)
+            refusals = self.daemon.ask(LastRefusals(), 5.0).refusals
         except OffbeatError as trouble:
             problem = str(trouble)
         config = self.home.config
@@ -169,6 +183,7 @@ class Watching:
             extent=extent,
             row_cap=config.policy.row_cap,
             budget=self._budget(config.policy.epsilon, config.policy.delta),
+            refusals=refusals,
             scores=self.scores,
         )
 

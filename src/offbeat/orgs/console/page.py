@@ -7,7 +7,7 @@ from typing import Any
 
 from offbeat.names import counted
 from offbeat.orgs.console.overview import Overview, Proposal, Scores
-from offbeat.orgs.control import RunStatus
+from offbeat.orgs.control import QUEUED, RunStatus
 from offbeat.party.verdicts import verdict_named
 from offbeat.report import numbers, wording
 from offbeat.report.charts import ChartLine, legend, line_chart, value_bars
@@ -194,6 +194,8 @@ def _progress_text(run: RunStatus) -> str:
     waiting = run.progress.get("awaiting") if run.phase == "accepted" else None
     if waiting:
         return f"The owners of {_listed(waiting)} have not decided yet."
+    if run.phase == QUEUED:
+        return f"Led by {run.initiator}. Waits for a place: {run.progress.get(QUEUED, '')}."
     known = {key: run.progress.get(key) for key in ("rows", "objective", "gap")}
     words = {"rows": "common rows", "objective": "objective", "gap": "certified within"}
     shown = [f"{words[key]} {numbers.short(value)}" for key, value in known.items() if isinstance(value, int | float)]
@@ -277,6 +279,14 @@ def _ledgers(seen: Overview) -> Markup:
         ]
         decided = table(("When", "Run", "Decision", "By", "Reason"), rows, "Decisions by hand")
         parts.append(tag("div", decided, class_="gap"))
+    if seen.refusals:
+        refused = [
+            (one.at, one.peer, f"{one.request} ({one.times} times)" if one.times > 1 else one.request, one.reason)
+            for one in reversed(seen.refusals)
+        ]
+        parts.append(
+            tag("div", table(("When", "Asked by", "What", "Why not"), refused, "Refused lately"), class_="gap")
+        )
     if seen.policy_changes:
         changes = [
             (line["at"], line["by"], "; ".join(f"{key}: {how}" for key, how in line["changed"].items()))

@@ -25,6 +25,8 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "jobs": "Jobs to take part in, by name",
         "initiators": "Who else may propose one",
         "approve": "Who decides about what this policy allows",
+        "runs_at_once": "Most runs at a time; further ones wait",
+        "runs_waiting": "Most runs that wait",
         "peers": "With whom to work",
         "parties_least": "Fewest parties in a job",
         "leaders": "Who else may lead the matching of ids (it learns which of its ids you have)",

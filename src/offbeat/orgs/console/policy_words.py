@@ -17,6 +17,7 @@ def _about_jobs(policy: Policy) -> list[str]:
     return [
         f"It takes part in {_jobs(policy.jobs)}, proposed by its owner {others}.",
         by_hand if policy.approve == "by hand" else at_once,
+        f"It works on at most {policy.runs_at_once} at a time; at most {policy.runs_waiting} more wait their turn.",
         f"It works with {_who(policy.peers, 'nobody')}; at least {policy.parties_least} parties take part.",
         f"The matching of ids may be led by {_who(policy.leaders)}.",
         f"Methods: {', '.join(policy.methods)}. Sums are hidden by: {', '.join(policy.secure_sum)}. "

@@ -53,7 +53,9 @@ class Dialer:
         run: str,
         job_digest: str,
         give_up: Callable[[OffbeatError], None],
+        before: Callable[[], None] = lambda: None,
     ) -> None:
+        """`before` a connection is made anew: whoever owns the session may change its roster then."""
         self.identity = identity
         self.roster = roster
         self.peer = peer
@@ -61,7 +63,7 @@ class Dialer:
         self.run = run
         self.job_digest = job_digest
         self.trouble = ""
-        self._give_up = give_up
+        self._give_up, self._before = give_up, before
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_connected, name=f"dial {peer.name}", daemon=True)
 
@@ -70,6 +72,10 @@ class Dialer:
 
     def stop(self) -> None:
         self._stop.set()
+
+    def trust(self, roster: PinnedRoster) -> None:
+        """Take another roster for the connections to come."""
+        self.roster, self.peer = roster, roster.member(self.peer.name)
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
@@ -84,6 +90,7 @@ class Dialer:
                 if not connected and attempt > len(_PAUSE_S):
                     # gRPC may sit out a back-off of its own on this connection; a new one tries at once.
                     wire.close()
+                    self._before()
                     wire = open_channel(self.identity, self.roster, self.peer, self.channel.delivery.bounds)
                     attempt = 2
                 self._stop.wait(_PAUSE_S[min(attempt, len(_PAUSE_S) - 1)])
@@ -134,9 +141,8 @@ class Dialer:
         accepted = self.channel.delivery.accepted
         nonce = secrets.token_bytes(32)
         name = self.identity.name
-        return Greeting(
-            PROTOCOL_VERSION, offbeat_version(), self.run, name, self.roster.hash, self.job_digest, accepted, nonce
-        )
+        roster, told = self.roster, (PROTOCOL_VERSION, offbeat_version(), self.run, name)
+        return Greeting(*told, roster.hash, self.job_digest, accepted, nonce, roster.pins)
 
     def _check(self, hello: Greeting, welcome: Any) -> None:
         if isinstance(welcome, Refusal):

@@ -7,15 +7,18 @@ connection begins by comparing it again. A certificate signed by an authority is
 
 import hashlib
 import json
+import math
 import os
 import re
+import secrets
 import stat
 import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -24,9 +27,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from offbeat.errors import BadInput
-from offbeat.runtime.certificates import DAYS, named, new_key, private_pem, public_pem, unsigned
+from offbeat.runtime.certificates import DAYS, key_mark, named, new_key, private_pem, public_pem, unsigned
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+AUTHORITY = "authority"
+CERTIFICATES_MOST = 2
+"""Of one member: the new one, and that of before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,11 @@ class Identity:
     def fingerprint(self) -> str:
         return fingerprint(self.certificate_pem)
 
+    @property
+    def mark(self) -> str:
+        """Tells keys apart; it is of the public half."""
+        return key_mark(_private_key(self.key_pem).public_key())
+
     def sign(self, content: bytes) -> bytes:
         return _private_key(self.key_pem).sign(content, ec.ECDSA(hashes.SHA256()))
 
@@ -52,22 +63,29 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One party of the roster. `address` is empty for a party that only calls out."""
+    """One party of the roster. `address` is empty for a party that only calls out. `older_pem`: certificates of before,
+    which it may show as well while it changes its key."""
 
     name: str
     certificate_pem: bytes
     address: str = ""
+    older_pem: tuple[bytes, ...] = ()
 
     @property
-    def fingerprint(self) -> str:
-        return fingerprint(self.certificate_pem)
+    def certificates(self) -> tuple[bytes, ...]:
+        return (self.certificate_pem, *self.older_pem)
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        return tuple(map(fingerprint, self.certificates))
 
     def signed(self, content: bytes, signature: bytes) -> bool:
-        try:
-            _public_key(self.certificate_pem).verify(signature, content, ec.ECDSA(hashes.SHA256()))
-        except InvalidSignature:
-            return False
-        return True
+        return any(_signed(pem, content, signature) for pem in self.certificates)
+
+    def also(self, other: "Member") -> "Member":
+        """This member with the certificates of another entry of it, too."""
+        new = [pem for pem in other.certificates if fingerprint(pem) not in self.fingerprints]
+        return replace(self, older_pem=(*self.older_pem, *new))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +102,28 @@ class PinnedRoster:
     @property
     def hash(self) -> str:
         """What all sides sign off: names and certificates. Addresses may differ from network to network."""
-        lines = sorted(f"{member.name} {member.fingerprint}" for member in self.members)
-        lines += sorted(f"authority {fingerprint(pem)}" for pem in self.authorities_pem)
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        return _hash_of(self.pins)
+
+    @property
+    def pins(self) -> list[str]:
+        """A line for each certificate: whose it is, and its fingerprint."""
+        lines = sorted(f"{member.name} {mark}" for member in self.members for mark in member.fingerprints)
+        return lines + sorted(f"{AUTHORITY} {fingerprint(pem)}" for pem in self.authorities_pem)
+
+    def agrees(self, pins: Sequence[str], hashed: str) -> bool:
+        """Whether somebody with these pins, of which this is the hash, knows the same parties: each by at least one
+        certificate of ours. While a key is changed, one side may have both certificates and the other one of them."""
+        if hashed == self.hash:
+            return True
+        ours, theirs = _by_name(self.pins), _by_name(pins)
+        same = ours.keys() == theirs.keys() and all(ours[name] & theirs[name] for name in ours)
+        return same and _hash_of(pins) == hashed and ours.get(AUTHORITY) == theirs.get(AUTHORITY)
 
     @property
     def roots_pem(self) -> bytes:
         """Trust anchors for a handshake: the authorities and every pinned self-signed certificate."""
-        return b"".join(self.authorities_pem) + b"".join(m.certificate_pem for m in self.members if self_signed(m))
+        own = (pem for member in self.members for pem in member.certificates if self_signed(pem))
+        return b"".join(self.authorities_pem) + b"".join(own)
 
     def member(self, name: str) -> Member:
         for member in self.members:
@@ -102,17 +134,42 @@ class PinnedRoster:
     def who(self, certificate_pem: bytes) -> Member | None:
         """The member this very certificate belongs to; a certificate that is not pinned belongs to nobody."""
         shown = fingerprint(certificate_pem)
-        return next((member for member in self.members if member.fingerprint == shown), None)
+        return next((member for member in self.members if shown in member.fingerprints), None)
 
     def among(self, names: Iterable[str]) -> "PinnedRoster":
         """What concerns these parties: two rosters that pin them alike are one to a run between them."""
         kept = set(names)
         return PinnedRoster(tuple(member for member in self.members if member.name in kept), self.authorities_pem)
 
+    def also(self, new: "PinnedRoster") -> "PinnedRoster":
+        """This roster, with the certificates that its members have in a newer one beside those of before."""
+        known = {member.name: member for member in new.members}
+        return replace(self, members=tuple(one.also(known.get(one.name, one)) for one in self.members))
+
     def with_member(self, member: Member) -> "PinnedRoster":
         """This roster with one party added, or with its certificate or address replaced."""
         others = tuple(m for m in self.members if m.name != member.name)
         return PinnedRoster(tuple(sorted((*others, member), key=lambda m: m.name)), self.authorities_pem)
+
+
+def _by_name(pins: Sequence[str]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for line in pins:
+        name, _, mark = line.partition(" ")
+        found.setdefault(name, set()).add(mark)
+    return found
+
+
+def _hash_of(pins: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(pins).encode()).hexdigest()
+
+
+def _signed(certificate_pem: bytes, content: bytes, signature: bytes) -> bool:
+    try:
+        _public_key(certificate_pem).verify(signature, content, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
 
 
 @lru_cache(64)
@@ -129,6 +186,7 @@ def _public_key(certificate_pem: bytes) -> ec.EllipticCurvePublicKey:
     return key
 
 
+@lru_cache(1024)
 def fingerprint(certificate_pem: bytes) -> str:
     certificate = x509.load_pem_x509_certificate(certificate_pem)
     return certificate.fingerprint(hashes.SHA256()).hex()
@@ -139,8 +197,8 @@ def short(hexadecimal: str) -> str:
     return " ".join(hexadecimal[i : i + 4] for i in range(0, 32, 4))
 
 
-def self_signed(member: Member) -> bool:
-    certificate = x509.load_pem_x509_certificate(member.certificate_pem)
+def self_signed(certificate_pem: bytes) -> bool:
+    certificate = x509.load_pem_x509_certificate(certificate_pem)
     return certificate.issuer == certificate.subject
 
 
@@ -157,6 +215,23 @@ def validity(certificate_pem: bytes) -> tuple[datetime, datetime]:
     return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
+def out_of_time(certificate_pem: bytes) -> str:
+    """What is wrong with a certificate by this machine's clock; nothing, if it is valid now."""
+    (begin, end), now = validity(certificate_pem), datetime.now(UTC)
+    clock = f"{now:%Y-%m-%d %H:%M} UTC by the clock of this machine"
+    if now < begin:
+        wait = begin - now
+        early = f"{wait.days} days" if wait.days > 1 else f"{math.ceil(wait.total_seconds() / 60)} minutes"
+        return f"is not valid before {begin:%Y-%m-%d %H:%M} UTC; it is {clock}, {early} too early. Is that clock right?"
+    return f"ended on {end:%Y-%m-%d %H:%M} UTC; it is {clock}" if now > end else ""
+
+
+def blocks(pem: bytes) -> tuple[bytes, ...]:
+    """The certificates of a text with several."""
+    end = b"-----END CERTIFICATE-----"
+    return tuple(part.lstrip() + end + b"\n" for part in pem.split(end)[:-1]) or (pem,)
+
+
 def tls_name(name: str) -> str:
     """The host name in a party's certificate; connections ask for it whatever address they dial."""
     return f"{name.replace('_', '-')}.party.offbeat"
@@ -167,8 +242,10 @@ def tls_name(name: str) -> str:
 
 def new_identity(name: str, *, days: int = DAYS, now: datetime | None = None) -> Identity:
     """A fresh key with a self-signed certificate, for a roster that pins it."""
-    key = new_key()
-    certificate = _certificate(name, key.public_key(), named(name), now, days).sign(key, hashes.SHA256())
+    key, mark = new_key(), x509.NameAttribute(NameOID.SERIAL_NUMBER, secrets.token_hex(8))
+    # A subject of its own: of two anchors with one subject, a handshake looks at one only.
+    subject = x509.Name([*named(name), mark])
+    certificate = _certificate(name, subject, key.public_key(), subject, now, days).sign(key, hashes.SHA256())
     return Identity(check_name(name), public_pem(certificate), private_pem(key))
 
 
@@ -189,7 +266,7 @@ def sign_request(request_pem: bytes, authority: Identity, *, days: int = DAYS) -
     issuer = x509.load_pem_x509_certificate(authority.certificate_pem).subject
     public = request.public_key()
     assert isinstance(public, ec.EllipticCurvePublicKey)
-    return public_pem(_certificate(name, public, issuer, None, days).sign(key, hashes.SHA256()))
+    return public_pem(_certificate(name, named(name), public, issuer, None, days).sign(key, hashes.SHA256()))
 
 
 def new_authority(name: str = "authority", *, days: int = DAYS) -> Identity:
@@ -212,9 +289,9 @@ def _alternative_names(name: str) -> x509.SubjectAlternativeName:
 
 
 def _certificate(
-    name: str, key: ec.EllipticCurvePublicKey, issuer: x509.Name, start: datetime | None, days: int
+    name: str, subject: x509.Name, key: ec.EllipticCurvePublicKey, issuer: x509.Name, start: datetime | None, days: int
 ) -> x509.CertificateBuilder:
-    builder = unsigned(named(name), issuer, key, start=start, days=days)
+    builder = unsigned(subject, issuer, key, start=start, days=days)
     both_ways = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     return builder.add_extension(x509.ExtendedKeyUsage(both_ways), critical=False).add_extension(
         _alternative_names(name), critical=False
@@ -283,9 +360,12 @@ def read_roster(path: Path) -> PinnedRoster:
     return roster
 
 
-def _member(name: str, entry: dict[str, str]) -> Member:
-    member = Member(check_name(name), entry["certificate"].encode(), entry.get("address", ""))
-    if "fingerprint" in entry and entry["fingerprint"] != member.fingerprint:
+def _member(name: str, entry: dict[str, Any]) -> Member:
+    older = tuple(pem.encode() for pem in entry.get("older", []))
+    if len(older) >= CERTIFICATES_MOST:
+        raise BadInput(f"the roster has {len(older)} older certificates of '{name}'; expected one at most.")
+    member = Member(check_name(name), entry["certificate"].encode(), entry.get("address", ""), older)
+    if "fingerprint" in entry and entry["fingerprint"] != member.fingerprints[0]:
         raise BadInput(f"the roster's fingerprint of '{name}' does not belong to the certificate written beside it.")
     return member
 
@@ -303,8 +383,15 @@ def write_roster(path: Path, roster: PinnedRoster) -> None:
         lines += [
             f"[party.{member.name}]",
             f"address = {json.dumps(member.address)}",
-            f'fingerprint = "{member.fingerprint}"',
+            f'fingerprint = "{member.fingerprints[0]}"',
         ]
         lines += [f"certificate = '''\n{member.certificate_pem.decode().strip()}\n'''", ""]
+        if member.older_pem:
+            older = ",\n".join(f"'''\n{pem.decode().strip()}\n'''" for pem in member.older_pem)
+            lines[-1:] = [
+                "# Of before; taken as well until `offbeat keys trust` names the new one alone.",
+                f"older = [\n{older}\n]",
+                "",
+            ]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines), encoding="utf-8")

@@ -209,7 +209,7 @@ class StreamServer:
         session = self._runs.get(hello.run)
         if session is None:
             return Refusal(f"run '{hello.run}' is not open at '{me}'", False, self._ended.get(hello.run, ""))
-        if hello.roster != session.roster.hash:
+        if not session.roster.agrees(hello.pins, hello.roster):
             return Refusal(
                 f"the rosters differ about the parties of run '{hello.run}': '{me}' has {short(session.roster.hash)}, "
                 f"'{member.name}' has {short(hello.roster)}; compare the files and give both sides the same one",

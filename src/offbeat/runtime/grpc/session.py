@@ -123,6 +123,12 @@ class Session:
         self._gone[peer] = how
         self._wake()
 
+    def trust(self, roster: PinnedRoster) -> None:
+        """Take further certificates of those who take part."""
+        self.roster = roster.among((*self.peers, self.party.name))
+        for dialer in self._dialers:
+            dialer.trust(self.roster)
+
     def _wake(self) -> None:
         self.host.inbox.wake()
 
@@ -167,6 +173,7 @@ class Session:
                     run=self.run_name,
                     job_digest=self.job_digest,
                     give_up=self.host.fail,
+                    before=self.server.before if self.server is not None else lambda: None,
                 )
                 self._dialers.append(dialer)
                 dialer.start()
@@ -239,7 +246,7 @@ class Session:
             self.run_name,
             self.job_digest,
             self.party.name,
-            {member.name: member.certificate_pem.decode() for member in roster.members},
+            {member.name: b"".join(member.certificates).decode() for member in roster.members},
             tuple(pem.decode() for pem in roster.authorities_pem),
             tuple(links),
         ).write(folder)

@@ -21,6 +21,7 @@ PROTOCOL_VERSION = 4
 SERVICE = "offbeat.Parties"
 _HELLO_TEXT_MAX = 256
 _FRAMES_MAX = 4096
+_PINS_MAX = 4096
 
 Text = Annotated[str, msgspec.Meta(max_length=_HELLO_TEXT_MAX)]
 Frames = Annotated[list[bytes], msgspec.Meta(min_length=1, max_length=_FRAMES_MAX)]
@@ -42,6 +43,7 @@ class Greeting(StreamPart, frozen=True, gc=False, tag="Hello"):
     job: Text  # digest of what both sides believe they are doing: options, aligned order of rows
     accepted: Number
     nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+    pins: Annotated[list[Text], msgspec.Meta(max_length=_PINS_MAX)] = []  # what `roster` is the hash of
 
 
 class Welcome(StreamPart, frozen=True, gc=False):
