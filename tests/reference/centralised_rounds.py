@@ -41,6 +41,12 @@ class Trajectory:
         return problem.pooled({name: blocks[steps - 1] for name, blocks in self.blocks.items()})
 
 
+def sgd_sizes(eta, strength, plan, schedule):
+    """SGD's t-th step along a plan: a block with fewer rows than a whole one counts for as many as it has."""
+    rows = [stop - start for start, stop in (batch for batch in plan if batch is not None)]
+    return lambda t: decayed(eta, strength, t) * rows[t] / schedule.whole
+
+
 def step_for(problem, by_metric):
     """A step that is not chosen by the run: the methods then take it as it is."""
     return 0.1 if by_metric else 0.8 if problem.loss is LOGISTIC else 0.2
@@ -127,7 +133,8 @@ def check_rounds(method, problem, *, scheme="pairwise", by_curvature=False, step
     steps = sum(batch is not None for batch in plan)
     assert steps == len(seen.blocks[problem.names[0]]) >= 3 * problem.X.shape[0] // BATCH
     assert plan.count(None) >= 3 and (plan[0] is None) == (direction != "sgd")
-    sizes = (lambda t: decayed(eta, problem.strength, t)) if direction == "sgd" else eta
+    schedule = Schedule(problem.X.shape[0], BATCH, SEED)
+    sizes = sgd_sizes(eta, problem.strength, plan, schedule) if direction == "sgd" else eta
     for upto in sorted({1, 2, steps // 3, steps // 2, steps}):
         done, cut = 0, 0
         while done < upto:

@@ -136,7 +136,7 @@ def papers_loop(problem, direction, eta, play):
             penalty, step = problem.strength * w[block], eta
             if direction == "sgd":
                 v = sum(theta[i] * X[i, block] for i in rows) / len(rows) + penalty
-                step = eta / (1 + eta * problem.strength * updates[worker])
+                step = eta / (1 + eta * problem.strength * updates[worker]) * len(rows) / schedule.whole
             else:
                 mean = sum(table[i] * X[i, block] for i in range(n)) / n
                 v = sum((theta[i] - table[i]) * X[i, block] for i in rows) / len(rows) + mean + penalty

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from centralised_rounds import BATCH, SEED, Trajectory, check_rounds, order_of_play, run_rounds
+from centralised_rounds import BATCH, SEED, Trajectory, check_rounds, order_of_play, run_rounds, sgd_sizes
 
 from offbeat.algorithms import afsgd_vp, vfb2
 from offbeat.algorithms.vfb2 import Backward
@@ -222,8 +222,9 @@ def papers_loop(problem, direction, eta, play):
         if found is None:
             return False
         a, v = alpha[name], problem.strength * problem.penalty.gradient(w)
-        step = decayed(eta, problem.strength, len(history[name]) - 1) if direction == "sgd" else eta
+        step = eta
         if direction == "sgd":
+            step = decayed(eta, problem.strength, len(history[name]) - 1) * len(found) / schedule.whole
             v = v + sum(t * X[i, block] for i, t in found.items()) / len(found)
         else:
             v = v + sum((t - a[i]) * X[i, block] for i, t in found.items()) / len(found)
@@ -300,7 +301,7 @@ def test_with_one_dominator_and_nobody_slow_it_is_the_centralised_method_in_any_
         if what != "refresh"
     ]
     assert plan.count(None) >= 3
-    sizes = (lambda t: decayed(step, problem.strength, t)) if direction == "sgd" else step
+    sizes = sgd_sizes(step, problem.strength, plan, schedule) if direction == "sgd" else step
     terms = (problem.X, problem.y, loss, problem.penalty, problem.strength, direction, sizes)
     for name, columns in problem.columns.items():  # some have not taken the last step yet
         steps = sum(what == "step" for what, *_ in play.moves[name])

@@ -1,7 +1,9 @@
 """offbeat reproduce and bench: they list what there is, or run one by name."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,7 +29,7 @@ def reproduce(
         typer.Option("--file", metavar="SETTING=PATH", help="Your own LIBSVM file in place of a stand-in."),
     ] = None,
     seed: Seed = 0,
-    everything: Annotated[bool, typer.Option("--all", help="All of them, one after the other.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, two at a time.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Compare with the kept results, and say what drifted.")
     ] = False,
@@ -43,9 +45,8 @@ def reproduce(
         _list("reproduce", json)
         return
     chosen = {"quick": quick, "seed": seed, "data_dir": data, "files": _files(file or [])}
-    names = [name] if name is not None else list(catalogue("reproduce"))
-    folders = {each: out / each if out is not None and name is None else out for each in names}
-    told = [_redrawn(each, folders[each], chosen, kept if check else None) for each in names]
+    redrawn = partial(_redrawn, chosen=chosen, kept=kept if check else None)
+    told = [redrawn(name, out)] if name is not None else _two_at_a_time(redrawn, list(catalogue("reproduce")), out)
     if name is not None:
         _tell(told[0], json)
     elif json:
@@ -57,18 +58,28 @@ def reproduce(
         raise typer.Exit(1)
 
 
+def _two_at_a_time(redrawn: Callable[..., dict[str, Any]], names: list[str], out: Path | None) -> list[dict[str, Any]]:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    folders = [None if out is None else out / name for name in names]
+    with ProcessPoolExecutor(2, get_context("spawn")) as two:
+        return list(two.map(redrawn, names, folders))
+
+
 def _redrawn(name: str, out: Path | None, chosen: dict[str, Any], kept: Path | None) -> dict[str, Any]:
     """One table or figure, its rows written down; with `kept`, beside what was kept there."""
     from offbeat.lab.drift import compared, kept_rows
 
     before = kept_rows(name, kept) if kept is not None else []
-    folder, began = out or Path("out") / name, perf_counter()
+    folder, began, computed = out or Path("out") / name, perf_counter(), process_time()
     try:
         told = _done("reproduce", name, out=folder, **chosen)
     except KeyboardInterrupt:
         say(f"What is finished lies in {folder}; the same command goes on from there.")
         raise
-    say(f"{name}: {perf_counter() - began:.0f} s")
+    told["cpu_s"] = round(process_time() - computed, 1)
+    say(f"{name}: {perf_counter() - began:.0f} s, {told['cpu_s']:.0f} s of CPU")
     if kept is not None:
         told["compared"] = compared(told["rows"], before)
         drifted = [row for row in told["compared"] if row["drifted"]]

@@ -241,7 +241,8 @@ class BatchSolver:
         for _ in range(self._schedule.blocks_a_pass):
             start, stop = self._schedule.block(self._steps)
             theta = derivative(block.share(start, stop), y[start:stop])
-            block.step(start, stop, theta, decayed(eta, self._decay, self._steps))
+            weight = (stop - start) / self._schedule.whole if self._method == "sgd" else 1.0
+            block.step(start, stop, theta, weight * decayed(eta, self._decay, self._steps))
             self._steps += 1
         return time.process_time() - began
 

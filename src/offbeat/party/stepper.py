@@ -23,11 +23,11 @@ class Stepper:
         self.for_lag = 1.0
 
     def step(self, start: int, stop: int, theta: np.ndarray, lag: int) -> None:
-        self.block.step(start, stop, theta, self.eta(lag))
+        self.block.step(start, stop, theta, self.eta(lag, stop - start))
 
     def apply(self, start: int, stop: int, gradient: Any, lag: int) -> None:
         """The step from a gradient that a lane computed of residuals taken before."""
-        self.block.apply_gradient(gradient, stop - start, self.eta(lag))
+        self.block.apply_gradient(gradient, stop - start, self.eta(lag, stop - start))
 
     def step_along_mean(self) -> None:
         """A step over all rows at once, as long as the steepest direction allows; a leap follows that corrects it."""
@@ -62,8 +62,9 @@ class Stepper:
 
     # -- the size of the steps -----------------------------------------------------------------------------------
 
-    def eta(self, lag: int) -> float:
-        """Products that are old need a shorter step, or the iterates oscillate; a step of the user's is kept."""
+    def eta(self, lag: int, rows: int) -> float:
+        """Products that are old need a shorter step, or the iterates oscillate; a step of the user's is kept. SGD's
+        step from fewer rows is shorter, so that each row counts as much as every other one."""
         party = self.party
         party.lags.add(lag)
         chosen = party.lifecycle
@@ -75,7 +76,10 @@ class Stepper:
                 self.for_lag = lag_factor(party.lags.mean)
             pace = 1.0 if self.decays else party.survey.pace  # longer steps of SGD would only make more noise
             eta = chosen.eta * pace * party.brake * self.for_lag
-        return decayed(eta, party.problem.strength, self.block.version) if self.decays else eta
+        if not self.decays:
+            return eta
+        assert party.schedule is not None
+        return decayed(eta, party.problem.strength, self.block.version) * rows / party.schedule.whole
 
     def snapshot(self) -> dict[str, Any]:
         return {"for_lag": self.for_lag}

@@ -293,6 +293,8 @@ def test_a_missing_job_and_a_wrong_option_end_with_2(tmp_path):
     assert call("reproduce", "no-such-table").exit_code == 2
     both = call("reproduce", "vfb2-table2", "--all")
     assert both.exit_code == 2 and "expected a name or --all; got both" in both.stderr
+    none = call("reproduce", "--check", "--kept", tmp_path / "absent")  # said by another process
+    assert none.exit_code == 2 and "Kept results are expected in" in none.stderr
     assert call("bench", "no-such-bench").exit_code == 2
     assert call("compare", tmp_path).exit_code == 2
 

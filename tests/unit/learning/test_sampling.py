@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from offbeat.errors import BadJob
 from offbeat.learning import central
+from offbeat.learning.central_loops import BatchSolver
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
 from offbeat.learning.sampling import Schedule, generator_state, restore_generator, shuffled_rows
@@ -131,3 +132,15 @@ def test_blocks_converge_like_uniform_rows(method):
     assert gap_after(blocks) < 1e-9
     if method == "svrg":
         assert gap_after(blocks) < 10.0 * max(gap_after(single_rows), 1e-12)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 16, 100, 603])
+def test_every_row_of_a_pass_counts_as_much_as_every_other(batch):
+    """Steps so short that the gradient hardly changes within a pass: together they follow the gradient of all rows."""
+    X, y = problem()
+    solver = BatchSolver(X, y, LOGISTIC, L2, 1e-3, "sgd", batch, np.random.default_rng(3))
+    eta = 1e-7
+    solver.one_pass(eta)
+    whole = Schedule(603, batch, 0).whole
+    gradient = X.T @ LOGISTIC.derivative(np.zeros(603), y) / 603
+    np.testing.assert_allclose(solver.weights(), -eta * 603 / whole * gradient, rtol=1e-3, atol=1e-10)
