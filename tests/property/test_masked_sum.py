@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from offbeat.learning.ranges import fixed_point
+from offbeat.learning.blocks import fixed_point
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Broadcast
 from offbeat.party.masked_sum import KINDS, PRODUCTS, KeyOffered, MaskedSum, ShareAsked, ShareGiven, SumOptions
@@ -86,8 +86,8 @@ class Sums:
     def answer(self, giver, asker, ask):
         sums, values = self.sums[giver], share(self.names.index(giver), self.moves[giver])
 
-        def encode(mask, at):
-            return fixed_point(values, mask, at, SCALE, sums.limit, "A share")
+        def encode(mask):
+            return fixed_point(values, mask, SCALE, sums.limit, "A share")
 
         places = 1 if ask.kind == PRODUCTS else WORDS
         key = (ask.kind, ask.survey, ask.first)
@@ -190,7 +190,7 @@ TestSumsUnderRaces.settings = settings(max_examples=60, stateful_step_count=40, 
 def test_fixed_point_is_within_half_a_grid_step_per_party(parties, values, bits):
     limit, scale = range_limit(parties, bits), scale_of(bits)
     shares = [np.array(values) * limit * 0.999 for _ in range(parties)]
-    words = [fixed_point(share, None, 0, scale, limit, "A share") for share in shares]
+    words = [fixed_point(share, None, scale, limit, "A share") for share in shares]
     total = np.sum(words, axis=0, dtype=np.uint64).view(np.int64) / scale
     exact = np.sum(shares, axis=0)
     assert np.all(np.abs(total - exact) <= parties * 2.0 ** -(bits + 1) + np.abs(exact) * 2.0**-50)

@@ -142,9 +142,9 @@ class PrivateRounds:
     def asked(self, asker: PartyName, number: int) -> list[Effect]:
         self.answered = number
 
-        def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
+        def encode(mask: np.ndarray | None) -> np.ndarray:
             assert mask is not None
-            return np.asarray(self.shares.words(number, self._share()) + mask[at:])
+            return np.asarray(self.shares.words(number, self._share()) + mask)
 
         terms = (self.rows, self.block.version, self.block.nonzeros_total)
         return self.party.sums.answer(asker, (PRODUCTS, 0, number), 1, encode, *terms)

@@ -48,7 +48,7 @@ import numpy as np
 from offbeat.learning.blocks import Block
 from offbeat.party import linear_parties
 from offbeat.party.contract import Broadcast, Computed, Effect, Message, Observe, Party, PartyName, Send, State
-from offbeat.party.expected import expect, expect_array
+from offbeat.party.expected import expect, expect_array, refuse
 from offbeat.party.judge import PRINTED_WORTH, WAITING_WORTH
 from offbeat.party.linear import LinearParty
 from offbeat.party.linear_options import LinearOptions
@@ -157,6 +157,7 @@ class Vfb2Party:
         self.name, self.party, self.lanes = party.name, party, lanes
         self.handle = party.handle
         self.block, self.works, self.stepper = party.block, party.works, party.stepper
+        self.outputs = party.problem.outputs
         self.dominates, self.started = party.roster.holds_labels, False
         self.number = 0  # of the next question
         self.under_way = 0  # own questions whose derivatives have not been sent
@@ -205,7 +206,7 @@ class Vfb2Party:
         assert party.schedule is not None
         labelled = party.roster.labelled
         start, stop = party.schedule.block(number * len(labelled) + labelled.index(asker))
-        return (start, stop), party.problem.outputs * (stop - start)
+        return (start, stop), self.outputs * (stop - start)
 
     def rows_asked(self, asker: PartyName, number: int) -> tuple[int, int]:
         return self._rows(asker, number)[0]
@@ -287,8 +288,8 @@ class Vfb2Party:
             self.early.append((asker, number))
             return []
         answered = self.answered.setdefault(asker, {})
-        expect(self.party.schedule is not None and number >= 0, asker, "a question before the beginning")
-        expect(len(answered) < OPEN_MOST, asker, "more questions than may be open")
+        if self.party.schedule is None or number < 0 or len(answered) >= OPEN_MOST:
+            refuse(asker, "more questions than may be open, or one before the beginning")
         (start, stop), _ = self._rows(asker, number)
         answered[number] = (start, stop, self.block.version)
         if self.lanes == 1:
@@ -297,13 +298,12 @@ class Vfb2Party:
         return [self.works.begin(work, *_half(self.block, start, stop), self.block.share_job(start, stop))]
 
     def _on_backward(self, sender: PartyName, body: Backward) -> list[Effect]:
-        taken = self.answered.get(sender, {}).pop(body.number, None)
-        expect(taken is not None, sender, f"derivatives of question {body.number}, which it did not ask")
-        assert taken is not None
+        taken = self.answered[sender].pop(body.number, None) if sender in self.answered else None
+        if taken is None:
+            refuse(sender, f"derivatives of question {body.number}, which it did not ask")
         start, stop, version = taken
         theta = body.derivatives
-        if len(theta) != self.party.problem.outputs * (stop - start) or theta.dtype != np.float64:
-            expect_array(sender, "derivatives", theta, self.party.problem.outputs * (stop - start))
+        expect_array(sender, "derivatives", theta, self.outputs * (stop - start))
         self.party.sums.seen[sender] = body.version
         self.numbers[sender] = body.number + 1
         place = self.party.roster.names.index(self.name)
@@ -362,7 +362,7 @@ class Vfb2Party:
     def _moved(self) -> list[Effect]:
         """The block has moved: what waited for its first step is answered."""
         self.stepped, early, self.early = True, self.early, []
-        return [effect for question in early for effect in self.asked(*question)]
+        return [effect for question in early for effect in self.asked(*question)] if early else []
 
     def _no_more_steps(self) -> list[Effect]:
         return [] if self.party.survey.is_working() else self.party.after_work()

@@ -33,6 +33,7 @@ from offbeat.learning.class_kernels import finish_classes
 from offbeat.learning.dense import DenseBlock, Gradient
 from offbeat.learning.losses import Loss
 from offbeat.learning.penalties import Penalty
+from offbeat.learning.ranges import refuse_length, refuse_number
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
@@ -167,6 +168,20 @@ def with_means(means: Floats, weights: Floats) -> Floats:
     model = weights.copy()
     model[:, -1] -= weights[:, :-1] @ means
     return model
+
+
+def fixed_point(values: Floats, mask: Words | None, scale: float, limit: float, what: str) -> Words:
+    """round(values * scale), plus the mask, modulo 2^64."""
+    out = np.empty(len(values), np.uint64)
+    if mask is None:
+        inside = kernels.encode(values, scale, limit, out)
+    elif len(mask) == len(values):
+        inside = kernels.encode_under(values, mask, scale, limit, out)
+    else:
+        refuse_length("a mask", len(mask), len(values))
+    if inside != len(values):
+        refuse_number(what, limit)
+    return out
 
 
 def finish_product(

@@ -33,6 +33,7 @@ class DenseBlock:
         self.nonzeros_total = self.width * self.rows
         self.version = 0
         self.direction, self._strength = direction, strength
+        self._penalised = (strength * penalty.smooth, penalty.code, strength * penalty.l1)
         self.metric_kind = metrics.NONE
         self._metric, self._curvature = metrics.NO_METRIC, np.empty((0, 0))
         self._intercept = np.zeros(outputs)
@@ -81,18 +82,8 @@ class DenseBlock:
 
     def step(self, start: int, stop: int, theta: Floats, eta: float) -> None:
         self._check(start, stop, theta)
-        kernels.dense_step(
-            self._X,
-            start,
-            theta,
-            self.table,
-            self.direction,
-            eta,
-            *self._penalised(),
-            self._intercept,
-            self._w,
-            self._mu,
-        )
+        state = (self._metric, self._intercept, self._w, self._mu)
+        kernels.dense_step(self._X, start, theta, self.table, self.direction, eta, *self._penalised, *state)
         self._finish_step()
 
     def _finish_step(self) -> None:
@@ -100,14 +91,6 @@ class DenseBlock:
             metric = self._metric[0]
             put_in_order(self._w[0], self.penalty.orders, 1.0 / metric[0] if len(metric) else None)
         self.version += 1
-
-    def _penalised(self) -> tuple[float, int, float, Floats]:
-        return (
-            self._strength * self.penalty.smooth,
-            self.penalty.code,
-            self._strength * self.penalty.l1,
-            self._metric,
-        )
 
     def _check(self, start: int, stop: int, theta: Floats) -> None:
         if not 0 <= start < stop <= self.rows:
@@ -135,7 +118,8 @@ class DenseBlock:
     def apply_gradient(self, gradient: Gradient, batch_rows: int, eta: float) -> None:
         values = shaped(gradient[1], self._w)
         accumulate = 1.0 / self.rows if self.direction == kernels.SAGA else 0.0
-        kernels.dense_apply(values, batch_rows, eta, accumulate, *self._penalised(), self._intercept, self._w, self._mu)
+        state = (self._metric, self._intercept, self._w, self._mu)
+        kernels.dense_apply(values, batch_rows, eta, accumulate, *self._penalised, *state)
         self._finish_step()
 
     def share_job(self, start: int, stop: int) -> Callable[[], Floats]:

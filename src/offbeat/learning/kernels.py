@@ -223,6 +223,11 @@ def encode(z, scale, limit, out):  # type: ignore[no-untyped-def]
     return encode_plain(z, scale, limit, out)
 
 
+@compiled(COUNT, READ, WORDS, REAL, REAL, WORDS_OUT)
+def encode_under(z, mask, scale, limit, out):  # type: ignore[no-untyped-def]
+    return encode_masked(z, scale, limit, mask, 0, out)
+
+
 @numba.njit(inline="always")
 def _column_product(X, j, start, residual):  # type: ignore[no-untyped-def]
     x = X[j, start : start + len(residual)]

@@ -40,15 +40,9 @@ def check_finite(X: NDArray[np.float64]) -> None:
         raise BadData("Expected finite numbers in every column; found NaN or infinity. Fill or drop missing values.")
 
 
-def fixed_point(
-    values: NDArray[np.float64], mask: NDArray[np.uint64] | None, at: int, scale: float, limit: float, what: str
-) -> NDArray[np.uint64]:
-    """round(values * scale) + mask[at:] modulo 2^64."""
-    if not np.all(np.abs(values) < limit):
-        raise OutOfRange(
-            f"{what} is too large: sums over the parties hold numbers below {limit:.3g} only. "
-            "Bring the columns to a common scale (standardise them), or set fraction_bits lower, to 20 say: each bit "
-            "less doubles the range and halves the precision."
-        )
-    words = np.rint(values * scale).astype(np.int64).view(np.uint64)
-    return words if mask is None else words + mask[at : at + len(words)]
+def refuse_number(what: str, limit: float) -> NoReturn:
+    raise OutOfRange(
+        f"{what} is too large: sums over the parties hold numbers below {limit:.3g} only. "
+        "Bring the columns to a common scale (standardise them), or set fraction_bits lower, to 20 say: each bit "
+        "less doubles the range and halves the precision."
+    )

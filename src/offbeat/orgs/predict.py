@@ -235,8 +235,8 @@ class Predictor:
             return self._decline(str(problem))
         self._bind(tokens)
 
-        def encode(mask: NDArray[np.uint64] | None, at: int) -> NDArray[np.uint64]:
-            return words if mask is None else words + mask[at : at + len(words)]
+        def encode(mask: NDArray[np.uint64] | None) -> NDArray[np.uint64]:
+            return words if mask is None else words + mask
 
         return self.sums.answer(self.asker, (PRODUCTS, 0, 0), 1, encode, len(words), 0)
 

@@ -1,11 +1,12 @@
 """A party's shares: what it answers when somebody may ask for the products of rows with its block."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offbeat.errors import OutOfRange
-from offbeat.learning.ranges import fixed_point
+from offbeat.learning.blocks import fixed_point
 from offbeat.party.contract import Effect, PartyName
 from offbeat.party.expected import expect
 from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareAsked
@@ -21,7 +22,7 @@ class Answers:
     """Shares of one block, in words, with masks."""
 
     def __init__(self, party: "LinearParty") -> None:
-        self.party, self.sums, self.block, self.problem = party, party.sums, party.block, party.problem
+        self.party, self.sums, self.block, self.outputs = party, party.sums, party.block, party.problem.outputs
         self.returned = 0
         self.shared: list[int] = []  # which share was taken last for all: number, and what changes our block
         self._share: np.ndarray | None = None
@@ -32,23 +33,14 @@ class Answers:
         its_own = start in survey.summed_by.get(asker, ()) and survey.chunks[start] == stop
         now = survey.frozen is not None and its_own
         expect(now, asker, f"a question about rows {start} to {stop}, not its to ask now")
-        count = self.problem.outputs * ask.count
-
-        def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
-            return self._words(survey.shares_of(start, stop), mask, at)
-
-        terms = (count, self.block.version, self.block.nonzeros(start, stop))
-        return self.sums.answer(asker, (SURVEY, ask.survey, start), ask.count, encode, *terms)
+        share = survey.shares_of(start, stop)
+        terms = (len(share), self.block.version, self.block.nonzeros(start, stop))
+        return self.sums.answer(asker, (SURVEY, ask.survey, start), ask.count, partial(self._words, share), *terms)
 
     def products(self, asker: PartyName, number: int, start: int, stop: int) -> list[Effect]:
         """The share of a block of rows, from the weights as they are."""
-
-        def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
-            return self._in_range(start, stop, mask, at)
-
-        count = self.problem.outputs * (stop - start)
-        terms = (count, self.block.version, self.block.nonzeros(start, stop))
-        return self.sums.answer(asker, (PRODUCTS, 0, number), 1, encode, *terms)
+        terms = (self.outputs * (stop - start), self.block.version, self.block.nonzeros(start, stop))
+        return self.sums.answer(asker, (PRODUCTS, 0, number), 1, partial(self._in_range, start, stop), *terms)
 
     def for_all(self, asker: PartyName, number: int, start: int, stop: int, then: int) -> list[Effect]:
         """The same where every worker needs this block of rows: the share is taken once, and masked for each."""
@@ -56,15 +48,15 @@ class Answers:
             self._share = self.block.share(start, stop)
         nonzeros = self.block.nonzeros(start, stop) if self.shared != self._which(number) else 0
 
-        def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
+        def encode(mask: np.ndarray | None) -> np.ndarray:
             assert self._share is not None
             try:
-                return self._words(self._share, mask, at)
+                return self._words(self._share, mask)
             except OutOfRange:
                 if not self.go_back():
                     raise
                 self._share = self.block.share(start, stop)
-                return self._words(self._share, mask, at)
+                return self._words(self._share, mask)
 
         terms = (len(self._share), self.block.version, nonzeros, then)
         effects = self.sums.answer(asker, (PRODUCTS, 0, number), 1, encode, *terms)
@@ -78,25 +70,21 @@ class Answers:
 
     def given(self, asker: PartyName, number: int, share: np.ndarray, version: int) -> list[Effect]:
         """The same from a share that a lane computed at an earlier version."""
+        return self.sums.answer(asker, (PRODUCTS, 0, number), 1, partial(self._words, share), len(share), version)
 
-        def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
-            return self._words(share, mask, at)
+    def _words(self, share: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        return fixed_point(share, mask, self.sums.scale, self.sums.limit, "A share")
 
-        return self.sums.answer(asker, (PRODUCTS, 0, number), 1, encode, len(share), version)
-
-    def _words(self, share: np.ndarray, mask: np.ndarray | None, at: int) -> np.ndarray:
-        return fixed_point(share, mask, at, self.sums.scale, self.sums.limit, "A share")
-
-    def _in_range(self, start: int, stop: int, mask: Any, at: int) -> np.ndarray:
+    def _in_range(self, start: int, stop: int, mask: Any) -> np.ndarray:
         """The block's share in words. Where steps were so long that it does not fit any more, the block returns to
         where the last survey ended, and the next one shortens the steps."""
         block, scale, limit = self.block, self.sums.scale, self.sums.limit
         try:
-            return block.answer(start, stop, None, mask, at, scale, limit)
+            return block.answer(start, stop, None, mask, 0, scale, limit)
         except OutOfRange:
             if not self.go_back():
                 raise
-            return block.answer(start, stop, None, mask, at, scale, limit)
+            return block.answer(start, stop, None, mask, 0, scale, limit)
 
     def go_back(self) -> bool:
         """The living block returns to where the last leap ended, if there is such a point."""

@@ -1,7 +1,7 @@
 """What a peer's message must look like before a party uses it. A semi-honest peer never fails here; a wrong or damaged
 one is named, and nothing of it has been used."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -24,4 +24,9 @@ def expect_array(
 
 def expect(holds: bool, sender: PartyName, what: str) -> None:
     if not holds:
-        raise UnexpectedEvent(f"{sender} sent {what}. Are both sides running the same job?")
+        refuse(sender, what)
+
+
+def refuse(sender: PartyName, what: str) -> NoReturn:
+    """For whoever looks so often that the sentence is put together only when it is needed."""
+    raise UnexpectedEvent(f"{sender} sent {what}. Are both sides running the same job?")

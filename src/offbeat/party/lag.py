@@ -16,12 +16,13 @@ class LagCounts:
         self.mean = 0.0
 
     def add(self, lag: int) -> None:
-        self.histogram[min(lag.bit_length(), BUCKETS - 1)] += 1
+        bucket, count = lag.bit_length(), self.count + 1
+        self.histogram[bucket if bucket < BUCKETS else -1] += 1
         self.total += lag
         if lag > self.most:
             self.most = lag
-        self.count += 1
-        self.mean += (lag - self.mean) / min(self.count, MEMORY)
+        self.count = count
+        self.mean += (lag - self.mean) / (count if count < MEMORY else MEMORY)
 
     def snapshot(self) -> dict[str, Any]:
         names = ("total", "most", "count", "mean")

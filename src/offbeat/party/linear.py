@@ -36,7 +36,7 @@ from offbeat.party.contract import (
     Wake,
     Woken,
 )
-from offbeat.party.expected import expect
+from offbeat.party.expected import expect, refuse
 from offbeat.party.judge import Judge
 from offbeat.party.lag import LagCounts
 from offbeat.party.lifecycle import LABELS_LOST_S, Lifecycle
@@ -171,7 +171,7 @@ class LinearParty:
     def note_question(self, asker: PartyName, kind: int, number: int, first: int) -> None:
         """A question has come: its answer is bound to what the asker had told by now."""
         if kind == PRODUCTS and asker == self.roster.chair and not self.survey.tables.arrived:
-            expect(False, asker, "a question before the table that it had announced")
+            refuse(asker, "a question before the table that it had announced")
         if self.sums.binds(kind):
             self.sums.told.note(asker, (kind, number, first))
 
@@ -290,7 +290,7 @@ class LinearParty:
 
     def _on_asked(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
         if not 0 <= ask.kind < len(KINDS) or not self.sums.may_ask(asker, ask.kind):
-            expect(False, asker, f"a question of kind {ask.kind}, which is not its to ask")
+            refuse(asker, f"a question of kind {ask.kind}, which is not its to ask")
         self.note_question(asker, ask.kind, ask.survey, ask.first)
         return self._answer(asker, ask)
 

@@ -17,13 +17,14 @@ includes a kind may ask it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from offbeat.errors import BadJob, MaskReuse, UnexpectedEvent
-from offbeat.learning.ranges import fixed_point
+from offbeat.learning.blocks import fixed_point
 from offbeat.party.contract import Broadcast, Effect, Message, PartyName, Send
 from offbeat.party.expected import WORDS, expect, expect_array
 from offbeat.party.roster import Roster
@@ -117,8 +118,8 @@ class SumOptions:
             raise BadJob(f"This party hides its share among at least {self.parties_least} parties; {count} take part.")
 
 
-Encode = Callable[[np.ndarray | None, int], np.ndarray]
-"""(mask, position in it) -> fixed-point words with the mask added."""
+Encode = Callable[[np.ndarray | None], np.ndarray]
+"""mask -> fixed-point words with the mask added."""
 
 
 @dataclass(slots=True)
@@ -327,23 +328,20 @@ class MaskedSum:
         nonzeros: int = 0,
         then: int = ASK,
     ) -> list[Effect]:
-        """This party's share for one question: `encode(mask, at)` gives its `count` words. `nonzeros`: what a cost
+        """This party's share for one question: `encode(mask)` gives its `count` words. `nonzeros`: what a cost
         model may charge the listener for, beside the words."""
         kind, survey, first = key
         if self.trees is not None:
             stride = self._stride_of(kind)
-            return self.trees.answer(asker, key, (places, stride), encode(None, 0), version)
-        words = encode(self.mask(asker, kind, survey, first, places, count), 0)
+            return self.trees.answer(asker, key, (places, stride), encode(None), version)
+        words = encode(self.mask(asker, kind, survey, first, places, count))
         body = ShareGiven(self.roster.epoch, kind, survey, first, words, version, self.own_seconds, then)
         return [Send(asker, body, count if nonzeros else 0, nonzeros)]
 
     def answer_scalars(self, asker: PartyName, ask: ShareAsked, values: np.ndarray, version: int) -> list[Effect]:
         """The answer to a question for a vector of numbers."""
-
-        def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
-            return fixed_point(values, mask, at, self.scale, self.limit, f"A number for the {KINDS[ask.kind]}")
-
-        count = len(values)
+        what, count = f"A number for the {KINDS[ask.kind]}", len(values)
+        encode = partial(fixed_point, values, scale=self.scale, limit=self.limit, what=what)
         return self.answer(asker, (ask.kind, ask.survey, ask.first), count, encode, count, version)
 
     # -- going on later ------------------------------------------------------------------------------------------

@@ -53,12 +53,15 @@ class Stepper:
 
     def follow_curvature(self) -> None:
         """By the curvature that the chair told of all rows, or that their derivatives tell."""
+        if self.block.metric_kind == metrics.NONE:
+            return
         second, tells = self.party.survey.tables.second, self.party.problem.loss.second_from_derivative
         if second is None and tells is not None:
             second = tells(self.block.table)
-        if second is not None and self.block.metric_kind != metrics.NONE:
+        if second is not None:
             self.block.step_by_curvature(second, self.block.metric_kind)
-            self.move_constant(second.mean(axis=1))
+            if self.party.problem.intercept and self.party.roster.is_chair:
+                self.move_constant(second.mean(axis=1))
 
     # -- the size of the steps -----------------------------------------------------------------------------------
 

@@ -29,8 +29,10 @@ DIGEST_BYTES = 16
 
 def digest_of(derivatives: Floats, second: Floats | None) -> bytes:
     """Of one chunk: the derivatives, and the curvatures where they are told."""
-    told = b"" if second is None else np.ascontiguousarray(second).tobytes()
-    return sha256(np.ascontiguousarray(derivatives).tobytes() + told).digest()[:DIGEST_BYTES]
+    digest = sha256(np.ascontiguousarray(derivatives).data)
+    if second is not None:
+        digest.update(np.ascontiguousarray(second).data)
+    return digest.digest()[:DIGEST_BYTES]
 
 
 class RowsRefreshed(msgspec.Struct, frozen=True, gc=False):

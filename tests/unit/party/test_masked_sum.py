@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from offbeat.errors import BadJob, OutOfRange, UnexpectedEvent
-from offbeat.learning.ranges import fixed_point
+from offbeat.learning.blocks import fixed_point
 from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Broadcast
 from offbeat.party.masked_sum import (
@@ -82,8 +82,8 @@ class World:
         """A place of products holds a whole block; elsewhere a place is a number."""
         values = self.values[giver] if values is None else values
 
-        def encode(mask, at):
-            return fixed_point(values, mask, at, SCALE, self.sums[giver].limit, "A share")
+        def encode(mask):
+            return fixed_point(values, mask, SCALE, self.sums[giver].limit, "A share")
 
         places = 1 if key[0] == PRODUCTS else len(values)
         return self.sums[giver].answer(asker, key, places, encode, len(values), 3)

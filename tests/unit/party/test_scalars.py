@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offbeat.learning.ranges import fixed_point
+from offbeat.learning.blocks import fixed_point
 from offbeat.party.scalars import WORDS_EACH, decode, narrow, widen
 from offbeat.privacy.masks import range_limit, scale_of
 
@@ -16,7 +16,7 @@ SCALE, LIMIT = scale_of(BITS), range_limit(PARTIES, BITS)
 
 def summed(rows, scale=SCALE, limit=LIMIT):
     """What the asker reads, where each row is one party's numbers."""
-    words = [fixed_point(widen(np.array(row), scale), None, 0, scale, limit, "A number") for row in rows]
+    words = [fixed_point(widen(np.array(row), scale), None, scale, limit, "A number") for row in rows]
     return narrow(decode(np.sum(words, axis=0, dtype=np.uint64), scale), scale)
 
 
