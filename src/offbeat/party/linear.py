@@ -161,12 +161,15 @@ class LinearParty:
                 if type(effect.body) in self.telling:
                     self.sums.told.hear(self.name, effect.body)
                     if type(effect.body) is survey.Mark:
-                        self.sums.told.mark(self.name, effect.body.survey)
+                        self._note_mark(self.name, effect.body.survey)
                     elif type(effect.body) is Certified:
                         self.sums.told.name_best(self.name, effect.body.best)
                 elif type(effect.body) is lifecycle.Halt:
                     self.sums.told.end(self.name, effect.body.best)
         return effects
+
+    def _note_mark(self, chair: PartyName, survey: int) -> None:
+        self.sums.told.mark(chair, survey, self.survey.certifying or survey - 1)
 
     def note_question(self, asker: PartyName, kind: int, number: int, first: int) -> None:
         """A question has come: its answer is bound to what the asker had told by now."""
@@ -321,9 +324,9 @@ class LinearParty:
         return effects
 
     def _on_mark(self, sender: PartyName, body: survey.Mark) -> list[Effect]:
-        self.sums.told.mark(sender, body.survey)
+        self._note_mark(sender, body.survey)
         self.sums.told.name_best(sender, body.keep)
-        self.judge.look_who_is_slow()
+        self.judge.look_ahead()
         return [*self.survey.on_mark(sender, body), *self._answer_waiting()]
 
     def after_work(self) -> list[Effect]:
@@ -409,13 +412,16 @@ class LinearParty:
             return []
         if not tables.working:
             self._take_all()
-        waited = self.survey.under_way
+        waited, late = self.survey.under_way, self.survey.is_late(self.name)
         effects = [*self.survey.on_refreshed(), *tables.work()]
         if not self.survey.is_working():
             effects += self.after_work()
-        if waited and not self.survey.under_way and self.roster.is_chair:
+        if late and not tables.working:
+            effects += self.role.resume()
+        certified = self._certify()
+        if waited and not self.survey.under_way and self.roster.is_chair and not certified:
             return self._going_on(effects)
-        return [*effects, *self._certify()]
+        return [*effects, *certified]
 
     def _take_all(self) -> None:
         """All rows are refreshed from the newest table: steps follow the curvature there."""
@@ -424,10 +430,10 @@ class LinearParty:
             self.brake = 1.0
 
     def _on_taken(self, sender: PartyName, body: survey.Taken) -> list[Effect]:
-        return self._going_on(self.survey.note_taken(sender, body.survey))
+        return self._going_on(self.survey.note_taken(sender, body))
 
     def _going_on(self, effects: list[Effect]) -> list[Effect]:
-        """The chair: where a survey that is not certified is over, begin the next one or go on."""
+        """The chair: where all but the late are done with a survey, begin the next one or go on."""
         if not self.survey.under_way and self.lifecycle.begun:
             return [*effects, *(self.judge.survey_if_due() or self.role.resume())]
         return effects

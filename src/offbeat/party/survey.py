@@ -11,14 +11,16 @@ and the only way to know how good a model is without pooling anything.
     chair    -> all     TablePart(s, ...)  the derivatives where the leap ended, chunk by chunk
     chair    -> all     a masked sum of what the certificate needs; a party answers when its gradient is complete
     chair    -> all     Certified(s)
-or, where not everybody is waited for:
-    all      -> chair   Taken(s)           my gradient is complete
-    chair    -> all     GoOn(s)
+and where somebody is late:
+    others   -> chair   Taken(s)           my gradient is complete
+    chair    -> all     GoOn(s)            all but the late have theirs
 
-A survey that waits for everybody is like one of synchronous rounds: steps pause, everybody freezes after its last step,
-takes the table, and the certificate ends the pause. Where somebody is slow, every second survey does not wait for it:
-it freezes its block as it is, gets no table, and has no certificate to answer for; the others go on when they have
-taken the table. Leaps need products alone, so they are as good there.
+Where nobody is slow a survey is like one of synchronous rounds: steps pause, everybody freezes after its last step,
+takes the table, and the certificate ends the pause. A slow party is *late*: the survey does not wait for it. It freezes
+its block as it is and takes the table behind the others, which go on with steps when they have theirs; its own steps
+rest until then. While it is at that, the others have a few surveys of their own, without a certificate: the late get
+no table of these, but leap with all. Leaps need products alone, so they are as good there. When the late are done, the
+certificate follows, and with it the next survey that gives everybody a table.
 
 The blocks need not be frozen at the same instant: variance reduction is unbiased for any fixed point, as long as the
 table and the gradient use the same one.
@@ -51,6 +53,8 @@ CHUNK_WORDS = 8192
 CHUNKS_IN_FLIGHT = 32
 EPOCH_STRIDE = 2**32
 """Surveys of roster epoch e are numbered from e * EPOCH_STRIDE + 1 on."""
+WITHOUT_MOST = 3
+"""Surveys in a row that have no certificate, while the late take the table of the one before."""
 SCALARS = 3
 """What a certificate needs of each party: its slack, its squared gradient, its penalty."""
 
@@ -64,7 +68,8 @@ class Mark(Message, frozen=True):
     epoch: int
     survey: int
     keep: int  # the best survey so far; older points may be forgotten
-    at_once: int  # a bit for each place in the roster: who is not to finish its work first
+    late: int  # a bit for each place in the roster: who takes its table behind the others
+    certifies: bool = True  # whether the late get this table too, so that a certificate can follow
 
 
 class Products(Message, frozen=True):
@@ -136,7 +141,7 @@ class Taken(Message, frozen=True):
 
 
 class GoOn(Message, frozen=True):
-    """All who are waited for have taken the table of a survey that is not certified.
+    """All but the late have taken the table.
 
     Reveals: progress, to every party.
     """
@@ -201,8 +206,8 @@ class Survey:
 
     def _begin_epoch(self) -> None:
         self.marked = 0  # a mark that waits for work to be finished
-        self.at_once = 0
-        self.waited = self.roster.epoch > 0  # whether the last mark waited for everybody; the run's first one has to
+        self.late = 0  # who is late in the newest survey, as bits by place
+        self.certifies = True  # whether everybody takes its table
         self.open = False  # whether the newest survey is under way
         self.certifying = 0  # the survey whose certificate is on its way
         self.scalars: dict[int, np.ndarray] = {}  # own numbers for certificates to come
@@ -239,23 +244,33 @@ class Survey:
 
     @property
     def pauses(self) -> bool:
-        """Whether steps rest: a survey is under way that waits for this party."""
-        return self.under_way and self.takes_table(self.roster.me)
+        """Whether steps rest: a survey is under way that waits for this party, or this party is late with its table."""
+        return self.tables.working or (self.under_way and not self.is_late(self.roster.me))
 
     @property
     def under_way(self) -> bool:
         """Whether those who are waited for are not done with the newest survey."""
         return self.open or self.marked > self.current
 
+    def is_late(self, name: PartyName) -> bool:
+        return bool(self.late >> self.roster.names.index(name) & 1)
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether no more surveys are allowed before the certificate of an earlier one has come."""
+        return self.certifying > 0 and self.current - self.certifying >= WITHOUT_MOST
+
     # -- freezing -------------------------------------------------------------------------------------------------
 
-    def begin(self, at_once: int) -> list[Effect]:
-        """The chair: start the next survey."""
-        number, self.at_once, self.waited = self.current + 1, at_once, at_once == 0
+    def begin(self, slow: int) -> list[Effect]:
+        """The chair: start the next survey; `slow`: who is late from now on, if the last certificate has come."""
+        number, self.certifies = self.current + 1, self.certifying == 0
+        self.late = slow if self.certifies else self.late
         self._freeze(number)
         self.taken = set()
         self.missing = set(self.chunks)
-        effects: list[Effect] = [Broadcast(self.roster.peers, Mark(self.roster.epoch, number, self.best, at_once))]
+        mark = Mark(self.roster.epoch, number, self.best, self.late, self.certifies)
+        effects: list[Effect] = [Broadcast(self.roster.peers, mark)]
         words = WORDS_EACH * len(self.own_inner_products())
         effects += self.sums.ask(masked_sum.POINTS, number, 0, words, words, self.block.version)
         return [*effects, *self._ask_products()]
@@ -264,10 +279,10 @@ class Survey:
         expect(sender == self.roster.chair, sender, "a mark, which is the chair's")
         right = body.survey == self.current + 1 and not self.under_way
         expect(right, sender, f"the mark of survey {body.survey} after {self.current}")
-        expect(body.at_once == 0 or self.waited, sender, "a second mark in a row that leaves somebody without a table")
-        self.waited = body.at_once == 0
-        self.best, self.at_once = body.keep, body.at_once
-        if body.at_once == 0 and self.is_working():  # otherwise steps do not pause, and work may never end
+        same = body.certifies or (body.late == self.late and not self.has_enough)
+        expect(body.certifies == (self.certifying == 0) and same, sender, "a mark that leaves others without a table")
+        self.best, self.late, self.certifies = body.keep, body.late, body.certifies
+        if self.is_working() and not self.is_late(self.roster.me):
             self.marked = body.survey
             return []
         self._freeze(body.survey)
@@ -283,13 +298,13 @@ class Survey:
         return self._ask_products()
 
     def _freeze(self, number: int) -> None:
-        if self.tables.refreshed:  # whoever is slow has refreshed some rows only
+        if self.tables.refreshed and not self.tables.working:
             self.step_along_mean()
             self.tables.refreshed = False
         self.current, self.marked, self.open = number, 0, True
         self._blank()
         self._take_point()
-        self.sums.forget_surveys_below(number)
+        self.sums.forget_surveys_below(self.certifying or number)
 
     def _take_point(self) -> None:
         """Freeze the block and take its shares of all rows. Where steps were so long that these do not fit into fixed
@@ -393,7 +408,6 @@ class Survey:
             return []
         self.finding = False
         best = self.pilot.find(self.products.ravel(), self.inner)
-        certify = self.at_once == 0
         derivatives = best.derivatives.reshape(self.problem.outputs, -1)
         second = self._curvature(best.products) if self.tells_curvature else None
         digests = self.tables.digests(derivatives, second)
@@ -408,7 +422,7 @@ class Survey:
             part = derivatives[:, start:stop].ravel()
             effects.append(Broadcast(takers, TablePart(self.roster.epoch, self.current, start, part)))
             effects += self.tables.take(self.current, start, part)
-        if certify:
+        if self.certifies:
             words = WORDS_EACH * SCALARS
             effects += self.sums.ask(masked_sum.CERTIFICATE, self.current, 0, words, words, self.block.version)
         return effects
@@ -452,7 +466,7 @@ class Survey:
         self.block.add_to_weights(leap)
         point = self.frozen + leap
         self.frozen, self.pace = None, pace
-        if self.at_once == 0:
+        if self.certifies:
             self.certifying = self.current
         kept = (self.best, self.certifying)
         self.points = {survey: w for survey, w in self.points.items() if survey in kept} | {self.current: point}
@@ -460,8 +474,8 @@ class Survey:
             self.tables.expect(self.current, point, table)
 
     def takes_table(self, name: PartyName) -> bool:
-        """Whoever the newest survey does not wait for goes on with steps instead."""
-        return not self.at_once >> self.roster.names.index(name) & 1
+        """Whether a party gets the newest survey's table: whoever is late is still busy with an earlier one."""
+        return self.certifies or not self.is_late(name)
 
     # -- the table and the gradient -------------------------------------------------------------------------------
 
@@ -479,27 +493,29 @@ class Survey:
         table = self.tables.newest
         if self.tables.working or table is None:
             return []
+        effects: list[Effect] = []
+        if self.late and not self.is_late(self.roster.me):
+            taken = Taken(self.roster.epoch, table.survey)
+            effects = self.note_taken(self.roster.me, taken) if self.roster.is_chair else [Send(self.roster.chair, taken)]
         if self.certifying == table.survey:
             self.scalars[table.survey] = self.problem.certificate_terms(table.point, self.tables.gradient_at(table))
             held, self.held = self.held, None
-            return self.answer_scalars(self.roster.chair, held) if held is not None else []
-        if self.roster.is_chair:
-            return self.note_taken(self.roster.me, table.survey)
-        return [Send(self.roster.chair, Taken(self.roster.epoch, table.survey))]
+            effects += self.answer_scalars(self.roster.chair, held) if held is not None else []
+        return effects
 
-    def note_taken(self, name: PartyName, survey: int) -> list[Effect]:
+    def note_taken(self, name: PartyName, body: Taken) -> list[Effect]:
         """The chair: somebody has taken the table. When all have who are waited for, steps go on."""
-        expected = self.roster.is_chair and self.at_once != 0 and self.open and self.takes_table(name)
-        expect(expected and survey == self.current, name, f"the word on survey {survey}")
+        expected = self.roster.is_chair and self.late != 0 and self.open and not self.is_late(name)
+        expect(expected and body.survey == self.current, name, f"the word on survey {body.survey}")
         self.taken.add(name)
-        if any(self.takes_table(peer) and peer not in self.taken for peer in self.roster.names):
+        if any(not self.is_late(peer) and peer not in self.taken for peer in self.roster.names):
             return []
         self.open = False
-        return [Broadcast(self.roster.peers, GoOn(self.roster.epoch, survey))]
+        return [Broadcast(self.roster.peers, GoOn(self.roster.epoch, body.survey))]
 
     def on_go_on(self, sender: PartyName, body: GoOn) -> None:
-        right = sender == self.roster.chair and body.survey == self.current and self.at_once != 0
-        taken = not (self.takes_table(self.roster.me) and self.tables.working)
+        right = sender == self.roster.chair and body.survey == self.current and self.late != 0
+        taken = self.is_late(self.roster.me) or not self.tables.working
         expect(right and self.frozen is None and taken, sender, f"the word to go on after survey {body.survey}")
         self.open = False
 
@@ -542,13 +558,14 @@ class Survey:
         return not before or objective <= before[-1]
 
     def on_certified(self, sender: PartyName, body: Certified) -> None:
-        right = sender == self.roster.chair and body.survey == self.certifying and not self.tables.working
+        mine = self.tables.newest is None or self.tables.newest.survey != body.survey or not self.tables.working
+        right = sender == self.roster.chair and body.survey == self.certifying and mine
         expect(right and body.best in (self.best, body.survey), sender, f"a certificate of survey {body.survey}")
         self._take_certified(body)
 
     def _take_certified(self, news: Certified) -> None:
         self.history.append(news)
-        self.best, self.certifying, self.open = news.best, 0, False
+        self.best, self.certifying, self.open = news.best, 0, self.open and self.late != 0
         self.points = {survey: w for survey, w in self.points.items() if survey in (self.best, self.current)}
 
     def enter_epoch(self) -> None:
@@ -563,7 +580,7 @@ class Survey:
 
     # -- going on later -------------------------------------------------------------------------------------------
 
-    _PLAIN = ("current", "best", "pace", "marked", "at_once", "waited", "open", "certifying", "finding")
+    _PLAIN = ("current", "best", "pace", "marked", "late", "certifies", "open", "certifying", "finding")
     _SETS = ("asked", "missing", "taken")
     _ARRAYS = ("frozen", "shares", "products", "inner", "others")
 
