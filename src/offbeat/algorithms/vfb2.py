@@ -295,7 +295,7 @@ class Vfb2Party:
         place = self.party.roster.names.index(self.name)
         if body.asks >= 0:
             self.party.note_question(sender, PRODUCTS, 0, body.asks)
-        if self.party.survey.tables.working and self.party.survey.is_late(self.name):
+        if self.stepped and self.party.survey.tables.working and self.party.survey.is_late(self.name):
             self.dropped += 1
             return self.asked(sender, body.asks) if body.asks >= 0 else []
         if body.asks >= 0 and body.at_once >> place & 1 and self.stepped:

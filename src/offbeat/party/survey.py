@@ -265,7 +265,8 @@ class Survey:
     def begin(self, slow: int) -> list[Effect]:
         """The chair: start the next survey; `slow`: who is late from now on, if the last certificate has come."""
         number, self.certifies = self.current + 1, self.certifying == 0
-        self.late = slow if self.certifies else self.late
+        if self.certifies:
+            self.late = slow if number > 1 else 0  # before its first table a block is at zero, and hides nobody's share
         self._freeze(number)
         self.taken = set()
         self.missing = set(self.chunks)
@@ -279,8 +280,9 @@ class Survey:
         expect(sender == self.roster.chair, sender, "a mark, which is the chair's")
         right = body.survey == self.current + 1 and not self.under_way
         expect(right, sender, f"the mark of survey {body.survey} after {self.current}")
-        same = body.certifies or (body.late == self.late and not self.has_enough)
-        expect(body.certifies == (self.certifying == 0) and same, sender, "a mark that leaves others without a table")
+        right = body.certifies or (body.late == self.late and not self.has_enough)
+        right = right and body.certifies == (self.certifying == 0) and (body.late == 0 or body.survey > 1)
+        expect(right, sender, "a mark that leaves others without a table")
         self.best, self.late, self.certifies = body.keep, body.late, body.certifies
         if self.is_working() and not self.is_late(self.roster.me):
             self.marked = body.survey

@@ -264,23 +264,25 @@ def test_a_mark_waits_for_steps_and_questions_wait_for_the_mark():
 def test_a_question_that_overtakes_a_leap_does_not_end_the_survey_before_it():
     """Where somebody is slow, the others may ask it about the next survey before it has heard of the last leap."""
     party = Room(drawn(holders=2), "vfb2-svrg", start=False)["party3"]
-    party.handle(Received("party0", Mark(0, 1, 0, 0b1000)))
+    party.survey.current = 1  # as after a first survey
+    party.handle(Received("party0", Mark(0, 2, 0, 0b1000)))
     frozen = party.survey.frozen
-    assert party.handle(Received("party1", ShareAsked(0, SURVEY, 2, 45, 45, 0))) == []
-    assert party.survey.frozen is frozen and party.survey.current == 1
-    party.handle(Received("party0", Leap(0, 1, np.zeros(0), 1.0)))
-    assert party.survey.tables.newest.survey == 1 and party.survey.certifying == 1
-    party.handle(Received("party0", GoOn(0, 1)))
+    assert party.handle(Received("party1", ShareAsked(0, SURVEY, 3, 45, 45, 0))) == []
+    assert party.survey.frozen is frozen and party.survey.current == 2
+    party.handle(Received("party0", Leap(0, 2, np.zeros(0), 1.0)))
+    assert party.survey.tables.newest.survey == 2 and party.survey.certifying == 2
+    party.handle(Received("party0", GoOn(0, 2)))
     assert party.survey.pauses, "it is late with its table"
 
 
 def test_while_somebody_takes_its_table_the_others_have_a_few_surveys_without_it():
     party = Room(drawn(holders=2), "vfb2-svrg", start=False)["party3"]
-    for survey in range(1, WITHOUT_MOST + 2):
-        party.handle(Received("party0", Mark(0, survey, 0, 0b1000, survey == 1)))
-        party.handle(Received("party0", Leap(0, survey, np.zeros(0 if survey == 1 else survey - 1), 1.0)))
+    party.survey.current = 1  # as after a first survey
+    for survey in range(2, WITHOUT_MOST + 3):
+        party.handle(Received("party0", Mark(0, survey, 0, 0b1000, survey == 2)))
+        party.handle(Received("party0", Leap(0, survey, np.zeros(survey - 2), 1.0)))
         party.handle(Received("party0", GoOn(0, survey)))
-        assert party.survey.tables.newest.survey == party.survey.certifying == 1
+        assert party.survey.tables.newest.survey == party.survey.certifying == 2
     with pytest.raises(UnexpectedEvent, match="a table"):
         party.handle(Received("party0", TablePart(0, survey, 0, np.zeros(45))))
     for certifies in (False, True):  # one too many; or before the first one's certificate has come
@@ -290,11 +292,12 @@ def test_while_somebody_takes_its_table_the_others_have_a_few_surveys_without_it
 
 def test_nobody_new_is_left_without_a_table():
     party = Room(drawn(holders=2), "vfb2-svrg", start=False)["party2"]
-    party.handle(Received("party0", Mark(0, 1, 0, 0b1000)))
-    party.handle(Received("party0", Leap(0, 1, np.zeros(0), 1.0)))
+    party.survey.current = 1  # as after a first survey
+    party.handle(Received("party0", Mark(0, 2, 0, 0b1000)))
+    party.handle(Received("party0", Leap(0, 2, np.zeros(0), 1.0)))
     party.survey.tables.left, party.survey.open = set(), False
     with pytest.raises(UnexpectedEvent, match="leaves others without a table"):
-        party.handle(Received("party0", Mark(0, 2, 0, 0b1100, False)))
+        party.handle(Received("party0", Mark(0, 3, 0, 0b1100, False)))
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------
