@@ -20,7 +20,7 @@ from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send
 from offbeat.party.lifecycle import Ready
 from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareGiven
-from offbeat.party.survey import Mark
+from offbeat.party.survey_messages import Mark
 
 IDS = [f"c{row}" for row in range(ROWS)]
 CAP = 20  # probes alone are 16 numbers of a row

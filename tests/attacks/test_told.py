@@ -18,7 +18,7 @@ from offbeat.party.lifecycle import Begin, Halt
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareGiven
 from offbeat.party.problem import Problem
-from offbeat.party.survey import Certified, GoOn, Leap, Mark, TablePart
+from offbeat.party.survey_messages import Certified, GoOn, Leap, Mark, TablePart
 from offbeat.privacy.masks import NetMask
 from offbeat.runtime.simulator import Simulator
 
@@ -147,15 +147,17 @@ def test_another_step_size_for_each():
 
 
 def test_another_pace_or_leap_for_each():
-    for other in (Leap(0, 1, np.zeros(0), 1e-9), Leap(0, 1, np.zeros(0), 1.0, b"another table")):
+    table = b"a table"
+    for other in (Leap(0, 2, np.zeros(0), 1e-9, table), Leap(0, 2, np.zeros(0), 1.0, b"another table")):
         here = at_zero()
-        here.ana.party.survey.waited = here.bo.party.survey.waited = True
         for name in BOTH:
-            here.parties[name].handle(Received("eve", Mark(0, 1, 0, 0b110)))
-        here.ana.handle(Received("eve", Leap(0, 1, np.zeros(0), 1.0)))
+            here.parties[name].party.survey.current = 1  # as after a first survey
+            here.parties[name].handle(Received("eve", Mark(0, 2, 0, 0b110)))
+        here.ana.handle(Received("eve", Leap(0, 2, np.zeros(0), 1.0, table)))
         here.bo.handle(Received("eve", other))
         for name in BOTH:
-            here.parties[name].handle(Received("eve", GoOn(0, 1)))
+            here.parties[name].handle(Received("eve", GoOn(0, 2)))
+            here.parties[name].party.survey.tables.arrived = True
         assert is_noise(total(here, 0))
 
 
@@ -180,14 +182,18 @@ def test_a_table_that_is_withheld_is_missed():
     refused(here.bo, Certified(0, 1, 0.1, 0.1, 0.1, 1), match="a certificate of survey 1")
 
 
-def test_a_party_is_left_without_a_table_no_two_times_in_a_row():
+def test_a_party_is_not_left_without_a_table_but_while_it_takes_one():
     here = at_zero()
-    refused(here.bo, Mark(0, 1, 0, 0b100), match="leaves somebody without a table")
-    here.bo.party.survey.waited = True  # as after a survey that waited for all
-    here.bo.handle(Received("eve", Mark(0, 1, 0, 0b100)))
-    here.bo.handle(Received("eve", announced(here, np.zeros(ROWS))))
-    here.bo.handle(Received("eve", GoOn(0, 1)))
-    refused(here.bo, Mark(0, 2, 0, 0b100), match="leaves somebody without a table")
+    refused(here.bo, Mark(0, 1, 0, 0b100), match="leaves others without a table")
+    refused(here.bo, Mark(0, 1, 0, 0b100, False), match="leaves others without a table")
+    here.bo.party.survey.current = 1  # as after a first survey, that waited for all
+    refused(here.bo, Mark(0, 2, 0, 0b100, False), match="leaves others without a table")
+    here.bo.handle(Received("eve", Mark(0, 2, 0, 0b100)))
+    here.bo.handle(Received("eve", Leap(0, 2, np.zeros(0), 1.0)))
+    here.bo.handle(Received("eve", GoOn(0, 2)))
+    refused(here.bo, Mark(0, 3, 0, 0b100), match="leaves others without a table")
+    refused(here.bo, Mark(0, 3, 0, 0b110, False), match="leaves others without a table")
+    here.bo.handle(Received("eve", Mark(0, 3, 0, 0b100, False)))
 
 
 def test_an_honest_label_holder_is_no_tool_against_others():

@@ -37,7 +37,7 @@ from offbeat.orgs.site_account import SiteAccount
 from offbeat.orgs.train import OwnLinear
 from offbeat.orgs.train_embedding import OwnEmbedding
 from offbeat.orgs.watched_rows import WatchedRows
-from offbeat.party import lifecycle, survey
+from offbeat.party import lifecycle, survey_messages
 from offbeat.party.contract import Broadcast, Send
 from offbeat.party.masked_sum import (
     CERTIFICATE,
@@ -88,22 +88,32 @@ TELLS = {
     PartialGiven: of_share,
     Backward: of_block,
     Product: of_block,
-    survey.Products: lambda party, effect: range(effect.body.start, effect.body.start + len(effect.body.values)),
-    survey.TablePart: lambda party, effect: range(effect.body.start, effect.body.start + len(effect.body.derivatives)),
+    survey_messages.Products: lambda party, effect: range(
+        effect.body.start, effect.body.start + len(effect.body.values)
+    ),
+    survey_messages.TablePart: lambda party, effect: range(
+        effect.body.start, effect.body.start + len(effect.body.derivatives)
+    ),
     vafl.Upload: lambda party, effect: effect.body.rows.tolist(),
     vafl.Refreshed: lambda party, effect: effect.body.rows.tolist(),
 }
 TELLS_NO_ROW = {
     *(RowsNamed, BatchNamed, KeyOffered, ShareAsked, Stepped),
     *(lifecycle.Ready, lifecycle.Begin, lifecycle.RosterNamed, lifecycle.Alarm, lifecycle.Halt),
-    *(survey.Mark, survey.Leap, survey.Taken, survey.GoOn, survey.Certified),
+    *(
+        survey_messages.Mark,
+        survey_messages.Leap,
+        survey_messages.Taken,
+        survey_messages.GoOn,
+        survey_messages.Certified,
+    ),
     *(vafl.Noted, vafl.AnswerWanted, vafl.UnderWay, vafl.ReleaseWanted, vafl.Refresh, vafl.Ask, vafl.Resting),
     *(vafl.Resume, vafl.Resumed, vafl.StopWanted, vafl.Halt, vafl.Goodbye),
 }
 
 
 # Organisations score test rows under masks, and refuse weights of rows and losses of counts.
-NEVER_SENT = {vafl.PredictAsked, vafl.PredictGiven, survey.Curved}
+NEVER_SENT = {vafl.PredictAsked, vafl.PredictGiven, survey_messages.Curved}
 
 
 def test_every_kind_of_message_between_organisations_is_in_one_table():

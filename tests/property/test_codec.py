@@ -11,7 +11,7 @@ from offbeat.algorithms import afsgd_vp
 from offbeat.errors import BadFrame
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party.masked_sum import PartialGiven, ShareGiven
-from offbeat.party.survey import TablePart
+from offbeat.party.survey_messages import TablePart
 
 CODEC = Codec(afsgd_vp.MESSAGES)
 INTS = st.integers(-(2**63), 2**63 - 1)

@@ -20,7 +20,7 @@ from offbeat.learning.sampling import Schedule
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send, Started
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import PRODUCTS, ShareAsked
-from offbeat.party.survey import Mark
+from offbeat.party.survey_messages import Mark
 from offbeat.runtime.simulator import CostModel, Simulator
 from offbeat.testing.small_problem import SmallProblem, build_parties, draw_problem, method_named, weights_of
 

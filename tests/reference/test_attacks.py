@@ -11,7 +11,7 @@ from offbeat.learning.losses import LOGISTIC, SQUARED, SQUARED_HINGE
 from offbeat.learning.sampling import Schedule
 from offbeat.party.contract import Received
 from offbeat.party.linear_options import LinearOptions
-from offbeat.party.survey import TablePart
+from offbeat.party.survey_messages import TablePart
 from offbeat.runtime.simulator import Simulator
 from offbeat.runtime.simulator.checkers import sent_bodies
 from offbeat.testing.small_problem import SmallProblem, build_parties, draw_problem

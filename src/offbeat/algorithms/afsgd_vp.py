@@ -119,7 +119,7 @@ class Worker:
     def _ask(self) -> list[Effect]:
         """Keep so many questions under way; without labels a worker answers, and surveys alone move its block."""
         party = self.party
-        rests = self._pauses() or party.lifecycle.spacing == 0.0
+        rests = self.rests or party.judge.pauses or party.lifecycle.spacing == 0.0
         if not party.roster.holds_labels or rests:
             return []
         effects: list[Effect] = []
@@ -204,15 +204,18 @@ class Worker:
 
     def _rests_with(self, asker: PartyName) -> bool:
         """Whether a survey is under way, or announced, that waits for both."""
-        survey = self.party.survey
-        return (survey.pauses and survey.takes_table(asker)) or (self.rests and not self.party.judge.is_slow(asker))
+        late = self.party.survey.is_late(asker) or (self.rests and self.party.judge.is_slow(asker))
+        return self._rests() and not late
 
     def _block_now(self) -> int:
         """The block of rows before whose step this worker is."""
         return self.number - self.under_way
 
-    def _pauses(self) -> bool:
-        return self.party.survey.pauses or self.rests
+    def _rests(self) -> bool:
+        """Whether a survey is under way, or announced, that waits for this worker, or a certificate is awaited."""
+        survey = self.party.survey
+        awaited = survey.under_way or self.party.judge.awaits_certificate
+        return self.rests or (awaited and not survey.is_late(self.name))
 
     def _give(self, asker: PartyName, number: int) -> list[Effect]:
         then = self._then(asker, number)
@@ -241,7 +244,7 @@ class Worker:
 
     def _answer_waiting(self) -> list[Effect]:
         """After the own step: those who have asked meanwhile, and those who need not ask."""
-        if self._pauses():
+        if self._rests():
             return []
         due = {asker: number for asker, number in self.owed.items() if number <= self._block_now()}
         gives = [*self.waiting, *due.items()]

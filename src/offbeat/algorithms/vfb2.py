@@ -27,8 +27,8 @@ The order of play, for Ana (labels), Bo and Cy:
 5. Now and then a survey freezes a copy of each block, leaps, and gives everybody a table of derivatives and its
    gradient. A derivative carries its value, not a difference, so each party corrects it against its own newest table.
 
-Whom to wait for: Ana knows how long the others take for a row, since their shares say so. She does not wait for a step
-that would make her updates take much longer (`WAITING_WORTH`; without leaps, longer at all).
+Whom to wait for: Ana knows how long the others take for a row, since their shares say so. She does not wait for the
+steps of a party that is slow (`party/judge.py`).
 
 Synchronous counterpart (VFB): the same block rules, one dominator at a time in turn, and the next question only when
 every party has stepped. With the same sample order this is exactly the centralised method.
@@ -49,7 +49,6 @@ from offbeat.learning.blocks import Block
 from offbeat.party import linear_parties
 from offbeat.party.contract import Broadcast, Computed, Effect, Message, Observe, Party, PartyName, Send, State
 from offbeat.party.expected import expect, expect_array, refuse
-from offbeat.party.judge import PRINTED_WORTH, WAITING_WORTH
 from offbeat.party.linear import LinearParty
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.linear_protocol import HOLDER, PARTY, linear_protocol
@@ -166,7 +165,7 @@ class Vfb2Party:
         self.passes_before = 0.0  # in earlier epochs
         self.answered: dict[PartyName, dict[int, tuple[int, int, int]]] = {}  # by number: (start, stop, version)
         self.queue: deque[Batch] = deque()
-        self.at_once = self.dropped = self.late = 0
+        self.dropped = self.late = 0
         self.stepped = False  # whether the block has moved since the run began
         self.early: list[tuple[PartyName, int]] = []  # questions that wait for the first step
         self.peer_steps: dict[PartyName, tuple[int, int]] = {}  # peer -> (its version, our number when it changed)
@@ -183,7 +182,7 @@ class Vfb2Party:
 
     def _ask_first(self) -> list[Effect]:
         """Put as many questions as shall be under way; each further one rides on derivatives."""
-        if not self.dominates or self.party.survey.pauses or self.party.lifecycle.spacing == 0.0:
+        if not self.dominates or self.party.judge.pauses or self.party.lifecycle.spacing == 0.0:
             return []
         effects: list[Effect] = []
         for _ in range(self._in_flight() - self.under_way):
@@ -229,39 +228,26 @@ class Vfb2Party:
         if not isfinite(theta.dot(theta)):
             return party.alarm("diverged", "a product is no longer finite; use a smaller step")
         if work.number % JUDGED_EVERY == 0:
-            self.at_once = self._not_worth_waiting_for(stop - start)
+            party.judge.look_who_is_slow()
         self.applied += 1
         if self.lanes == 1:  # the own step is taken at once, and its time is charged
             self.stepped = True
             self.stepper.step(start, stop, theta, self.block.version - work.done.version)
         survey = party.judge.survey_if_due()
         asks = -1
-        if party.survey.pauses:
+        if party.judge.pauses:
             self.under_way -= 1
         else:
             asks = self._next_question()
             _, words = self._rows(self.name, asks)
             party.sums.expect(PRODUCTS, 0, asks, words, self.block.version)
-        body = Backward(party.roster.epoch, work.number, theta, self.block.version, asks, self.at_once)
+        body = Backward(party.roster.epoch, work.number, theta, self.block.version, asks, party.judge.slow)
         effects: list[Effect] = [Broadcast(party.roster.peers, body)]
         if self.lanes > 1:
             effects += self._queue(Batch(start, stop, theta, work.done.version, self.name, -1))
         else:
             effects.append(self.works.begin(CHARGED, *_half(self.block, start, stop)))
         return [*effects, *self._watch_peers(work.done.versions), *survey]
-
-    def _not_worth_waiting_for(self, rows: int) -> int:
-        """Whose steps this dominator does not wait for, as bits: see the top of the file."""
-        roster, seconds, own = self.party.roster, self.party.sums.seconds, self.party.sums.own_seconds
-        half = rows / 2
-        alone = 2.0 * own * half  # derivatives, then the own step while the others take theirs
-        trip = self.party.round_trip_s
-        worth, bits = WAITING_WORTH if self.party.options.leap else PRINTED_WORTH, 0
-        for place, name in enumerate(roster.names):
-            waited = own * half + max(own * half, seconds.get(name, 0.0) * half) + trip
-            if name != self.name and waited > worth * (alone + trip):
-                bits |= 1 << place
-        return bits
 
     def _watch_peers(self, versions: Mapping[PartyName, int]) -> list[Effect]:
         """Raise an alarm, once, about a party whose block no longer moves although derivatives are sent."""
@@ -309,6 +295,9 @@ class Vfb2Party:
         place = self.party.roster.names.index(self.name)
         if body.asks >= 0:
             self.party.note_question(sender, PRODUCTS, 0, body.asks)
+        if self.stepped and self.party.survey.tables.working and self.party.survey.is_late(self.name):
+            self.dropped += 1
+            return self.asked(sender, body.asks) if body.asks >= 0 else []
         if body.asks >= 0 and body.at_once >> place & 1 and self.stepped:
             effects = self.asked(sender, body.asks)
             return effects + self._queue(Batch(start, stop, theta, version, sender, -1))
@@ -401,7 +390,7 @@ class Vfb2Party:
         """Every open question is void; the dominators deal the schedule anew."""
         self.passes_before = self.passes()
         self.number, self.under_way, self.applied, self.numbers, self.answered = 0, 0, 0, {}, {}
-        self.at_once, self.early = 0, []
+        self.early = []
         self.works.drop(Derive)
         self.works.drop(AnswerOnLane)
         under_way = [batch for work in self.works.of(Steps) for batch in work.batches]
@@ -426,7 +415,7 @@ class Vfb2Party:
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("started", "number", "under_way", "applied", "passes_before", "at_once", "stepped", "dropped", "late")
+    _PLAIN = ("started", "number", "under_way", "applied", "passes_before", "stepped", "dropped", "late")
 
     def snapshot(self) -> State:
         return {

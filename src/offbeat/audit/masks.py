@@ -16,7 +16,7 @@ from offbeat.families.linear import LinearTraining
 from offbeat.metrics.record import RunRecord
 from offbeat.party.contract import Effect, Event, Received, Send
 from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareGiven
-from offbeat.party.survey import TablePart
+from offbeat.party.survey_messages import TablePart
 
 Stream = tuple[str, str, int, int, int]
 """Whose masks, for whom, in which roster epoch, for which kind of sum, of which survey."""

@@ -17,7 +17,7 @@ from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party import smoothness
 from offbeat.party.contract import Broadcast, Effect, Event, Message, Party, PartyName, Received, Send, Started, State
 from offbeat.party.masked_sum import PROBES, PRODUCTS, SURVEY, PartialGiven, ShareGiven
-from offbeat.party.survey import Products, TablePart
+from offbeat.party.survey_messages import Products, TablePart
 
 SHARES = (ShareGiven, PartialGiven)
 TOTALS = (Backward, Product, Products, TablePart)

@@ -11,19 +11,16 @@ import numpy as np
 
 from offbeat.party.contract import Effect, PartyName
 from offbeat.party.linear_options import remedy
-from offbeat.party.survey import Certified
+from offbeat.party.survey_messages import Certified
 
 if TYPE_CHECKING:
     from offbeat.party.linear import LinearParty
 
 DIVERGED_FACTOR = 10.0
-WAITING_WORTH = 2.5
-"""A dominator's next question does not wait for a party that makes it take longer by this factor."""
-SURVEY_WORTH = 2.75
-"""Nor does every second survey, where with that party it would take this many times as long from one to the next: a
-table that is a survey older costs more than one old product."""
+WAITING_WORTH = 2.75
+"""A party is slow where it takes this many times as long as the chair from one survey to the next."""
 PRINTED_WORTH = 1.05
-"""Both for the methods as printed, without leaps: they wait for nobody who is slower."""
+"""The same for the methods as printed, without leaps: they wait for nobody who is slower."""
 
 
 class Judge:
@@ -33,8 +30,7 @@ class Judge:
         self.party, self.options = party, party.options
         self.closing = self.time_up = False
         self.final = False  # the current survey was begun to end the run
-        self.slow = 0  # who was slow at the last survey, as bits by place
-        self.waited = False  # whether that survey waited for everybody
+        self.slow = 0  # who is slow, as bits by place
         self.due = self.marked_passes = 0.0  # in passes of steps; in all passes
         self.start_objective = self._objective_at_zero()
 
@@ -44,9 +40,12 @@ class Judge:
 
     def survey_is_due(self, ahead: float = 0.0) -> bool:
         """The chair; `ahead`: after so many passes more than were made."""
-        if not self.party.roster.is_chair or self.party.lifecycle.halted or self.closing or self.party.survey.under_way:
+        survey = self.party.survey
+        if not self.party.roster.is_chair or self.party.lifecycle.halted or self.closing:
             return False
-        self.closing = self._over(self.passes() + ahead)
+        if survey.under_way or survey.has_enough:
+            return False
+        self.closing = self._over(self.passes() + ahead) and not survey.certifying
         return self.closing or self.party.role.passes() + ahead >= self.due
 
     def passes(self) -> float:
@@ -61,34 +60,37 @@ class Judge:
         """The chair: look how good the model is, at the point the run has come to."""
         self.final = self.closing
         self.marked_passes = self.passes()
+        self.look_ahead()
+        return self.party.survey.begin(0 if self.final else self.slow)  # the last one waits for everybody
+
+    def look_ahead(self) -> None:
+        """A survey begins: who is slow now, and when is the next one due?"""
         self.due = self.party.role.passes() + self.party.lifecycle.spacing
         self.look_who_is_slow()
-        self.waited = not (self.slow and self.waited) or self.final  # the last one is certified
-        return self.party.survey.begin(0 if self.waited else self.slow)
+
+    @property
+    def pauses(self) -> bool:
+        """Whether steps rest, for a survey or until the certificate of an earlier one has come."""
+        return self.party.survey.pauses or self.awaits_certificate
+
+    @property
+    def awaits_certificate(self) -> bool:
+        """Whether all has been done that is worth doing while the late take their table."""
+        return self.party.survey.has_enough and self.party.role.passes() >= self.due
 
     def look_who_is_slow(self) -> None:
-        """Who makes a survey take much longer, as bits by place. The chair is waited for in any case."""
+        """Who takes much longer than the chair from one survey to the next, as bits by place: for its steps, and for
+        the table, which is half of a pass. The chair is waited for in any case."""
         if not self.options.asynchronous:
             return
-        party, half = self.party, self.party.problem.rows / 2
+        party, chosen, rows = self.party, self.party.lifecycle, self.party.problem.rows
+        steps = chosen.spacing * rows if chosen.begun else 0.0
+        rest = party.round_trip_s * (2.0 + steps / max(chosen.batch, 1))
         seconds = {**party.sums.seconds, party.name: party.sums.own_seconds}
-        least = seconds.get(party.roster.chair, 0.0) * half
-        times = {name: max(seconds.get(name, 0.0) * half, least) for name in party.roster.names}
-        rest = 2.0 * party.round_trip_s + self._steps_s()
-        waited, *others = sorted(times.values(), reverse=True)
-        worth = SURVEY_WORTH if self.options.leap else PRINTED_WORTH
-        for time in others:
-            if waited + rest > worth * (time + rest):
-                waited = time
-        self.slow = sum(1 << place for place, time in enumerate(times.values()) if time > waited)
-
-    def _steps_s(self) -> float:
-        """How long the steps between two surveys take the asker."""
-        party, chosen = self.party, self.party.lifecycle
-        if not chosen.begun:
-            return 0.0
-        seconds = party.sums.seconds.get(party.roster.chair, party.sums.own_seconds)
-        return chosen.spacing * party.problem.rows * (seconds + party.round_trip_s / max(chosen.batch, 1))
+        worth = WAITING_WORTH if self.options.leap else PRINTED_WORTH
+        most = worth * (seconds.get(party.roster.chair, 0.0) * (rows / 2 + steps) + rest) - rest
+        times = [seconds.get(name, 0.0) * (rows / 2 + steps) for name in party.roster.names]
+        self.slow = sum(1 << place for place, time in enumerate(times) if time > most)
 
     def is_slow(self, name: PartyName) -> bool:
         return bool(self.slow >> self.party.roster.names.index(name) & 1)
@@ -136,7 +138,7 @@ class Judge:
         losses = problem.loss.value(np.zeros((problem.outputs, problem.rows)), problem.labels)
         return float((losses * problem.weights if len(problem.weights) else losses).sum()) / problem.rows
 
-    _PLAIN = ("closing", "time_up", "final", "slow", "waited", "due", "marked_passes")
+    _PLAIN = ("closing", "time_up", "final", "slow", "due", "marked_passes")
 
     def snapshot(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._PLAIN}

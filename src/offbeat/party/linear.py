@@ -15,7 +15,7 @@ from offbeat.errors import BadJob, OutOfRange, UnexpectedEvent
 from offbeat.learning.blocks import Block, finish_product
 from offbeat.learning.sampling import Schedule
 from offbeat.learning.steps import Steepness
-from offbeat.party import lifecycle, masked_sum, smoothness, survey
+from offbeat.party import lifecycle, masked_sum, smoothness, survey_messages
 from offbeat.party.answers import Answers
 from offbeat.party.contract import (
     END,
@@ -47,12 +47,13 @@ from offbeat.party.role import Role
 from offbeat.party.roster import Roster
 from offbeat.party.scalars import decode
 from offbeat.party.stepper import Stepper
-from offbeat.party.survey import Certified, FindLeap, Survey
+from offbeat.party.survey import FindLeap, Survey
+from offbeat.party.survey_messages import Certified, Curved, GoOn, Leap, Mark, Products, TablePart, Taken
 from offbeat.party.tables import RowsRefreshed
 from offbeat.party.works import Charged, Works
 
-MESSAGES = (*masked_sum.MESSAGES, *survey.MESSAGES, *lifecycle.MESSAGES)
-TELLING = (lifecycle.Begin, survey.Mark, survey.Leap, survey.GoOn, survey.Certified)
+MESSAGES = (*masked_sum.MESSAGES, *survey_messages.MESSAGES, *lifecycle.MESSAGES)
+TELLING = (lifecycle.Begin, Mark, Leap, GoOn, Certified)
 """What moves blocks, or decides how, and goes to everybody alike (tables: see `tables.py`)."""
 Handler = Callable[[PartyName, Any], list[Effect]]
 HELD_MOST = 4096
@@ -116,14 +117,14 @@ class LinearParty:
             masked_sum.ShareGiven: self.on_given,
             masked_sum.PartialGiven: self._on_partial,
             lifecycle.Begin: self._on_begin,
-            survey.Mark: self._on_mark,
-            survey.Products: self.survey.on_products,
-            survey.Leap: self.survey.on_leap,
-            survey.Curved: self.survey.on_curved,
-            survey.TablePart: self.survey.on_table,
-            survey.Taken: self._on_taken,
-            survey.GoOn: self._on_go_on,
-            survey.Certified: self._on_certified,
+            Mark: self._on_mark,
+            Products: self.survey.on_products,
+            Leap: self.survey.on_leap,
+            Curved: self.survey.on_curved,
+            TablePart: self.survey.on_table,
+            Taken: self._on_taken,
+            GoOn: self._on_go_on,
+            Certified: self._on_certified,
         }
 
     def _of_any_epoch(self) -> dict[type, Handler]:
@@ -160,13 +161,16 @@ class LinearParty:
             if type(effect) is Broadcast:
                 if type(effect.body) in self.telling:
                     self.sums.told.hear(self.name, effect.body)
-                    if type(effect.body) is survey.Mark:
-                        self.sums.told.mark(self.name, effect.body.survey)
+                    if type(effect.body) is Mark:
+                        self._note_mark(self.name, effect.body.survey)
                     elif type(effect.body) is Certified:
                         self.sums.told.name_best(self.name, effect.body.best)
                 elif type(effect.body) is lifecycle.Halt:
                     self.sums.told.end(self.name, effect.body.best)
         return effects
+
+    def _note_mark(self, chair: PartyName, survey: int) -> None:
+        self.sums.told.mark(chair, survey, self.survey.certifying or survey - 1)
 
     def note_question(self, asker: PartyName, kind: int, number: int, first: int) -> None:
         """A question has come: its answer is bound to what the asker had told by now."""
@@ -320,10 +324,10 @@ class LinearParty:
             effects += self._answer(asker, ask)
         return effects
 
-    def _on_mark(self, sender: PartyName, body: survey.Mark) -> list[Effect]:
-        self.sums.told.mark(sender, body.survey)
+    def _on_mark(self, sender: PartyName, body: Mark) -> list[Effect]:
+        self._note_mark(sender, body.survey)
         self.sums.told.name_best(sender, body.keep)
-        self.judge.look_who_is_slow()
+        self.judge.look_ahead()
         return [*self.survey.on_mark(sender, body), *self._answer_waiting()]
 
     def after_work(self) -> list[Effect]:
@@ -409,13 +413,16 @@ class LinearParty:
             return []
         if not tables.working:
             self._take_all()
-        waited = self.survey.under_way
+        waited, late = self.survey.under_way, self.survey.is_late(self.name)
         effects = [*self.survey.on_refreshed(), *tables.work()]
         if not self.survey.is_working():
             effects += self.after_work()
-        if waited and not self.survey.under_way and self.roster.is_chair:
+        if late and not tables.working:
+            effects += self.role.resume()
+        certified = self._certify()
+        if waited and not self.survey.under_way and self.roster.is_chair and not certified:
             return self._going_on(effects)
-        return [*effects, *self._certify()]
+        return [*effects, *certified]
 
     def _take_all(self) -> None:
         """All rows are refreshed from the newest table: steps follow the curvature there."""
@@ -423,16 +430,16 @@ class LinearParty:
             self.stepper.follow_curvature()
             self.brake = 1.0
 
-    def _on_taken(self, sender: PartyName, body: survey.Taken) -> list[Effect]:
-        return self._going_on(self.survey.note_taken(sender, body.survey))
+    def _on_taken(self, sender: PartyName, body: Taken) -> list[Effect]:
+        return self._going_on(self.survey.note_taken(sender, body))
 
     def _going_on(self, effects: list[Effect]) -> list[Effect]:
-        """The chair: where a survey that is not certified is over, begin the next one or go on."""
+        """The chair: where all but the late are done with a survey, begin the next one or go on."""
         if not self.survey.under_way and self.lifecycle.begun:
             return [*effects, *(self.judge.survey_if_due() or self.role.resume())]
         return effects
 
-    def _on_go_on(self, sender: PartyName, body: survey.GoOn) -> list[Effect]:
+    def _on_go_on(self, sender: PartyName, body: GoOn) -> list[Effect]:
         self.survey.on_go_on(sender, body)
         return self.role.resume()
 

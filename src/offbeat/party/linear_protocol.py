@@ -3,7 +3,7 @@
 from offbeat.party.lifecycle import Alarm, Begin, Halt, Ready, RosterNamed
 from offbeat.party.masked_sum import KeyOffered, PartialGiven, ShareAsked, ShareGiven
 from offbeat.party.protocol import Line
-from offbeat.party.survey import Certified, Curved, GoOn, Leap, Mark, Products, TablePart, Taken
+from offbeat.party.survey_messages import Certified, Curved, GoOn, Leap, Mark, Products, TablePart, Taken
 
 PARTY, HOLDER, CHAIR = "party", "label holder", "chair"
 

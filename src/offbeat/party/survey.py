@@ -11,14 +11,16 @@ and the only way to know how good a model is without pooling anything.
     chair    -> all     TablePart(s, ...)  the derivatives where the leap ended, chunk by chunk
     chair    -> all     a masked sum of what the certificate needs; a party answers when its gradient is complete
     chair    -> all     Certified(s)
-or, where not everybody is waited for:
-    all      -> chair   Taken(s)           my gradient is complete
-    chair    -> all     GoOn(s)
+and where somebody is late:
+    others   -> chair   Taken(s)           my gradient is complete
+    chair    -> all     GoOn(s)            all but the late have theirs
 
-A survey that waits for everybody is like one of synchronous rounds: steps pause, everybody freezes after its last step,
-takes the table, and the certificate ends the pause. Where somebody is slow, every second survey does not wait for it:
-it freezes its block as it is, gets no table, and has no certificate to answer for; the others go on when they have
-taken the table. Leaps need products alone, so they are as good there.
+Where nobody is slow a survey is like one of synchronous rounds: steps pause, everybody freezes after its last step,
+takes the table, and the certificate ends the pause. A slow party is *late*: the survey does not wait for it. It freezes
+its block as it is and takes the table behind the others, which go on with steps when they have theirs; its own steps
+rest until then. While it is at that, the others have a few surveys of their own, without a certificate: the late get
+no table of these, but leap with all. Leaps need products alone, so they are as good there. When the late are done, the
+certificate follows, and with it the next survey that gives everybody a table.
 
 The blocks need not be frozen at the same instant: variance reduction is unbiased for any fixed point, as long as the
 table and the gradient use the same one.
@@ -28,7 +30,6 @@ The certificate: with A_l = X_l^T theta / n, the duality gap is the sum of the p
 """
 
 from collections.abc import Callable, Mapping
-from math import isnan
 from typing import Any
 
 import msgspec
@@ -36,13 +37,14 @@ import numpy as np
 
 from offbeat.learning.blocks import Block
 from offbeat.party import masked_sum
-from offbeat.party.contract import Broadcast, Effect, Message, Observe, PartyName, Send
+from offbeat.party.contract import Broadcast, Effect, Observe, PartyName, Send
 from offbeat.party.expected import expect, expect_array
 from offbeat.party.leap import Moves, Pilot, moves_kept
 from offbeat.party.masked_sum import MaskedSum, ShareAsked, Sum
 from offbeat.party.problem import Problem
 from offbeat.party.roster import Roster
 from offbeat.party.scalars import WORDS_EACH, decode, narrow, widen
+from offbeat.party.survey_messages import Certified, Curved, GoOn, Leap, Mark, Products, TablePart, Taken
 from offbeat.party.tables import RowsRefreshed, Tables
 from offbeat.party.works import Works
 
@@ -51,120 +53,10 @@ CHUNK_WORDS = 8192
 CHUNKS_IN_FLIGHT = 32
 EPOCH_STRIDE = 2**32
 """Surveys of roster epoch e are numbered from e * EPOCH_STRIDE + 1 on."""
+WITHOUT_MOST = 3
+"""Surveys in a row that have no certificate, while the late take the table of the one before."""
 SCALARS = 3
 """What a certificate needs of each party: its slack, its squared gradient, its penalty."""
-
-
-class Mark(Message, frozen=True):
-    """Freeze a copy of your block as survey s.
-
-    Reveals: that the chair wants to know how good the model is, to every party.
-    """
-
-    epoch: int
-    survey: int
-    keep: int  # the best survey so far; older points may be forgotten
-    at_once: int  # a bit for each place in the roster: who is not to finish its work first
-
-
-class Products(Message, frozen=True):
-    """The products of rows from `start` with the frozen point.
-
-    Reveals: the products of these rows with the whole model, to the chair, which holds the labels too.
-    """
-
-    epoch: int
-    survey: int
-    start: int
-    values: np.ndarray
-
-
-class Leap(Message, frozen=True):
-    """Where the survey's point goes, in the span of the last moves.
-
-    Reveals: how far each of the last moves is repeated, and digests of the table to come, to every party. Before, the
-    chair learns the inner products of the moves of all parties together.
-    """
-
-    epoch: int
-    survey: int
-    coefficients: np.ndarray
-    pace: float
-    table: bytes = b""  # digests of the table that follows, chunk by chunk
-
-
-class TablePart(Message, frozen=True):
-    """The loss's derivatives of rows from `start` where the leap ended.
-
-    Reveals: one derivative per row (for softmax one for each class) to every party. For the logistic and the hinge
-    losses its sign is the label, for softmax the one below zero is the label's, and with the label it gives the row's
-    product with the whole model away; for the squared loss at the zero start it is the label itself, up to the mean.
-
-    With label_dp_epsilon: one derivative per row to every party. Its sign is the answer that was drawn at random for
-    the label, the same one every time, not the label; with that answer it gives the row's product with the whole model
-    away.
-    """
-
-    epoch: int
-    survey: int
-    start: int
-    derivatives: np.ndarray
-
-
-class Curved(Message, frozen=True):
-    """How curved the loss is in rows from `start` where the leap ended: derivatives do not tell it where rows have
-    weights, or the loss is that of counts or amounts.
-
-    Reveals: one curvature per row (for softmax one for each class) to every party. With the derivative it gives a row's
-    weight away, and for counts the label and the expected count.
-    """
-
-    epoch: int
-    survey: int
-    start: int
-    second: np.ndarray
-
-
-class Taken(Message, frozen=True):
-    """This party has taken the table of a survey.
-
-    Reveals: progress, to the chair.
-    """
-
-    epoch: int
-    survey: int
-
-
-class GoOn(Message, frozen=True):
-    """All who are waited for have taken the table of a survey that is not certified.
-
-    Reveals: progress, to every party.
-    """
-
-    epoch: int
-    survey: int
-
-
-class Certified(Message, frozen=True):
-    """How good the survey's model is.
-
-    Reveals: the training objective and the gradient's norm there, to every party.
-    """
-
-    epoch: int
-    survey: int
-    objective: float
-    gradient_norm: float
-    gap: float  # NaN where the problem has no certificate
-    best: int
-
-    @property
-    def certificate(self) -> float:
-        """The duality gap, or the gradient norm where there is none."""
-        return self.gradient_norm if isnan(self.gap) else self.gap
-
-
-MESSAGES = (Mark, Products, Leap, Curved, TablePart, Taken, GoOn, Certified)
 
 
 class FindLeap(msgspec.Struct, frozen=True, gc=False):
@@ -201,8 +93,8 @@ class Survey:
 
     def _begin_epoch(self) -> None:
         self.marked = 0  # a mark that waits for work to be finished
-        self.at_once = 0
-        self.waited = self.roster.epoch > 0  # whether the last mark waited for everybody; the run's first one has to
+        self.late = 0  # who is late in the newest survey, as bits by place
+        self.certifies = True  # whether everybody takes its table
         self.open = False  # whether the newest survey is under way
         self.certifying = 0  # the survey whose certificate is on its way
         self.scalars: dict[int, np.ndarray] = {}  # own numbers for certificates to come
@@ -239,23 +131,34 @@ class Survey:
 
     @property
     def pauses(self) -> bool:
-        """Whether steps rest: a survey is under way that waits for this party."""
-        return self.under_way and self.takes_table(self.roster.me)
+        """Whether steps rest: a survey is under way that waits for this party, or this party is late with its table."""
+        return self.tables.working or (self.under_way and not self.is_late(self.roster.me))
 
     @property
     def under_way(self) -> bool:
         """Whether those who are waited for are not done with the newest survey."""
         return self.open or self.marked > self.current
 
+    def is_late(self, name: PartyName) -> bool:
+        return bool(self.late >> self.roster.names.index(name) & 1)
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether no more surveys are allowed before the certificate of an earlier one has come."""
+        return self.certifying > 0 and self.current - self.certifying >= WITHOUT_MOST
+
     # -- freezing -------------------------------------------------------------------------------------------------
 
-    def begin(self, at_once: int) -> list[Effect]:
-        """The chair: start the next survey."""
-        number, self.at_once, self.waited = self.current + 1, at_once, at_once == 0
+    def begin(self, slow: int) -> list[Effect]:
+        """The chair: start the next survey; `slow`: who is late from now on, if the last certificate has come."""
+        number, self.certifies = self.current + 1, self.certifying == 0
+        if self.certifies:
+            self.late = slow if number > 1 else 0  # before its first table a block is at zero, and hides nobody's share
         self._freeze(number)
         self.taken = set()
         self.missing = set(self.chunks)
-        effects: list[Effect] = [Broadcast(self.roster.peers, Mark(self.roster.epoch, number, self.best, at_once))]
+        mark = Mark(self.roster.epoch, number, self.best, self.late, self.certifies)
+        effects: list[Effect] = [Broadcast(self.roster.peers, mark)]
         words = WORDS_EACH * len(self.own_inner_products())
         effects += self.sums.ask(masked_sum.POINTS, number, 0, words, words, self.block.version)
         return [*effects, *self._ask_products()]
@@ -264,10 +167,11 @@ class Survey:
         expect(sender == self.roster.chair, sender, "a mark, which is the chair's")
         right = body.survey == self.current + 1 and not self.under_way
         expect(right, sender, f"the mark of survey {body.survey} after {self.current}")
-        expect(body.at_once == 0 or self.waited, sender, "a second mark in a row that leaves somebody without a table")
-        self.waited = body.at_once == 0
-        self.best, self.at_once = body.keep, body.at_once
-        if body.at_once == 0 and self.is_working():  # otherwise steps do not pause, and work may never end
+        right = body.certifies or (body.late == self.late and not self.has_enough)
+        right = right and body.certifies == (self.certifying == 0) and (body.late == 0 or body.survey > 1)
+        expect(right, sender, "a mark that leaves others without a table")
+        self.best, self.late, self.certifies = body.keep, body.late, body.certifies
+        if self.is_working() and not self.is_late(self.roster.me):
             self.marked = body.survey
             return []
         self._freeze(body.survey)
@@ -283,13 +187,13 @@ class Survey:
         return self._ask_products()
 
     def _freeze(self, number: int) -> None:
-        if self.tables.refreshed:  # whoever is slow has refreshed some rows only
+        if self.tables.refreshed and not self.tables.working:
             self.step_along_mean()
             self.tables.refreshed = False
         self.current, self.marked, self.open = number, 0, True
         self._blank()
         self._take_point()
-        self.sums.forget_surveys_below(number)
+        self.sums.forget_surveys_below(self.certifying or number)
 
     def _take_point(self) -> None:
         """Freeze the block and take its shares of all rows. Where steps were so long that these do not fit into fixed
@@ -393,7 +297,6 @@ class Survey:
             return []
         self.finding = False
         best = self.pilot.find(self.products.ravel(), self.inner)
-        certify = self.at_once == 0
         derivatives = best.derivatives.reshape(self.problem.outputs, -1)
         second = self._curvature(best.products) if self.tells_curvature else None
         digests = self.tables.digests(derivatives, second)
@@ -408,7 +311,7 @@ class Survey:
             part = derivatives[:, start:stop].ravel()
             effects.append(Broadcast(takers, TablePart(self.roster.epoch, self.current, start, part)))
             effects += self.tables.take(self.current, start, part)
-        if certify:
+        if self.certifies:
             words = WORDS_EACH * SCALARS
             effects += self.sums.ask(masked_sum.CERTIFICATE, self.current, 0, words, words, self.block.version)
         return effects
@@ -452,7 +355,7 @@ class Survey:
         self.block.add_to_weights(leap)
         point = self.frozen + leap
         self.frozen, self.pace = None, pace
-        if self.at_once == 0:
+        if self.certifies:
             self.certifying = self.current
         kept = (self.best, self.certifying)
         self.points = {survey: w for survey, w in self.points.items() if survey in kept} | {self.current: point}
@@ -460,8 +363,8 @@ class Survey:
             self.tables.expect(self.current, point, table)
 
     def takes_table(self, name: PartyName) -> bool:
-        """Whoever the newest survey does not wait for goes on with steps instead."""
-        return not self.at_once >> self.roster.names.index(name) & 1
+        """Whether a party gets the newest survey's table: whoever is late is still busy with an earlier one."""
+        return self.certifies or not self.is_late(name)
 
     # -- the table and the gradient -------------------------------------------------------------------------------
 
@@ -479,27 +382,31 @@ class Survey:
         table = self.tables.newest
         if self.tables.working or table is None:
             return []
+        effects: list[Effect] = []
+        if self.late and not self.is_late(self.roster.me):
+            taken = Taken(self.roster.epoch, table.survey)
+            effects = (
+                self.note_taken(self.roster.me, taken) if self.roster.is_chair else [Send(self.roster.chair, taken)]
+            )
         if self.certifying == table.survey:
             gradient, held, self.held = self.tables.gradient_at(table), self.held, None
             self.scalars[table.survey] = self.problem.certificate_terms(table.point, gradient, self.block.penalty)
-            return self.answer_scalars(self.roster.chair, held) if held is not None else []
-        if self.roster.is_chair:
-            return self.note_taken(self.roster.me, table.survey)
-        return [Send(self.roster.chair, Taken(self.roster.epoch, table.survey))]
+            effects += self.answer_scalars(self.roster.chair, held) if held is not None else []
+        return effects
 
-    def note_taken(self, name: PartyName, survey: int) -> list[Effect]:
+    def note_taken(self, name: PartyName, body: Taken) -> list[Effect]:
         """The chair: somebody has taken the table. When all have who are waited for, steps go on."""
-        expected = self.roster.is_chair and self.at_once != 0 and self.open and self.takes_table(name)
-        expect(expected and survey == self.current, name, f"the word on survey {survey}")
+        expected = self.roster.is_chair and self.late != 0 and self.open and not self.is_late(name)
+        expect(expected and body.survey == self.current, name, f"the word on survey {body.survey}")
         self.taken.add(name)
-        if any(self.takes_table(peer) and peer not in self.taken for peer in self.roster.names):
+        if any(not self.is_late(peer) and peer not in self.taken for peer in self.roster.names):
             return []
         self.open = False
-        return [Broadcast(self.roster.peers, GoOn(self.roster.epoch, survey))]
+        return [Broadcast(self.roster.peers, GoOn(self.roster.epoch, body.survey))]
 
     def on_go_on(self, sender: PartyName, body: GoOn) -> None:
-        right = sender == self.roster.chair and body.survey == self.current and self.at_once != 0
-        taken = not (self.takes_table(self.roster.me) and self.tables.working)
+        right = sender == self.roster.chair and body.survey == self.current and self.late != 0
+        taken = self.is_late(self.roster.me) or not self.tables.working
         expect(right and self.frozen is None and taken, sender, f"the word to go on after survey {body.survey}")
         self.open = False
 
@@ -542,13 +449,14 @@ class Survey:
         return not before or objective <= before[-1]
 
     def on_certified(self, sender: PartyName, body: Certified) -> None:
-        right = sender == self.roster.chair and body.survey == self.certifying and not self.tables.working
+        mine = self.tables.newest is None or self.tables.newest.survey != body.survey or not self.tables.working
+        right = sender == self.roster.chair and body.survey == self.certifying and mine
         expect(right and body.best in (self.best, body.survey), sender, f"a certificate of survey {body.survey}")
         self._take_certified(body)
 
     def _take_certified(self, news: Certified) -> None:
         self.history.append(news)
-        self.best, self.certifying, self.open = news.best, 0, False
+        self.best, self.certifying, self.open = news.best, 0, self.open and self.late != 0
         self.points = {survey: w for survey, w in self.points.items() if survey in (self.best, self.current)}
 
     def enter_epoch(self) -> None:
@@ -563,7 +471,7 @@ class Survey:
 
     # -- going on later -------------------------------------------------------------------------------------------
 
-    _PLAIN = ("current", "best", "pace", "marked", "at_once", "waited", "open", "certifying", "finding")
+    _PLAIN = ("current", "best", "pace", "marked", "late", "certifies", "open", "certifying", "finding")
     _SETS = ("asked", "missing", "taken")
     _ARRAYS = ("frozen", "shares", "products", "inner", "others")
 

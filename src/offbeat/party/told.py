@@ -66,9 +66,9 @@ class Told:
         """The teller has said this to everybody."""
         self.heads[teller] = _following(self.heads.get(teller, NOTHING), body)
 
-    def mark(self, teller: PartyName, survey: int) -> None:
-        """The chair has marked this survey."""
-        self.marks = {number: head for number, head in self.marks.items() if number == survey - 1}
+    def mark(self, teller: PartyName, survey: int, oldest: int) -> None:
+        """The chair has marked this survey; answers about surveys from `oldest` on may still be due."""
+        self.marks = {number: head for number, head in self.marks.items() if number >= oldest}
         self.marks[survey] = self.heads[teller]
 
     def name_best(self, chair: PartyName, best: int) -> None:

@@ -15,7 +15,7 @@ from offbeat.message.codec import encode_state
 from offbeat.party.contract import Compute, Computed
 from offbeat.party.lifecycle import Halt
 from offbeat.party.masked_sum import AFTER_SURVEY, ASK, UNASKED, ShareAsked, ShareGiven
-from offbeat.party.survey import Mark
+from offbeat.party.survey_messages import Mark
 
 Room = partial(vertical_room.Room, afsgd_vp.build, holders=3)
 SCHEDULE = Schedule(ROWS, BATCH, 1)

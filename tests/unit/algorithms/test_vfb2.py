@@ -31,7 +31,7 @@ from offbeat.party.contract import Compute, Computed, Observe
 from offbeat.party.lifecycle import Halt, RosterNamed
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import ShareAsked, ShareGiven
-from offbeat.party.survey import Mark
+from offbeat.party.survey_messages import Mark
 
 Room = partial(vertical_room.Room, vfb2.build)
 
@@ -107,23 +107,25 @@ def test_no_question_is_answered_from_zero_while_the_first_step_is_under_way():
         assert sorted(share.first for share in given) == [1, 7] and {share.version for share in given} == {1}
 
 
-def test_a_dominator_does_not_wait_for_whoever_makes_its_updates_much_longer():
+def slow_to(party, *, bo=1e-3, cy=1e-3, trip=0.0):
+    """Whom a party takes for slow, as bits, where it takes a millisecond for a row itself."""
+    sums = party.party.sums
+    sums.own_seconds, sums.seconds, party.party.round_trip_s = 1e-3, {BO: bo, CY: cy}, trip
+    party.party.judge.look_who_is_slow()
+    return party.party.judge.slow
+
+
+def test_whoever_makes_it_take_much_longer_from_survey_to_survey_is_slow():
     ana = Room().parties[ANA]
-    sums = ana.party.sums
-    sums.own_seconds = 1e-3
-    for slow, bits in ((1e-3, 0b000), (3.9e-3, 0b000), (4.1e-3, 0b100), (1.0, 0b100)):
-        sums.seconds = {BO: 1e-3, CY: slow}
-        assert ana._not_worth_waiting_for(BATCH) == bits
-    ana.party.round_trip_s = 1.0  # beside such a way, 4 ms of work are nothing
-    sums.seconds = {BO: 1e-3, CY: 4.1e-3}
-    assert ana._not_worth_waiting_for(BATCH) == 0
+    for cy, bits in ((1e-3, 0b000), (2.7e-3, 0b000), (2.8e-3, 0b100), (1.0, 0b100)):
+        assert slow_to(ana, cy=cy) == bits
+    assert slow_to(ana, bo=4e-3, cy=4e-3) == 0b110
+    assert slow_to(ana, bo=2e-3, cy=5e-3) == 0b100
+    assert slow_to(ana, cy=2.8e-3, trip=1.0) == 0, "beside such a way some milliseconds of work are nothing"
 
 
-def test_without_leaps_a_dominator_waits_for_nobody_who_is_slower():
-    ana = Room(leap=False).parties[ANA]
-    ana.party.sums.own_seconds, ana.party.sums.seconds = 1e-3, {BO: 1e-3, CY: 1.4e-3}
-    ana.party.round_trip_s = 0.0
-    assert ana._not_worth_waiting_for(BATCH) == 0b100
+def test_without_leaps_whoever_is_slower_at_all_is_slow():
+    assert slow_to(Room(leap=False).parties[ANA], cy=1.4e-3) == 0b100
 
 
 def test_whoever_is_slow_in_a_run_is_not_waited_for():

@@ -10,7 +10,7 @@ from offbeat.message.codec import Codec, decode_state, encode_state, payload_byt
 from offbeat.party.contract import Message
 from offbeat.party.lifecycle import Halt, Ready, RosterNamed
 from offbeat.party.masked_sum import KeyOffered, ShareAsked, ShareGiven
-from offbeat.party.survey import Certified, TablePart
+from offbeat.party.survey_messages import Certified, TablePart
 
 
 class Unlisted(Message, frozen=True):

@@ -10,7 +10,7 @@ from offbeat.learning.losses import DEBIASED_LOGISTIC, LOGISTIC, SQUARED
 from offbeat.party.contract import Finish, Woken
 from offbeat.party.lifecycle import Halt
 from offbeat.party.linear import TIME_UP
-from offbeat.party.survey import Certified
+from offbeat.party.survey_messages import Certified
 from offbeat.testing.small_problem import build_parties, draw_problem, weights
 
 PROBLEM = labelled(draw_problem(5, parties=3, rows=90, sparse=False, loss=LOGISTIC, intercept=False), "party0")

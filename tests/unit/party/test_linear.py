@@ -28,7 +28,8 @@ from offbeat.party.lifecycle import LABELS_LOST_S, Alarm, Begin, Halt, RosterNam
 from offbeat.party.linear import LABELS_LOST
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import PROBES, PRODUCTS, ShareAsked, SumOptions
-from offbeat.party.survey import EPOCH_STRIDE, Mark
+from offbeat.party.survey import EPOCH_STRIDE
+from offbeat.party.survey_messages import Mark
 from offbeat.testing.small_problem import draw_problem, weights
 
 PROBLEM = labelled(draw_problem(5, parties=4, rows=90), "party0", "party1")

@@ -15,7 +15,8 @@ from offbeat.message.codec import encode_state
 from offbeat.party import survey as surveys
 from offbeat.party.contract import Broadcast, Received
 from offbeat.party.masked_sum import SURVEY, ShareAsked, SumOptions
-from offbeat.party.survey import EPOCH_STRIDE, Certified, Leap, Mark, Products, TablePart, Taken
+from offbeat.party.survey import EPOCH_STRIDE, WITHOUT_MOST
+from offbeat.party.survey_messages import Certified, GoOn, Leap, Mark, Products, TablePart, Taken
 from offbeat.testing.small_problem import draw_problem
 
 SURVEYS_ALONE = {"survey_passes": 0.0, "zero_start": False}
@@ -146,16 +147,16 @@ SLOW = {"party0": 1e-4, "party1": 1e-4, "party2": 1e-4, "party3": 1e-1}
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("method", ["vfb2-svrg", "afsaga-vp"])
-def test_every_second_survey_does_not_wait_for_a_slow_party_and_certificates_are_exact(method, seed):
-    """The slow party's lane stands still: one survey goes by without it, the next one waits, and is exact."""
+def test_surveys_go_on_while_a_slow_party_takes_its_table_and_certificates_are_exact(method, seed):
+    """The slow party's lane stands still: a few surveys go by without it, then everybody waits, and it is exact."""
     room = Room(drawn(holders=2), method, sample_s=SLOW, passes=30.0)
     audit, rng = Auditor(room), np.random.default_rng(seed)
-    room.run(rng, until=lambda: room.chair.judge.slow == 0b1000 and not room.chair.survey.under_way)
-    assert not room.chair.judge.waited, "a survey has gone by without the slow party"
+    survey = room.chair.survey
+    room.run(rng, until=lambda: survey.late == 0b1000 and survey.certifies and not survey.under_way)
+    assert survey.certifying == survey.current, "the others go on before the certificate has come"
     room.held = {("party3", "work")}
-    before = room.chair.survey.current
     room.run(rng, every=audit, most=10**6)  # until nothing can happen any more
-    assert room.chair.survey.current == before + 1 and room.chair.judge.waited, "the next one waits"
+    assert survey.certifying and survey.current == survey.certifying + WITHOUT_MOST, "then they wait"
     room.held = set()
     room.run(rng, every=audit, until=lambda: audit.count >= 3)
     assert audit.count >= 3
@@ -254,15 +255,40 @@ def test_a_mark_waits_for_steps_and_questions_wait_for_the_mark():
 def test_a_question_that_overtakes_a_leap_does_not_end_the_survey_before_it():
     """Where somebody is slow, the others may ask it about the next survey before it has heard of the last leap."""
     party = Room(drawn(holders=2), "vfb2-svrg", start=False)["party3"]
-    party.survey.waited = True
-    party.handle(Received("party0", Mark(0, 1, 0, 0b1000)))
+    party.survey.current = 1  # as after a first survey
+    party.handle(Received("party0", Mark(0, 2, 0, 0b1000)))
     frozen = party.survey.frozen
-    assert party.handle(Received("party1", ShareAsked(0, SURVEY, 2, 45, 45, 0))) == []
-    assert party.survey.frozen is frozen and party.survey.current == 1
-    party.handle(Received("party0", Leap(0, 1, np.zeros(0), 1.0)))
-    assert party.survey.tables.newest is None, "a party that is not waited for takes no table"
+    assert party.handle(Received("party1", ShareAsked(0, SURVEY, 3, 45, 45, 0))) == []
+    assert party.survey.frozen is frozen and party.survey.current == 2
+    party.handle(Received("party0", Leap(0, 2, np.zeros(0), 1.0)))
+    assert party.survey.tables.newest.survey == 2 and party.survey.certifying == 2
+    party.handle(Received("party0", GoOn(0, 2)))
+    assert party.survey.pauses, "it is late with its table"
+
+
+def test_while_somebody_takes_its_table_the_others_have_a_few_surveys_without_it():
+    party = Room(drawn(holders=2), "vfb2-svrg", start=False)["party3"]
+    party.survey.current = 1  # as after a first survey
+    for survey in range(2, WITHOUT_MOST + 3):
+        party.handle(Received("party0", Mark(0, survey, 0, 0b1000, survey == 2)))
+        party.handle(Received("party0", Leap(0, survey, np.zeros(survey - 2), 1.0)))
+        party.handle(Received("party0", GoOn(0, survey)))
+        assert party.survey.tables.newest.survey == party.survey.certifying == 2
     with pytest.raises(UnexpectedEvent, match="a table"):
-        party.handle(Received("party0", TablePart(0, 1, 0, np.zeros(45))))
+        party.handle(Received("party0", TablePart(0, survey, 0, np.zeros(45))))
+    for certifies in (False, True):  # one too many; or before the first one's certificate has come
+        with pytest.raises(UnexpectedEvent, match="leaves others without a table"):
+            party.handle(Received("party0", Mark(0, survey + 1, 0, 0b1000, certifies)))
+
+
+def test_nobody_new_is_left_without_a_table():
+    party = Room(drawn(holders=2), "vfb2-svrg", start=False)["party2"]
+    party.survey.current = 1  # as after a first survey
+    party.handle(Received("party0", Mark(0, 2, 0, 0b1000)))
+    party.handle(Received("party0", Leap(0, 2, np.zeros(0), 1.0)))
+    party.survey.tables.left, party.survey.open = set(), False
+    with pytest.raises(UnexpectedEvent, match="leaves others without a table"):
+        party.handle(Received("party0", Mark(0, 3, 0, 0b1100, False)))
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------

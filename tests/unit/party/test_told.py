@@ -7,7 +7,7 @@ from offbeat.algorithms.vfb2 import Backward
 from offbeat.errors import UnexpectedEvent
 from offbeat.message.codec import Codec, decode_state, encode_state
 from offbeat.party import told as module
-from offbeat.party.survey import Leap, Mark
+from offbeat.party.survey_messages import Leap, Mark
 from offbeat.party.told import Told
 
 THETA = np.linspace(-1.0, 1.0, 7)
@@ -62,18 +62,20 @@ def test_a_question_keeps_the_digest_of_its_moment_also_after_a_restart():
 def test_a_survey_is_bound_to_the_chairs_mark_whoever_asks():
     one, other = heard(SAID[0]), heard(SAID[1], SAID[0])
     for told in (one, other):
-        told.mark("eve", 1)
+        told.mark("eve", 1, 0)
     question = (1, 1, 0)
     assert one.when_asked("flo", question) != other.when_asked("flo", question)
     one.hear("eve", SAID[2])
     assert one.when_asked("flo", question) == _marked(heard(SAID[0]), question), "what comes later is no matter"
     for survey in (2, 3):
-        one.mark("eve", survey)
-    assert sorted(one.marks) == [2, 3], "old ones are forgotten"
+        one.mark("eve", survey, 1)
+    assert sorted(one.marks) == [1, 2, 3], "a certificate of the first may still be due"
+    one.mark("eve", 4, 3)
+    assert sorted(one.marks) == [3, 4], "old ones are forgotten"
 
 
 def _marked(told, question):
-    told.mark("eve", 1)
+    told.mark("eve", 1, 0)
     return told.when_asked("flo", question)
 
 

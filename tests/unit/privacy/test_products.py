@@ -19,7 +19,7 @@ from offbeat.party.lifecycle import Begin
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import PROBES, PRODUCTS, SURVEY, KeyOffered, ShareAsked, SumOptions
 from offbeat.party.problem import Problem
-from offbeat.party.survey import Mark
+from offbeat.party.survey_messages import Mark
 from offbeat.privacy import products
 from offbeat.privacy.accountant import gdp_epsilon, gdp_mu
 from offbeat.privacy.noise import SeededNoise

@@ -24,7 +24,7 @@ from offbeat.party.contract import (
 )
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import SURVEY, ShareGiven
-from offbeat.party.survey import TablePart
+from offbeat.party.survey_messages import TablePart
 from offbeat.runtime.simulator import PROFILES, CostModel, CrashAndRestore, Gone, Jitter, Link, Simulator, profile
 from offbeat.runtime.simulator.checkers import (
     AppliedOnce,
