@@ -11,7 +11,7 @@ import secrets
 import numpy as np
 
 from offbeat.errors import UnexpectedEvent
-from offbeat.learning.ranges import fixed_point
+from offbeat.learning.blocks import fixed_point
 from offbeat.party.contract import Effect, Send
 from offbeat.party.masked_sum import PRODUCTS, KeyOffered, MaskedSum, ShareGiven, SumOptions
 from offbeat.party.roster import Roster
@@ -31,8 +31,8 @@ def party(name: str) -> MaskedSum:
 
 
 def answer(sums: MaskedSum, share: np.ndarray) -> list[Effect]:
-    def encode(mask: np.ndarray | None, at: int) -> np.ndarray:
-        return fixed_point(share, mask, at, sums.scale, sums.limit, "A share")
+    def encode(mask: np.ndarray | None) -> np.ndarray:
+        return fixed_point(share, mask, sums.scale, sums.limit, "A share")
 
     return sums.answer("ana", QUESTION, 1, encode, len(share), version=0)
 

@@ -23,6 +23,8 @@ from offbeat.algorithms.mapa.rates import SteadyRate
 from offbeat.algorithms.methods import LINEAR as LINEAR_METHODS
 from offbeat.algorithms.vafl import messages as vafl
 from offbeat.algorithms.vfb2 import Backward, Stepped
+from offbeat.data.fitting import fit_preparation
+from offbeat.data.prepare import Preparation
 from offbeat.jobs.methods import labels_everywhere
 from offbeat.jobs.organisations import OrgEmbedding, OrgJob, OrgMethod, OrgModel, OrgNetwork
 from offbeat.jobs.private_products import ProductsEntry
@@ -173,7 +175,9 @@ def own_rows(name, labels_at):
     y = np.where(np.random.default_rng(9).random(ROWS) < 0.5, 1.0, -1.0)
     tokens = tuple(row.to_bytes(16, "big") for row in range(ROWS))
     labels = y if name in labels_at else None
-    return OwnRows(x, x[:0], tokens, (), labels, None, None, None, ())
+    columns = tuple(f"{name}-{i}" for i in range(3))
+    fitted = fit_preparation(x, columns, Preparation(how="none"))
+    return OwnRows(x, x[:0], tokens, (), labels, None, None, fitted, ())
 
 
 def builder(job, folder, cap):

@@ -100,7 +100,7 @@ class Notebook:
                 label = self.problem.y[row]
                 product = -label * np.log(abs(theta) / (1 - abs(theta)))
                 own = float(party.block.share(row, row + 1)[0])  # its own step comes later
-                self.lines.append((row, product - own, theta, party.stepper.eta(0)))
+                self.lines.append((row, product - own, theta, party.stepper.eta(0, 1)))
 
     def ended(self, outcome, parties):
         pass

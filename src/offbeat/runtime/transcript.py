@@ -276,14 +276,15 @@ class Transcript:
             )
         before = self.chains.signed_out
         if before is not None and (receipt.number, receipt.last) <= reach(before):
-            if (receipt.number, receipt.last, receipt.claim) == (*reach(before), before.receipt.claim):  # it was lost
+            if receipt.number == before.receipt.number and receipt.claim != before.receipt.claim:
+                self.refused += 1  # two claims about the same messages would show the sender as one that lied
+            elif (receipt.number, receipt.last) == reach(before):  # the answer was lost
                 self._owed = msgspec.structs.replace(before.receipt, signature=before.by_sender)
             return
         if not self._looks_at(receipt):
             return
         whole = done and receipt.number == sent.number
         gaps_fit = receipt.missed <= self.chains.forgotten and bool(receipt.missed) == bool(receipt.gaps)
-        # Two claims about the same messages would show the sender as one that lied.
         same = before is None or before.receipt.number < receipt.number or before.receipt.claim == receipt.claim
         fits = gaps_fit and same and (whole or not receipt.last)
         if not fits or not self._notary.signed(of.receiver, receipt.content(of), receipt.signature):

@@ -70,7 +70,7 @@ def test_a_step_moves_the_own_block_alone_by_the_products_of_the_schedules_rows(
     work(ana, products_for(room, ANA, 0))
     rows = slice(*SCHEDULE.block(0))
     theta = problem.loss.derivative(np.zeros(rows.stop - rows.start), problem.y[rows])
-    expected = -0.5 * problem.X[rows][:, problem.columns[ANA]].T @ theta / len(theta)
+    expected = -0.5 * problem.X[rows][:, problem.columns[ANA]].T @ theta / SCHEDULE.whole
     assert np.abs(ana.block.weights()[0, :-1] - expected).max() < 1e-12
     assert not room.parties[BO].block.weights().any() and not room.parties[CY].block.weights().any()
 

@@ -391,13 +391,13 @@ def test_a_restored_party_goes_on_as_if_nothing_had_happened(name, synchronous):
 @pytest.mark.parametrize("step", [None, 0.5])
 def test_old_products_shorten_an_automatic_step_and_leave_a_chosen_one_alone(step):
     stepper = Room(step=step).parties[CY].stepper
-    chosen = stepper.eta(0)
+    chosen = stepper.eta(0, BATCH)
     for _ in range(64):
-        last = stepper.eta(30)
+        last = stepper.eta(30, BATCH)
         stepper.block.version += 1
     assert last == pytest.approx(chosen if step else chosen * lag_factor(30.0), rel=0.05)
     for _ in range(400):
-        last = stepper.eta(0)
+        last = stepper.eta(0, BATCH)
         stepper.block.version += 1
     assert last == pytest.approx(chosen, rel=1e-3)
 
