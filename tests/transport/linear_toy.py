@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.data.fitting import fit_preparation
+from offbeat.data.prepare import Preparation
 from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgModel, OrgNetwork
 from offbeat.learning.central import optimum
 from offbeat.learning.losses import LOGISTIC
@@ -47,6 +49,7 @@ def build(spec: Mapping[str, Any], name: str) -> tuple[Guarded, tuple[type[Messa
     blocks, labels = tables(spec)
     job, place = job_of(spec), list(spec["names"]).index(name)
     tokens = tuple(row.to_bytes(16, "big") for row in range(len(labels)))
+    columns = tuple(f"{name}-{i}" for i in range(blocks[place].shape[1]))
     own = OwnRows(
         train=blocks[place],
         test=blocks[place][:0],
@@ -55,7 +58,7 @@ def build(spec: Mapping[str, Any], name: str) -> tuple[Guarded, tuple[type[Messa
         y_train=labels if name in job.labels_at else None,
         y_test=None,
         classes=None,
-        fitted=None,  # type: ignore[arg-type]
+        fitted=fit_preparation(blocks[place], columns, Preparation(how="none")),
         notes=(),
     )
     watched = WatchedRows(name, tokens, reserve=lambda needed: needed)

@@ -337,14 +337,19 @@ class Daemon:
         return control.Submitted(name, awaited, why)
 
     def _own_count(self, run: Run) -> control.Counted:
-        if self._draining:
-            raise InQueue(f"'{self.home.name}' is being stopped; it goes on when it is back")
-        self.queue.take(run)
         try:
-            return control.Counted(run.count(), run.reusable())
+            return self._counted(run)
+        except InQueue:
+            raise
         except OffbeatError as problem:  # of what is wrong with a table, the others hear that it is
             told, kind = self._told(problem, "counting its ids")
             raise control.error_named(kind, told) from problem
+
+    def _counted(self, run: Run) -> control.Counted:
+        if self._draining:
+            raise InQueue(f"'{self.home.name}' is being stopped; it goes on when it is back")
+        self.queue.take(run)
+        return control.Counted(run.count(), run.reusable())
 
     def _on_count(self, peer: str, request: control.Count) -> Answer:
         run = self._of_initiator(request.run, peer)
@@ -353,7 +358,7 @@ class Daemon:
             return control.Awaited()
         run.accepted_s = time.monotonic()  # it is still led
         try:
-            counted = self._own_count(run)
+            counted = self._counted(run)
         except InQueue as full:
             run.wait_in_queue(str(full))
             return control.Queued(str(full))
