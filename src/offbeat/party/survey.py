@@ -53,7 +53,7 @@ CHUNK_WORDS = 8192
 CHUNKS_IN_FLIGHT = 32
 EPOCH_STRIDE = 2**32
 """Surveys of roster epoch e are numbered from e * EPOCH_STRIDE + 1 on."""
-WITHOUT_MOST = 3
+WITHOUT_MOST = 5
 """Surveys in a row that have no certificate, while the late take the table of the one before."""
 SCALARS = 3
 """What a certificate needs of each party: its slack, its squared gradient, its penalty."""
