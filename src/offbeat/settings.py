@@ -24,7 +24,6 @@ from offbeat.names import did_you_mean
 
 FINITE, LARGEST = sys.float_info.max, 2**63 - 1
 
-Number = Annotated[float, Meta(ge=-FINITE, le=FINITE)]
 Positive = Annotated[float, Meta(gt=0, le=FINITE)]
 NotNegative = Annotated[float, Meta(ge=0, le=FINITE)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
@@ -86,7 +85,9 @@ def _explained(problem: str, tree: Mapping[str, Any], kind: type[Any]) -> str:
         if "missing" in what:
             return f"the key '{field}' is missing {section}."
         ours = _USUAL.get(field, field)
-        hint = _elsewhere(ours, kind, type_) or did_you_mean(field, _keys(type_))
+        # [[parties]] is not the key `data.parties`
+        hint = "" if _is_tables(value[field]) else _elsewhere(ours, kind, type_)
+        hint = hint or did_you_mean(field, _keys(type_))
         return f"unknown key '{field}' {section}. {hint}"
     near = did_you_mean(value, _choices(type_)) if isinstance(value, str) and _choices(type_) else ""
     hint = f" {near}" if near.startswith("Did") else ""
@@ -156,6 +157,7 @@ def _inside(type_: Any, step: str) -> Any:
 
 
 def _parts(type_: Any) -> Sequence[Any]:
+    type_ = type_.type if isinstance(type_, inspect.Metadata) else type_  # a type with a description
     return type_.types if isinstance(type_, inspect.UnionType) else (type_,)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from offbeat.data.holdout import held_out
-from offbeat.errors import BadJob, Refused
+from offbeat.errors import BadData, BadJob, Refused
+from offbeat.estimators import VerticalClassifier
 from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgRows, job_from_text
 from offbeat.learning.scores import accuracy, answered_metrics
 from offbeat.orgs.budget import PrivacyLedger, charges_of, label_digest, private_labels
@@ -189,3 +190,71 @@ def test_answers_that_keep_every_label_do_not_pass_for_hidden_labels() -> None:
     assert objections(budget, job, "bank", "tel") == []
     with pytest.raises(Refused, match="budget of 4 at delta 1e-05"):
         refuse_job(budget, job, "bank", "tel", lambda charges, delta: 100.0)
+
+
+# -- round the answers -----------------------------------------------------------------------------------------------
+
+
+def test_weights_of_rows_do_not_tell_the_labels_that_answers_hide(tmp_path: Path) -> None:
+    """Tried: a column of weights that balances the classes, beside label_dp_epsilon. Derivatives and curvatures tell
+    every party the weight of each row, so the label, whatever the answer was."""
+    truth = [int(value) for value in (TRUTH[:400] > 0)]
+    rows, share = np.arange(400), float(np.mean(truth))
+    (tmp_path / "party.toml").write_text(
+        example("bank", label="paid").replace('label = "paid"', 'label = "paid"\nweight = "w"')
+    )
+    lines = "\n".join(f"C{i},{i % 7},{0.5 / (share if y else 1 - share)},{y}" for i, y in enumerate(truth))
+    (tmp_path / "bank.csv").write_text(f"id,x,w,paid\n{lines}\n")
+    home, tokens = read_home(tmp_path), [i.to_bytes(16, "big") for i in range(400)]
+    plain = msgspec.structs.replace(JOB, method=OrgMethod())
+    weights = own_rows(home, load_table(home), fraction(plain, 0.0), rows, tokens).weights
+    assert ((weights > 1) == (np.array(truth) == 1)).all(), "what every party would read"
+    with pytest.raises(BadJob, match="labels that are not answered at random"):
+        own_rows(home, load_table(home), fraction(JOB, 0.0), rows, tokens)
+
+
+def test_balanced_classes_do_not_tell_the_labels_that_answers_hide_in_one_place() -> None:
+    rng = np.random.default_rng(0)
+    blocks = {name: rng.standard_normal((200, 2)) for name in ("bank", "shop", "tel")}
+    model = VerticalClassifier(labels_at=["bank"], class_weight="balanced", label_dp_epsilon=0.1)
+    with pytest.raises(BadJob, match="class_weight follows from the labels"):
+        model.fit(blocks, TRUTH[:200])
+
+
+def test_a_lost_secret_does_not_answer_labels_anew_at_the_old_price(tmp_path: Path) -> None:
+    """Tried: restore the ledger without `labels.secret`. New answers were drawn, and the account had them as paid."""
+    ledger, digest = PrivacyLedger(tmp_path), label_digest("paid", IDS.tolist(), TRUTH.tolist())
+    before = private_labels(TRUTH, IDS.tolist(), 0.1, ledger.secret(), digest)
+    (tmp_path / "labels.secret").unlink()  # nothing is charged yet: nobody has seen an answer
+    secret = ledger.secret()
+    assert np.count_nonzero(private_labels(TRUTH, IDS.tolist(), 0.1, secret, digest) != before) > 500
+    ledger.spend(charges_of(JOB, "bank", "run", "paid", digest), "run", 1.0, 1e-5, "bank")
+    (tmp_path / "labels.secret").unlink()
+    with pytest.raises(BadData, match=r"labels\.secret is gone, and labels were answered with it"):
+        ledger.secret()
+
+
+def test_who_wants_private_products_gives_no_exact_ones_by_an_older_model() -> None:
+    """Tried: train before the owner sets product_epsilon_most, and ask for scores afterwards: exact products."""
+    exact = job_from_text('name="x"\nparties=["bank","shop","tel"]\nlabels_at=["bank"]\n')
+    open_ = Policy(predictions_for=("any",))
+    refuse_prediction(open_, exact, "shop", "bank", 10)
+    wants = msgspec.structs.replace(open_, product_epsilon_most=3.0)
+    with pytest.raises(Refused, match=r"wants private products .* a score is a row's product without noise"):
+        refuse_prediction(wants, exact, "shop", "bank", 10)
+    refuse_prediction(wants, exact, "shop", "shop", 10)  # its own share stays with it
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [("1e308", "1e-5"), ("1e-300", "1e-300"), ("1.0", "5e-324")])
+def test_a_budget_that_nobody_can_compute_is_a_wrong_job(epsilon: str, delta: str) -> None:
+    """Tried: the search for the noise of such a budget ended with an error of a library, in every owner's log."""
+    with pytest.raises(BadJob, match=r"embedding\.(epsilon|delta)"):
+        job_from_text(VAFL + f"epsilon={epsilon}\ndelta={delta}\nuploads_max=10\n")
+    for edge in ("epsilon=1e6\ndelta=1e-100\n", "epsilon=1e-6\ndelta=1e-100\n", "epsilon=1e-6\ndelta=0.999\n"):
+        assert charges_of(job_from_text(VAFL + edge + "uploads_max=9223372036854775807\n"), "shop", "run")[0].releases
+
+
+def test_a_job_that_has_links_beat_without_end_is_a_wrong_job() -> None:
+    """Tried: loss_s = 1e-9. Every party wrote a sign of life on every link as fast as it could."""
+    with pytest.raises(BadJob, match=r"network\.loss_s"):
+        job_from_text('name="x"\nparties=["a","b","c"]\nlabels_at=["a"]\n[network]\nloss_s=1e-9\n')

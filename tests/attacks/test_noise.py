@@ -283,7 +283,7 @@ def test_an_adaptive_clips_count_is_noisy_to_its_last_bit():
     mechanism = Gaussian(2.0, 1.0, 30, AdaptiveClip(count_deviation=5.0))
     found = [mechanism.release(model, model.start(), data, 9.0, SystemNoise().stream(i))[1] for i in range(200)]
     inside = [value for value in found if 0 < value < 1]
-    assert len(set(inside)) == len(inside) > 50
+    assert len(set(inside)) > 0.9 * len(inside) > 45  # a few of so many are the same by chance
     whole = [(value - 0.5) * 2 * mechanism.weight * mechanism.batch for value in inside]
     assert np.allclose(whole, np.rint(whole), atol=1e-3)
 

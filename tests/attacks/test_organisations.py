@@ -15,6 +15,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,13 +36,15 @@ from offbeat.orgs import control, daemon_log, run_queue, runs
 from offbeat.orgs.align_psi import Aligner, Answered, Blinded, Joined, ReadyToAlign, Seen
 from offbeat.orgs.blinding import multiplied, points_of
 from offbeat.orgs.budget import PrivacyLedger
-from offbeat.orgs.control import PeerCalls, Propose
+from offbeat.orgs.control import Propose
 from offbeat.orgs.daemon import Daemon
+from offbeat.orgs.lines import PeerCalls
 from offbeat.orgs.party_config import check_members, example, read_home
 from offbeat.orgs.post import Post
-from offbeat.orgs.predict import Declined, Predictor, Wanted, Without
+from offbeat.orgs.predict import Declined, Predictor, Wanted
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnModel, own_rows, read_model, write_model
+from offbeat.orgs.standing import Answering
 from offbeat.orgs.tokens import id_column, tokens_of
 from offbeat.orgs.x25519 import POINT_BYTES
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send, Started
@@ -129,24 +132,34 @@ def test_blinded_ids_are_not_found_by_guessing() -> None:
     assert len(shown) == 200 and not shown & guesses
 
 
+def joined(places: Sequence[int]) -> Joined:
+    """These points of those that a member has shown of its only bucket."""
+    return Joined(0, 1, np.array(places, "<u8").tobytes())
+
+
 def test_a_leader_dictates_rows_that_one_party_lacks() -> None:
-    """Before: members took any list of their own ids as the intersection, on the leader's word alone."""
-    parties = members({"m": ["a", "b", "c"], "o": ["b", "c", "d"]}, said=4)
-    dictated = b"".join(sorted(tokens_of(["a", "b"], SALT)))
-    (told,) = parties["m"].handle(Received("evil", Joined(0, 1, dictated)))
-    assert isinstance(told, Broadcast) and set(told.to) == {"evil", "o"}
-    with pytest.raises(PeerFailed, match="'o' refuses the alignment: 'evil' joins ids that 'o' does not have"):
-        parties["o"].handle(Received("evil", Joined(0, 1, dictated)))
-    assert not parties["m"].agreed and not parties["m"].handle(Received("evil", told.body))  # it waits for 'o'
+    """Before: members took any list of their own ids as the intersection, on the leader's word alone. Now it can name
+    no row but by a point that the member has shown."""
+    (victim,) = members({"m": ["a", "b", "c"]}, said=4).values()
+    asked(victim, 0, multiplied(b"k" * 32, points_of(tokens_of(["a", "b", "c", "d"], SALT)), "evil"))
+    with pytest.raises(PeerFailed, match="'m' refuses the alignment: 'evil' joins ids that 'm' has not shown"):
+        victim.handle(Received("evil", joined([0, 3])))
+    with pytest.raises(PeerFailed, match="'evil' joins an id twice"):
+        victim.handle(Received("evil", joined([1, 1])))
 
 
 def test_a_leader_gives_two_members_two_lists() -> None:
     parties = members({"m": ["a", "b", "c"], "o": ["b", "c", "d"]}, said=4)
-    lists = {"m": tokens_of(["a", "b"], SALT), "o": tokens_of(["b", "d"], SALT)}
+    lists, key, ids = {"m": ["a", "b"], "o": ["b", "d"]}, b"k" * 32, ["a", "b", "c", "d"]
     seen: dict[str, Seen] = {}
     for name, party in parties.items():
-        (told,) = party.handle(Received("evil", Joined(0, 1, b"".join(sorted(lists[name])))))
+        answer = asked(party, 0, multiplied(key, points_of(tokens_of(ids, SALT)), "evil"))
+        shown = multiplied(key, answer.own, name)
+        of_mark = {shown[at : at + 16]: at // POINT_BYTES for at in range(0, len(shown), POINT_BYTES)}
+        marks = {guess: answer.marks[16 * i : 16 * i + 16] for i, guess in enumerate(ids)}
+        (told,) = party.handle(Received("evil", joined([of_mark[marks[guess]] for guess in lists[name]])))
         assert isinstance(told, Broadcast) and isinstance(told.body, Seen)
+        assert party.joined == sorted(tokens_of(lists[name], SALT))  # what the leader wanted it to take
         seen[name] = told.body
     for name, other in (("m", "o"), ("o", "m")):
         parties[name].handle(Received("evil", seen[name]))  # the leader tells each what it wants to hear
@@ -195,8 +208,8 @@ def called(caller: Identity, roster: PinnedRoster, impostor: Identity) -> list[o
 
     server, port = listening(impostor, roster, answer)
     try:
-        address = {"shop": f"127.0.0.1:{port}"}
-        PeerCalls(caller, roster, address).call("shop", Propose("j-1", "name='j'", b"S" * 32), timeout_s=5)
+        there = roster.with_member(replace(roster.member("shop"), address=f"127.0.0.1:{port}"))
+        PeerCalls(caller, there).call("shop", Propose("j-1", "name='j'", b"S" * 32), timeout_s=5)
     except PeerFailed as problem:
         assert "'shop'" in str(problem)
     finally:
@@ -320,7 +333,7 @@ def test_a_proposal_never_has_code_imported_that_the_owner_did_not_name(
             with pytest.raises(Refused, match="what only its owner may ask"):
                 victim.asks("bank", control.Submit(proposed))
             with pytest.raises(OffbeatError):
-                victim.asks("bank", control.OpenPrediction("j-1", "p", 1))
+                victim.asks("bank", control.OpenScoring("j-1", "score-1"))
     assert (imported, sprung.exists(), "trap" in sys.modules) == ([], False, False)
     monkeypatch.undo()
     monkeypatch.chdir(victim.folder)
@@ -421,35 +434,15 @@ def test_polls_of_one_member_keep_nobody_out(victim: Victim, monkeypatch: pytest
     assert outcomes[0] == "'telecom' has 1 calls (Poll) open at 'shop', the most at once."
 
 
-def test_runs_and_predictions_of_one_member_leave_room_for_others(victim: Victim) -> None:
-    """Before: eight runs that were begun and never joined, or sixteen predictions that were opened and never asked,
-    shut everybody else out for as long as their initiator liked."""
+def test_runs_of_one_member_leave_room_for_others(victim: Victim) -> None:
+    """Before: eight runs that were begun and never joined shut everybody else out for as long as their initiator
+    liked."""
     for i in range(ROOM_OF_ONE):
         victim.asks("bank", Propose(f"j-{i}", JOB, b"s" * 32))
         victim.daemon.runs[f"j-{i}"].update(phase="aligning")  # begun; it waits for the others
     with pytest.raises(Refused, match="'bank' has 18 runs under way or waiting at 'shop', the most of one"):
         victim.asks("bank", Propose("j-more", JOB, b"s" * 32))
     assert victim.asks("telecom", Propose("j-honest", JOB, b"s" * 32)) == control.Done()
-    predictions, waits = victim.daemon._predictions, threading.Event()
-    for name, value in {
-        "refuse_untrained": lambda run: None,
-        "_predictor": lambda run, prediction, asker, *_: SimpleNamespace(asker=asker),
-        "_session": lambda run, prediction, party: waits.wait(30),
-    }.items():
-        setattr(predictions, name, value)
-    victim.daemon.home.config = msgspec.structs.replace(
-        victim.daemon.home.config,
-        policy=msgspec.structs.replace(victim.daemon.home.config.policy, predictions_for=("any",)),
-    )
-    answered = []
-    for peer in ["bank"] * 20 + ["telecom"]:
-        opened = control.OpenPrediction("j-0", f"predict-{len(answered):016x}", 1)
-        try:
-            answered.append((peer, victim.asks(peer, opened) == control.Done()))
-        except Refused:
-            answered.append((peer, False))
-    waits.set()
-    assert answered.count(("bank", True)) == 4 and answered[-1] == ("telecom", True)
 
 
 def test_a_peers_words_move_no_cursor_and_begin_no_line(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -553,7 +546,7 @@ def test_a_peer_learns_of_no_run_in_which_it_has_no_part(victim: Victim) -> None
         control.Count("j-secret"),
         control.HaltRun("j-secret", "failed", ""),
         control.HasBegun("j-secret"),
-        control.OpenPrediction("j-secret", "predict-" + "0" * 16, 1),
+        control.OpenScoring("j-secret", "score-1"),
         control.Report("j-secret", "v", "r"),
     )
     for request in requests:
@@ -585,11 +578,11 @@ class Scores:
         return np.full(len(tokens), 0.25), np.array([token in self.known for token in tokens])
 
 
-def predictors(rows: int, *, without: bool = False) -> Iterator[Predictor]:
+def predictors(rows: int) -> Iterator[Predictor]:
     parties = {
         name: Predictor(
             name, ("a", "b", "e"), "e", Scores(["1", "2"]), run="r/p", secret=os.urandom(32), sums=SumOptions(),
-            tokens=tokens_of(["1"], SALT) if name == "e" else (), rows=rows, without=without,
+            tokens=tokens_of(["1"], SALT) if name == "e" else (), rows=rows,
         )
         for name in ("a", "b", "e")
     }  # fmt: skip
@@ -661,34 +654,34 @@ def test_parties_that_are_asked_for_different_rows_give_words_that_do_not_cancel
     assert words[0] != 0 and np.all(np.abs(words.view(np.int64) / 2.0**40) > 1.0)
 
 
-@pytest.mark.parametrize(
-    ("sender", "epoch", "names"),
-    [
-        ("e", 1, ("a", "a", "e")),
-        ("e", 1, ("a", "e", "e")),
-        ("e", 1, ("a", "b", "e")),
-        ("e", 1, ("b", "e")),
-        ("e", 1, ("a", "b")),
-        ("e", 1, ("a", "e", "x")),
-        ("e", 5, ("a", "e")),
-        ("e", 0, ("a", "e")),
-        ("b", 1, ("a", "b")),
-    ],
-)
-def test_a_roster_that_hides_nobody_is_refused(sender: str, epoch: int, names: tuple[str, ...]) -> None:
+def test_a_roster_that_hides_nobody_is_refused(victim: Victim) -> None:
     """Before: ("a", "a", "e") counted as three, and 'a' answered without a mask."""
-    a, _, _ = predictors(rows=1, without=True)
-    a.handle(Received("e", Wanted(tokens_of(["1"], SALT)[0])))
-    with pytest.raises(PeerFailed, match=rf"^'?{sender}\b"):
-        a.handle(Received(sender, Without(epoch, names)))
-    assert a.roster.names == ("a", "b", "e"), "it stays with those who hide each other's shares"
+    home, run = victim.daemon.home, SimpleNamespace(run="j-1", job=job_from_text(JOB))
+    kept = SimpleNamespace(refuse_untrained=lambda run: None, model=lambda run: SimpleNamespace(told=b""))
 
+    last: list[Answering] = []
 
-def test_two_of_three_are_too_few_to_hide_a_share() -> None:
-    a, _, _ = predictors(rows=1, without=True)
-    told = reply(a.handle(Received("e", Without(1, ("a", "e")))))
-    assert isinstance(told, Declined) and "Two parties cannot hide a share" in told.reason
-    assert a.roster.names == ("a", "b", "e")
+    def opens(without: list[str], **policy: object) -> object:
+        asked = msgspec.structs.replace(home.config.policy, predictions_for=("any",), **policy)
+        home.config = msgspec.structs.replace(home.config, policy=asked)
+        last[:] = [Answering(home, victim.daemon.identity, victim.daemon.roster, kept)]  # type: ignore[arg-type]
+        return last[0].open(run, "bank", control.OpenScoring("j-1", "score-1", without))  # type: ignore[arg-type]
+
+    with pytest.raises(Refused, match="does not predict without a party"):
+        opens(["telecom"])
+    for without in (["bank"], ["shop"], ["nobody"], ["telecom", "telecom", "nobody"]):
+        with pytest.raises(Refused, match="'bank' leaves out"):
+            opens(without, predict_without=True)
+    with pytest.raises(BadJob, match="hide a share"):
+        opens(["telecom"], predict_without=True)
+    assert isinstance(opens([]), control.ScoringKey)
+    run.job = job_from_text(JOB.replace('"telecom"]', '"telecom", "utility"]'))
+    assert isinstance(opens(["utility"], parties_least=3), control.ScoringKey)
+    home.config = msgspec.structs.replace(
+        home.config, policy=msgspec.structs.replace(home.config.policy, predict_without=False)
+    )
+    with pytest.raises(Refused, match="does not predict without a party"):  # the policy of this moment counts
+        last[0].answer(run, "bank", control.ScoreAsked("j-1", "score-1", 0, b"t" * 16))  # type: ignore[arg-type]
 
 
 # -- ledgers and secrets ----------------------------------------------------------------------------------------------

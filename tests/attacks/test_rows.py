@@ -13,10 +13,9 @@ from asker import BEGIN, ROWS, ask, probe, world
 from offbeat.algorithms import afsgd_vp
 from offbeat.errors import Refused, UnexpectedEvent
 from offbeat.learning.losses import LOGISTIC, softmax
-from offbeat.orgs.guard import Guarded
+from offbeat.orgs.guards import Guarded, WatchedRows
 from offbeat.orgs.row_ledger import Reservation, RowLedger
 from offbeat.orgs.scoring import TableScores
-from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Broadcast, Compute, Computed, Finish, Received, Send
 from offbeat.party.lifecycle import Ready
 from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareGiven
@@ -227,3 +226,20 @@ def test_a_small_question_in_training_takes_little_memory():
             here.ana.handle(Received("eve", question))
     assert tracemalloc.get_traced_memory()[1] < 2**21
     tracemalloc.stop()
+
+
+def test_a_training_that_is_taken_up_after_its_end_is_counted_again(tmp_path):
+    """Tried: kill a daemon, or fill its disk, after a failed training is settled and before its folder says so. It is
+    taken up at the next start, and the ledger granted whatever it asked for."""
+    ids, terms = list(range(10)), {"what": "run", "asker": "eve", "cap": 6}
+    ledger = RowLedger(tmp_path)
+    assert ledger.reserve(ids, 3, **terms) >= 3
+    ledger.settle(np.full(10, 3), what="run", asker="eve")
+    for book in (ledger, RowLedger(tmp_path)):  # also after a restart
+        assert book.reserve(ids, 3, **terms) == 3 and book.counts(ids).tolist() == [3] * 10, "a replay of what was"
+    assert RowLedger(tmp_path).reserve(ids, 4, **terms) == 0, "3 and 4 are more than the cap of 6"
+    free = {**terms, "what": "other", "cap": 0}
+    ledger.reserve(ids, 2, **free)
+    ledger.settle(np.full(10, 2), what="other", asker="eve")
+    assert RowLedger(tmp_path).reserve(ids, 5, **free) >= 5
+    assert RowLedger(tmp_path).counts(ids).min() >= 3 + 2 + 5, "nothing leaves uncounted"

@@ -2,7 +2,11 @@
 
 import asyncio
 import os
+import time
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +18,7 @@ pytest.importorskip("starlette", reason="needs the extra 'serve'")
 from offbeat.errors import BadInput, BadJob
 from offbeat.jobs.organisations import job_from_text
 from offbeat.orgs.service.app import Service
-from offbeat.orgs.service.batches import Batches
+from offbeat.orgs.service.batches import Batches, State
 from offbeat.orgs.service.callers import Caller, Quotas, TooMuch
 from offbeat.orgs.standing import Lane, Terms
 from offbeat.party.masked_sum import SumOptions
@@ -76,3 +80,45 @@ def test_a_proposal_asks_for_no_network_that_fills_the_memory(entry: str) -> Non
     text = 'name = "j"\nparties = ["a", "b", "c"]\nlabels_at = ["a"]\n[method]\nalgorithm = "vafl"\n[embedding]\n'
     with pytest.raises(BadJob, match=r"embedding\.(hidden|channels)"):
         job_from_text(f'{text}kind = "mlp"\n{entry}\n')
+
+
+def test_batches_of_one_caller_leave_room_for_others(tmp_path: Path) -> None:
+    """Tried: a hundred batches of one row each. They were kept for a day, and nobody else could order one."""
+    batches = Batches(tmp_path, "run-1", lambda ids: None)  # type: ignore[arg-type, return-value]
+    for _ in range(25):
+        over = State(batches.room("web").name, "web", "run-1", 1, time.time(), standing="done")
+        batches._note(over)
+    with pytest.raises(BadInput, match="25 batches of 'web' are kept already"):
+        batches.room("web")
+    assert batches.room("desk").is_dir()
+    batches.remove(over.name, "web")
+    assert batches.room("web").is_dir()
+
+
+def test_one_caller_reads_few_batches_at_a_time_and_from_a_row_that_is_a_number(tmp_path: Path) -> None:
+    """Tried: open the rows of a batch under way again and again, at the pace that a caller may have. Each held a file
+    until the batch was over."""
+    service = Service.__new__(Service)
+    service.reading, service.batches = Counter(), Batches(tmp_path, "run-1", lambda ids: None)  # type: ignore[arg-type, return-value]
+    service.caller = lambda request: Caller(name="web", digest="")  # type: ignore[method-assign]
+    folder = service.batches.room("web")
+    (folder / "rows.csv").write_bytes(b"id,score,probability\n")
+    service.batches._note(State(folder.name, "web", "run-1", 1, 0.0, size=21, standing="working"))
+
+    def asked(first: str = "0") -> Any:
+        return SimpleNamespace(path_params={"batch": folder.name}, query_params={"from": first})
+
+    async def reads() -> None:
+        opened = [(await service.batch_rows(asked())).body_iterator for _ in range(8)]  # type: ignore[attr-defined]
+        for rows in opened:
+            assert await anext(rows) == b"id,score,probability\n"
+        with pytest.raises(TooMuch, match="8 batches at a time"):
+            await service.batch_rows(asked())
+        for rows in opened:
+            await rows.aclose()
+        assert service.reading["web"] == 0 and await service.batch_rows(asked())
+
+    asyncio.run(reads())
+    for odd in ("²", "9" * 5000, "-1", ""):
+        with pytest.raises(BadInput, match="expected how many rows you have already"):
+            asyncio.run(service.batch_rows(asked(odd)))

@@ -14,9 +14,9 @@ from offbeat.learning.blocks import make_block
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
 from offbeat.party.contract import Compute, Computed, PeerLost, Received, Send
-from offbeat.party.lifecycle import Begin, Halt
+from offbeat.party.lifecycle import Begin, Halt, RosterNamed
 from offbeat.party.linear_options import LinearOptions
-from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareGiven
+from offbeat.party.masked_sum import EPOCH_STRIDE, PRODUCTS, SURVEY, ShareGiven
 from offbeat.party.problem import Problem
 from offbeat.party.survey_messages import Certified, GoOn, Leap, Mark, TablePart
 from offbeat.privacy.masks import NetMask
@@ -196,8 +196,44 @@ def test_a_party_is_not_left_without_a_table_but_while_it_takes_one():
     here.bo.handle(Received("eve", Mark(0, 3, 0, 0b100, False)))
 
 
+def test_nobody_is_late_at_the_zero_start_of_a_new_roster_either():
+    """Before: surveys of a new roster count from 2^32 on, and a mark of the first one named Bo late. Eve held back his
+    table, Ana moved along hers, and the total of the second survey was Ana's share with an error of 4.5e-13."""
+    here = at_zero(on_loss="continue")
+    for name in BOTH:
+        here.parties[name].handle(Received("eve", RosterNamed(3, ("eve", *BOTH), "eve")))
+        refused(here.parties[name], Mark(3, 3 * EPOCH_STRIDE + 1, 0, 0b100), match="leaves others without a table")
+
+
+def test_a_certificate_of_no_survey_ends_none():
+    """Before: with no certificate on its way, one of survey 0 ended the first survey, and nobody had taken a table. The
+    next mark named Bo late at zero; the total of the third survey was Ana's share, with an error of 4.5e-13."""
+    here = at_zero()
+    for name in BOTH:
+        here.parties[name].handle(Received("eve", Mark(0, 1, 0, 0)))
+        refused(here.parties[name], Certified(0, 0, 0.1, 0.1, 0.1, 0), match="a certificate of survey 0")
+        refused(here.parties[name], Mark(0, 2, 0, 0b100), match="the mark of survey 2 after 1")
+
+
+def test_between_organisations_two_move_while_others_are_late():
+    """Else the difference of two surveys is what one party has moved: see the test of it below."""
+    four = ("eve", "ana", "bo", "cy")
+    for names, late, taken in (
+        (four[:3], 0b100, False),
+        (four, 0b1000, True),
+        (four, 0b1100, False),
+        (four, -1, False),
+    ):
+        here = world(names, moving_least=3)
+        here.ana.party.survey.current = 1  # as after a first survey
+        if taken:
+            here.ana.handle(Received("eve", Mark(0, 2, 0, late)))
+        else:
+            refused(here.ana, Mark(0, 2, 0, late), match="leaves others without a table")
+
+
 def test_an_honest_label_holder_is_no_tool_against_others():
-    """Flo sums rows of a survey and passes the products to the chair. If the chair has lied, Flo's sum is noise."""
+    """The chair alone asks about surveys. If it has lied, Ana and Bo are bound to different words, whoever asks."""
     for lies in (False, True):
         here = world(("eve", "flo", "ana", "bo"), labels_at=("eve", "flo"))
         start, stop = here.parties["ana"].rows_asked("eve", 0)
@@ -314,6 +350,29 @@ def test_a_party_that_is_hurried_misses_what_the_other_takes():
     assert np.abs(decoded(total(here, 5)) - share_of(here, "ana", *rows)).max() < 2.0**-38
 
 
+def test_who_moves_alone_while_the_others_are_late_is_seen_in_two_surveys():
+    """Bo is late, and rests: the totals of two surveys differ by the products of Ana's move with her rows alone. Where
+    Bo is slow, an honest chair gets them too. Where organisations train, `moving_least` is 3."""
+    here = world(begin=Begin(0, 0.1, 64, 1.0, 1.0, 1.0))
+    here.bo.block.set_weights(np.ones((1, WIDTH + 1)))
+    digests = here.ana.party.survey.tables.digests(np.ones((1, ROWS)), None)
+    totals, shares = [], []
+    for survey in (2, 3):
+        for name in BOTH:
+            here.parties[name].party.survey.current = survey - 1
+            says(here.parties[name], Mark(0, survey, 0, 0b100, survey == 2))
+        words = [says(here.parties[name], ask(SURVEY, survey, 0, ROWS))[0] for name in BOTH]
+        totals.append(decoded(words[0] + words[1]))
+        shares.append(here.ana.party.survey.shares)
+        for name in BOTH:
+            says(here.parties[name], Leap(0, survey, np.zeros(survey - 2), 1.0, digests))
+        says(here.ana, TablePart(0, survey, 0, np.ones(ROWS)))
+        for name in BOTH:
+            says(here.parties[name], GoOn(0, survey))
+    moved = shares[1] - shares[0]
+    assert np.abs(moved).max() > 0.01 and np.abs(totals[1] - totals[0] - moved).max() < 2.0**-38
+
+
 def test_two_label_holders_together_keep_a_party_where_it_is():
     """Eve lies to Bo, and Flo asks. Answers are bound to what the asker told, and Flo told both the same: nothing."""
     here = world(("eve", "flo", "ana", "bo"), labels_at=("eve", "flo"))
@@ -321,12 +380,12 @@ def test_two_label_holders_together_keep_a_party_where_it_is():
         here.parties[name].block.set_weights(np.zeros((1, WIDTH + 1)))
     for number in range(4):
         total(here, number)
-        (start, stop), _ = here.bo._rows("eve", number)
+        start, stop = here.bo.rows_asked("eve", number)
         truth = np.random.default_rng(number).normal(size=stop - start)
         for name, theta in (("ana", truth), ("bo", np.zeros_like(truth))):
             says(here.parties[name], Backward(0, number, theta, 0, -1, 0))
     asked = {name: says(here.parties[name], ask(first=0), "flo")[0] for name in BOTH}
-    (start, stop), _ = here.bo._rows("flo", 0)
+    start, stop = here.bo.rows_asked("flo", 0)
     eve = here.parties["eve"].party.sums  # what the masks with her leave is hers to take away
     told(here.parties["eve"], ask(first=0), "flo")
     eve.stride = here.bo.party.sums.stride

@@ -1,5 +1,6 @@
 """A party after the run, with its own key and its own folder: it tells of other messages than there were."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,12 @@ import msgspec
 import pytest
 from signed_run import JOB, RUN, delivery, log_of, notary, rewrite, signed_run, transcript, with_link, write_log
 
-from offbeat.audit.transcripts import CHANGED, HOLDS, verify_runs
-from offbeat.errors import PeerFailed
+from offbeat.audit.transcripts import CHANGED, HOLDS, verified_text, verify_runs
+from offbeat.errors import BadInput, PeerFailed
+from offbeat.jobs.organisations import job_from_text
+from offbeat.metrics.record import RunRecord
 from offbeat.runtime.eventlog import LogReceived
-from offbeat.runtime.transcript import Chain, Direction, Receipt, Seal, Signed
+from offbeat.runtime.transcript import Chain, Direction, Receipt, Seal, Signed, TranscriptFile, read_transcript
 
 PAIR = ("bank", "shop")
 SENT = {PAIR: [b"pay 1", b"pay 2", b"pay 3"], ("shop", "bank"): [b"paid"], ("telecom", "shop"): [b"hello"]}
@@ -101,3 +104,60 @@ def test_an_older_receipt_is_not_signed_in_other_words() -> None:
         answered = bank.seal(0, now=False, last=False)
         told += [] if answered is None or answered.confirmed is None else [(number, answered.confirmed.gaps[:1])]
     assert told == [(1, b"a"), (2, b"a")]
+
+
+def without(file: TranscriptFile, name: str) -> TranscriptFile:
+    links = tuple(link for link in file.links if name not in (link.sender, link.receiver))
+    return msgspec.structs.replace(file, links=links)
+
+
+def unknown(file: TranscriptFile) -> TranscriptFile:
+    others = {name: pem for name, pem in file.certificates.items() if name != "bank"}
+    return msgspec.structs.replace(file, certificates=others)
+
+
+def test_a_folder_from_which_a_link_was_cut_out_does_not_hold(tmp_path: Path) -> None:
+    """Tried: the shop changes what the bank sent it, and its transcript says nothing of the bank. Its folder alone
+    was called true: nobody looked for links that are not there."""
+    shop = signed_run(tmp_path, SENT)["shop"]
+    rewritten(shop, 3, b"pay 9")
+    rewrite(shop, lambda file: without(file, "bank"))
+    told = verify_runs([shop])
+    assert (told["state"], told["parties"]) == (CHANGED, ["shop"])
+    assert "says nothing of messages from 'bank' to 'shop'" in verified_text(told)
+    rewrite(shop, unknown)
+    told = verify_runs([shop])
+    assert (told["state"], told["parties"]) == (CHANGED, ["shop"])
+    assert "has messages of somebody who is not in its transcript" in verified_text(told)
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere/shop", "shop\n\nThe run was as these folders say", "\x1b[2Jshop"])
+def test_no_name_in_a_folder_speaks_for_the_auditor(tmp_path: Path, name: str) -> None:
+    """Tried: a party's name that is a path to another log, or a verdict of its own on the auditor's screen."""
+    shop = signed_run(tmp_path, SENT)["shop"]
+    path = shop / "transcripts" / "shop.json"
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(read_transcript(path), party=name)))
+    with pytest.raises(BadInput, match="which no party or run has") as refused:
+        verify_runs([shop])
+    assert str(refused.value).isprintable()
+    record = RunRecord.read(shop)
+    path.unlink()
+    msgspec.structs.replace(record, options={"party": name}).write(shop)
+    text = verified_text(verify_runs([shop, signed_run(tmp_path / "true", SENT)["bank"]]))
+    assert all(line.isprintable() for line in text.split("\n")) and "\nThe run was as these folders say" not in text
+
+
+def test_a_folder_from_which_a_session_was_cut_out_does_not_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tried: the folder of an organisation with the transcript of its training alone, and a record that fits."""
+    job = job_from_text('name = "x"\nparties = ["bank", "shop", "telecom"]\nlabels_at = ["bank"]\n')
+    monkeypatch.setattr(sys.modules[signed_run.__module__], "JOB", f"rows {job.digest}")
+    shop = signed_run(tmp_path, SENT)["shop"]
+    (shop / "job.toml").write_text(job.text)
+    told = verify_runs([shop])
+    assert (told["state"], told["parties"]) == (CHANGED, ["shop"])
+    text = verified_text(told)
+    assert "has no transcript of its align" in text and "has no transcript of its test" in text
+    (shop / "job.toml").write_text(job.text.replace('"telecom"', '"telekom"'))
+    assert "is not the job that the messages belong to" in verified_text(verify_runs([shop]))

@@ -29,16 +29,12 @@ from offbeat.jobs.methods import labels_everywhere
 from offbeat.jobs.organisations import OrgEmbedding, OrgJob, OrgMethod, OrgModel, OrgNetwork
 from offbeat.jobs.private_products import ProductsEntry
 from offbeat.learning.horizontal import LinearModel, edge_data
-from offbeat.orgs import embedding_guard, guard
-from offbeat.orgs.budget import PrivacyLedger, charges_of
-from offbeat.orgs.embedding_guard import BatchNamed
-from offbeat.orgs.guard import RowsNamed
+from offbeat.orgs.budget import PrivacyLedger, SiteAccount, charges_of
+from offbeat.orgs.guards import BatchNamed, RowsNamed, WatchedRows
 from offbeat.orgs.row_ledger import Reservation, RowLedger
 from offbeat.orgs.rows import OwnRows
-from offbeat.orgs.site_account import SiteAccount
 from offbeat.orgs.train import OwnLinear
 from offbeat.orgs.train_embedding import OwnEmbedding
-from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party import lifecycle, survey_messages
 from offbeat.party.contract import Broadcast, Send
 from offbeat.party.masked_sum import (
@@ -90,9 +86,6 @@ TELLS = {
     PartialGiven: of_share,
     Backward: of_block,
     Product: of_block,
-    survey_messages.Products: lambda party, effect: range(
-        effect.body.start, effect.body.start + len(effect.body.values)
-    ),
     survey_messages.TablePart: lambda party, effect: range(
         effect.body.start, effect.body.start + len(effect.body.derivatives)
     ),
@@ -120,7 +113,7 @@ NEVER_SENT = {vafl.PredictAsked, vafl.PredictGiven, survey_messages.Curved}
 
 def test_every_kind_of_message_between_organisations_is_in_one_table():
     kinds = {kind for method in LINEAR_METHODS.values() for kind in method.messages}
-    kinds |= {*vafl.MESSAGES, *guard.MESSAGES, *embedding_guard.MESSAGES}
+    kinds |= {*vafl.MESSAGES, RowsNamed, BatchNamed}
     tables = (set(TELLS), TELLS_NO_ROW, NEVER_SENT, {vafl.Gradient})
     assert kinds == set().union(*tables) and len(kinds) == sum(map(len, tables))
 
@@ -284,6 +277,21 @@ def test_no_embedding_leaves_before_its_rows_and_its_budget_are_charged(variant,
             planned = sum(count for *_, count in line["releases"])
             most = max(checker.left[name].values())
             assert 0 < most <= 4 and 2 * most + 1 <= planned == 9, "uploads, steps and one score of each record"
+
+
+@pytest.mark.parametrize("variant", ["vafl", "vafl-sync"])
+@CASES
+@given(seed=st.integers(0, 10**6), faults=st.sampled_from(["calm", "delay", "crash", "reorder"]))
+def test_a_covariance_is_in_the_plan_before_anything_leaves(variant, seed, faults):
+    job = job_of(variant, embedding=OrgEmbedding(epsilon=50.0))
+    with tempfile.TemporaryDirectory() as place:
+        for name in NAMES:
+            PrivacyLedger(Path(place) / name).spend(charges_of(job, name, "run"), "run", None, 1e-5, name)
+        checker, _ = run(job, Path(place), seed, faults, 0)
+        for name in NAMES[1:]:
+            (line,) = PrivacyLedger(Path(place) / name).history()
+            assert max(checker.left[name].values()) == 1
+            assert sum(count for *_, count in line["releases"]) == 4, "an upload, a step, a score, a covariance"
 
 
 # -- edges -------------------------------------------------------------------------------------------------------------

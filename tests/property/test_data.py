@@ -10,10 +10,9 @@ from offbeat.data.align import align
 from offbeat.data.encode import bin_edges
 from offbeat.data.fitting import fit_preparation
 from offbeat.data.holdout import held_out
-from offbeat.data.matrix import cut_columns, stack_columns
+from offbeat.data.matrix import cut_columns, scale_party_rows, stack_columns
 from offbeat.data.preparation import Preparation
 from offbeat.data.prepare import fitted_from, state_of
-from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.split import split_columns, split_rows
 from offbeat.data.table import Table
 from offbeat.data.vertical import vertical_from_tables

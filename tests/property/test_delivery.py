@@ -85,7 +85,7 @@ def test_each_message_arrives_once_and_in_order(steps: list[tuple[str, bool]]) -
             world.log(side)
             world.acknowledge(side)
     assert world.given["ana"] == world.sent["bo"] and world.given["bo"] == world.sent["ana"]
-    assert all(link.unacknowledged == 0 and link.unacknowledged_bytes == 0 for link in world.links.values())
+    assert all(link.unacknowledged == 0 and link._kept_bytes == 0 for link in world.links.values())
 
 
 def test_packets_coalesce_up_to_their_bounds() -> None:
@@ -181,7 +181,7 @@ def test_what_is_kept_for_a_lost_peer_is_the_latest_window_and_it_gets_that_when
     assert (bo.accepted, bo.missed) == (100, 93)
     bo.logged(100)
     ana.acknowledge(bo.durable)
-    assert ana.unacknowledged == ana.unacknowledged_bytes == 0
+    assert ana.unacknowledged == ana._kept_bytes == 0
 
 
 def test_nothing_is_kept_for_who_takes_nothing_more() -> None:
@@ -229,7 +229,7 @@ class Carrier:
             self.packets += 1
 
     def send(self, side: str, which: int) -> None:
-        if self.links[side].delivery.unacknowledged < 40:
+        if self.links[side].unacknowledged < 40:
             self.sent[side].append(f"{side} {len(self.sent[side])}".encode())
             self.links[side].offer(self.sent[side][-1])
             self.pump(side)
@@ -296,14 +296,14 @@ def test_each_message_arrives_once_and_in_order_whatever_the_carrier_does(
         getattr(world, action)("ana" if first else "bo", which)
         for side in ("ana", "bo"):
             assert world.given[side] == world.sent[world.other(side)][: len(world.given[side])]
-            delivery = world.links[side].delivery
+            delivery = world.links[side]
             assert len(delivery._early) + len(delivery._inbox) <= SMALL.window_frames
             assert delivery._held_bytes <= SMALL.window_bytes + SMALL.frame_bytes
     world.heal()
     for side in ("ana", "bo"):
         assert world.given[side] == world.sent[world.other(side)]
-        assert world.links[side].settled and world.links[side].delivery.unacknowledged_bytes == 0
-        assert world.links[side].delivery._held_bytes == 0
+        assert world.links[side].settled and world.links[side]._kept_bytes == 0
+        assert world.links[side]._held_bytes == 0
 
 
 def test_a_message_that_was_lost_is_repeated_after_a_time_that_grows() -> None:

@@ -72,7 +72,7 @@ class Sums:
         sums = self.sums[to]
         if isinstance(body, KeyOffered):
             sums.take_key(sender, body)
-        elif body.epoch != sums.roster.epoch:
+        elif body.epoch != sums.roster.epoch or to not in self.roster:
             return
         elif isinstance(body, ShareAsked):
             self.answer(to, sender, body)

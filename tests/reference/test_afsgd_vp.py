@@ -10,9 +10,10 @@ import pytest
 import scipy.sparse
 from centralised_rounds import check_rounds
 
-from offbeat.data import load_dataset, vertical_from_dataset
+from offbeat.data.load import load_dataset
 from offbeat.data.places import find_set
 from offbeat.data.synthetic import credit_like
+from offbeat.data.vertical import vertical_from_dataset
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC, SQUARED
 from offbeat.learning.penalties import L2, NONCONVEX, NONE

@@ -16,8 +16,7 @@ from offbeat.jobs.runtime import RuntimeEntry
 from offbeat.jobs.vertical import DataEntry, Job
 from offbeat.learning import central
 from offbeat.party.contract import Send
-from offbeat.party.masked_sum import ShareGiven
-from offbeat.party.survey import EPOCH_STRIDE
+from offbeat.party.masked_sum import EPOCH_STRIDE, ShareGiven
 from offbeat.run.experiment import run_experiment
 from offbeat.runtime.simulator import PROFILES, CostModel, CrashAndRestore, Gone, Link, Simulator
 from offbeat.runtime.threads import Threads
@@ -31,7 +30,6 @@ from offbeat.testing.small_problem import (
     draw_options,
     draw_problem,
     method_named,
-    rebuilder,
     target_of,
     weights,
     weights_of,
@@ -107,7 +105,7 @@ def lose(method, fault, *, parties=5, on_loss, until_s=60.0, ends=True, tighter=
         costs=CostModel(link=Link(latency_s)),
         faults=[fault],
         checkers=[last, *linear_checkers(method, problem, options, ends=ends)],
-        rebuild=rebuilder(method, problem, options, 21),
+        rebuild=lambda name: build_parties(method, problem, options, 21, only=name)[0],
         detect_s=0.03,
         until_s=until_s,
     ).run(build_parties(method, problem, options, 21))

@@ -11,7 +11,7 @@ from offbeat.algorithms.mapa.rates import SteadyRate
 from offbeat.algorithms.vafl import VARIANTS, Vafl
 from offbeat.learning.embeddings import AdditiveHead, LinearEmbedding, Sgd
 from offbeat.learning.horizontal import LinearModel, edge_data
-from offbeat.orgs.combined_party import CombinedParty
+from offbeat.orgs.train_embedding import CombinedParty
 from offbeat.party.contract import END, Finish, Woken
 from offbeat.party.linear_options import LinearOptions
 from offbeat.privacy.mechanism import NoNoise

@@ -230,7 +230,6 @@ def test_prediction(asker):
                 sums=SumOptions(scheme=scheme),
                 tokens=[b"t" * 16] if name == asker else (),
                 rows=1,
-                without=True,
             )
             for name in NAMES
         ]

@@ -12,10 +12,9 @@ from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgModel, OrgNetwork
 from offbeat.learning.central import optimum
 from offbeat.learning.losses import LOGISTIC
 from offbeat.message.codec import Codec
-from offbeat.orgs.guard import Guarded
+from offbeat.orgs.guards import Guarded, WatchedRows
 from offbeat.orgs.rows import OwnRows
 from offbeat.orgs.train import OwnLinear
-from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Message
 from offbeat.party.masked_sum import ShareGiven
 from offbeat.runtime.eventlog import LogReceived, read_log

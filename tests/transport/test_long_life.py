@@ -12,7 +12,7 @@ pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 from town import AUCS_AGREE, NAMES, Town, job, serve, wait_until
 
 from offbeat.errors import Refused
-from offbeat.orgs import control, room
+from offbeat.orgs import control, durable
 from offbeat.orgs.party_config import read_home
 from offbeat.orgs.replay import replay_own
 from offbeat.runtime.eventlog import EventLog
@@ -23,8 +23,8 @@ def test_a_full_disk_pauses_a_run_and_loses_nothing(
 ) -> None:
     town.open()
     reference = town.ended("bank", town.submit(job(target=1e-9)))
-    monkeypatch.setattr(room, "LOOK_EVERY_S", 0.01)
-    flush, free, fits = EventLog.flush, room.free_bytes, [30]
+    monkeypatch.setattr(durable, "LOOK_EVERY_S", 0.01)
+    flush, free, fits = EventLog.flush, durable.free_bytes, [30]
     looks: list[int] = []
 
     def filling(log: EventLog) -> None:
@@ -42,7 +42,7 @@ def test_a_full_disk_pauses_a_run_and_loses_nothing(
         return free(folder)
 
     monkeypatch.setattr(EventLog, "flush", filling)
-    monkeypatch.setattr(room, "free_bytes", little)
+    monkeypatch.setattr(durable, "free_bytes", little)
     run = town.submit(job(target=1e-9))
     statuses = {name: town.ended(name, run) for name in NAMES}
     assert {status.phase for status in statuses.values()} == {"done"}
@@ -57,7 +57,7 @@ def test_a_full_disk_pauses_a_run_and_loses_nothing(
 
 def test_a_disk_that_stays_full_ends_the_run_with_a_verdict(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     town.open()
-    monkeypatch.setattr(room, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(durable, "LOOK_EVERY_S", 0.01)
     flush, full = EventLog.flush, threading.Event()
 
     def filling(log: EventLog) -> None:
@@ -68,9 +68,9 @@ def test_a_disk_that_stays_full_ends_the_run_with_a_verdict(town: Town, monkeypa
         flush(log)
 
     monkeypatch.setattr(EventLog, "flush", filling)
-    free = room.free_bytes
-    monkeypatch.setattr(room, "free_bytes", lambda folder: 0 if full.is_set() else free(folder))
-    monkeypatch.setattr("offbeat.orgs.runs.wait_for_room", lambda f, r, w, s: room.wait_for_room(f, r, 0.05, s))
+    free = durable.free_bytes
+    monkeypatch.setattr(durable, "free_bytes", lambda folder: 0 if full.is_set() else free(folder))
+    monkeypatch.setattr("offbeat.orgs.runs.wait_for_room", lambda f, r, w, s: durable.wait_for_room(f, r, 0.05, s))
     run = town.submit(job())
     assert "has been full for" in town.ended("shop", run).reason
     assert "DiskFull" in town.ended("bank", run).reason

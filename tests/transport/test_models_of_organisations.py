@@ -15,7 +15,6 @@ from offbeat.cli import app
 from offbeat.errors import Refused
 from offbeat.jobs.organisations import OrgJob, OrgModel, read_job
 from offbeat.learning.scores import class_probabilities
-from offbeat.orgs import control
 from offbeat.runtime.checkpoint import read_checkpoint
 
 IDS = [f"c{i}" for i in range(40)]
@@ -90,9 +89,6 @@ def test_daemons_train_and_predict_what_one_place_does(case: str, tmp_path: Path
         bank, shop = (VerticalClassifier.connect(tmp_path / name, run) for name in ("bank", "shop"))
         answers = {"poisson": np.exp, "gamma": np.exp}.get(kind, np.asarray)(theirs)
         np.testing.assert_allclose(bank.decision_function(IDS), answers, atol=SCORES_AGREE * np.abs(answers).max())
-        standing = town.ask("bank", control.ScoreRows(run, IDS))
-        assert isinstance(standing, control.Predicted)
-        np.testing.assert_allclose(standing.scores, bank.decision_function(IDS), atol=1e-6 * np.abs(answers).max())
         metrics = town.ended("bank", run).metrics
         if kind == "softmax":
             np.testing.assert_allclose(bank.predict_proba(IDS), class_probabilities(theirs), atol=SCORES_AGREE)

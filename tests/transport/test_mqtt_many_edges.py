@@ -101,7 +101,7 @@ class Site:
         self.folder, self.name, self.starts = folder, name, 0
         role = "cloud" if name == "cloud" else "edge"
         self.command = [
-            sys.executable, "-m", "offbeat.cli.edges", role, "serve", str(folder / "job.toml"), *arguments,
+            sys.executable, "-m", "offbeat", role, "serve", str(folder / "job.toml"), *arguments,
             "--identity", str(broker.identity(name)), "--state", str(folder / "state"),
             "--broker", f"127.0.0.1:{broker.port}", "--json",
         ]  # fmt: skip

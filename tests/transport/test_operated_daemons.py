@@ -19,11 +19,15 @@ from town import NAMES, Town, job, serve, wait_until
 
 from offbeat.errors import BadData, BadInput, PeerFailed, Refused
 from offbeat.jobs.organisations import OrgJob, OrgRows
-from offbeat.orgs import client, control, rows, tables
+from offbeat.metrics.record import RunRecord
+from offbeat.orgs import client, control, daemon, rows, runs, tables
 from offbeat.orgs.client import connect
 from offbeat.orgs.daemon import Daemon
+from offbeat.orgs.lines import PeerCalls
 from offbeat.orgs.party_config import read_home
 from offbeat.orgs.replay import replay_own
+from offbeat.report.live import Follower
+from offbeat.report.live_page import title_of
 from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity, write_private, write_roster
 
 
@@ -85,6 +89,56 @@ def test_a_run_whose_folder_is_removed_ends_and_is_not_made_again(town: Town) ->
         assert status.phase in ("failed", "stopped"), (name, status)
     assert "was removed at 'shop'" in town.daemons["shop"].runs[run].status.reason
     assert not (town.folder / "shop" / "runs" / run).exists()
+
+
+# -- what is seen of a run, and what is kept of it ---------------------------------------------------------------------
+
+
+def test_a_run_between_organisations_can_be_watched_in_its_folder(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: `offbeat watch` said "Preparing" until the end."""
+    monkeypatch.setattr(runs, "PROGRESS_EVERY_S", 0.02)
+    for name in NAMES:
+        town.settings(name, passes_most="1e9")
+    town.open()
+    run = town.submit(job(target=1e-300, passes=1e6))
+    for name in NAMES:
+        follower = Follower(town.folder / name / "runs" / run)
+        wait_until(
+            lambda follower=follower: (seen := follower.look()) and seen.standing == "running" and seen.looks > 1
+        )
+        seen = Follower(follower.folder).look()
+        assert seen is not None and seen.now is not None and seen.now.goal == 1e6
+        assert title_of(seen) == f"vfb2-svrg, as '{name}' runs it" and list(seen.now.parties) == [name]
+        assert seen.now.parties[name].updates > 0 and seen.curve[-1].passes > 0
+    town.ask("bank", control.Stop(run))
+    for name in NAMES:
+        town.ended(name, run)
+        assert not (town.folder / name / "runs" / run / "live.json").exists()
+    told = RunRecord.read(town.folder / "shop" / "runs" / run)
+    assert told.coefficients == {}, "the record may be shown to others"
+
+
+def test_a_daemon_keeps_few_ended_runs_in_memory_and_answers_for_all(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "ENDED_KEPT", 1)
+    town.open()
+    first, last = town.submit(short()), ""
+    done(town, first)
+    for _ in range(2):
+        last = town.submit(short())
+        done(town, last)
+    for name in NAMES:
+        wait_until(lambda name=name: list(town.daemons[name].runs) == [last])
+        status = town.ask(name, control.Status(first))
+        assert isinstance(status, control.RunStatus) and status.phase == "done"
+    assert np.isfinite(connect(town.folder / "bank", first).decision_function(["c1"])).all()
+    phases = {metric.name: metric for metric in town.daemons["bank"].gauges.families()}["runs"]
+    assert sum(phases.values.values()) == 3
+    with pytest.raises(BadInput, match="knows no run"):
+        town.ask("bank", control.Status("credit-of-nobody"))
+    town.restart("shop")
+    assert list(town.daemons["shop"].runs) == [last]
 
 
 # -- a table that changes ---------------------------------------------------------------------------------------------
@@ -223,9 +277,7 @@ def test_a_new_partner_is_known_without_a_restart_and_stops_nobody(
     town.open()
     caplog.set_level("INFO")
     insurer, roster_file = new_identity("insurer"), town.folder / "bank" / "roster.toml"
-    caller = control.PeerCalls(
-        insurer, PinnedRoster((*town.roster.members, Member("insurer", insurer.certificate_pem)))
-    )
+    caller = PeerCalls(insurer, PinnedRoster((*town.roster.members, Member("insurer", insurer.certificate_pem))))
     with pytest.raises(PeerFailed):
         caller.call("bank", control.Ping())
     write_roster(roster_file, caller.roster)  # the bank alone has heard of it

@@ -14,6 +14,7 @@ from offbeat.cli import root
 from offbeat.errors import BadInput, PeerFailed
 from offbeat.orgs import control
 from offbeat.orgs.client import connect
+from offbeat.orgs.lines import PeerCalls
 from offbeat.orgs.party_config import read_home
 from offbeat.orgs.replay import replay_own
 from offbeat.runtime.grpc.identity import Member, new_identity, read_roster, write_private, write_roster
@@ -103,7 +104,7 @@ def test_predictions_of_ended_runs_outlive_a_change_of_keys(town: Town) -> None:
     trust(town, "bank", certificate)
     for asker in NAMES:  # telecom takes both still
         assert connect(town.folder / asker, run).decision_function(["c1"]).shape == (1,)
-    old = control.PeerCalls(read_identity(town, "shop"), read_roster(town.folder / "bank" / "roster.toml"))
+    old = PeerCalls(read_identity(town, "shop"), read_roster(town.folder / "bank" / "roster.toml"))
     with pytest.raises(PeerFailed):
         old.call("bank", control.Ping())
     assert isinstance(old.call("telecom", control.Ping()), control.Pong)

@@ -107,6 +107,9 @@ def test_a_batch_streams_goes_on_and_counts_every_row_once(running: Running) -> 
     assert lines[0] == "id,score,probability" and [line.split(",")[0] for line in lines[1:]] == ids
     assert lines[-1] == "nobody,,"
     scores = [float(line.split(",")[1]) for line in lines[1:-1]]
+    shop = running.town.daemons["shop"].ledger
+    counted = sum(int(str(line["sum"])) for line in shop.history() if "/score-" in str(line["what"]))
+    assert counted == 240  # a row that it does not have enters no sum
     joint = connect(running.town.folder / "bank", running.run)
     np.testing.assert_allclose(scores, joint.decision_function(ids[:-1]), atol=1e-10)
     rest = running.call("GET", f"{path}/rows?from=200", token=token)[1].decode().splitlines()
@@ -114,9 +117,6 @@ def test_a_batch_streams_goes_on_and_counts_every_row_once(running: Running) -> 
     assert running.call("GET", path, token=token)[1] == {
         "batch": told["batch"], "standing": "done", "rows": 241, "done": 241,
     }  # fmt: skip
-    shop = running.town.daemons["shop"].ledger
-    counted = sum(int(str(line["sum"])) for line in shop.history() if "/score-" in str(line["what"]))
-    assert counted == 240  # a row that it does not have enters no sum
     other = running.service.callers.new("other", 1000, 100.0)
     assert running.call("GET", path, token=other)[0] == 400
     assert running.call("DELETE", path, token=token)[0] == 204

@@ -1,4 +1,4 @@
-"""Standing scoring sessions between three daemons: the same scores as `predict`, counted in every ledger."""
+"""Standing scoring sessions between three daemons: the sum of all parts, counted in every ledger."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,8 @@ from town import NAMES, Town, job
 
 from offbeat.errors import PeerFailed, Refused
 from offbeat.orgs import control
-from offbeat.orgs.client import connect
+from offbeat.orgs.party_config import Home, read_home
+from offbeat.orgs.rows import load_table, read_model
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def trained(town: Town) -> tuple[Town, str]:
 
 
 def scored(town: Town, run: str, ids: list[str], who: str = "bank") -> control.Predicted:
-    answer = town.ask(who, control.ScoreRows(run, ids))
+    answer = town.ask(who, control.Predict(run, ids))
     assert isinstance(answer, control.Predicted)
     return answer
 
@@ -31,9 +32,15 @@ def asked(town: Town, name: str) -> int:
     return sum(int(str(line["sum"])) for line in lines if "/score-" in str(line["what"]))
 
 
-def test_a_session_scores_as_a_prediction_does_and_every_ledger_counts_each_row(trained: tuple[Town, str]) -> None:
+def part(home: Home, run: str, ids: list[str]) -> np.ndarray:
+    table = load_table(home)
+    places = [table.ids.tolist().index(one) for one in ids]
+    return read_model(home.private / run, "model").shares(table, np.array(places))
+
+
+def test_a_session_tells_the_sum_of_all_parts_and_every_ledger_counts_each_row(trained: tuple[Town, str]) -> None:
     town, run = trained
-    expected = connect(town.folder / "bank", run).decision_function(["c1", "c2", "c3"])
+    expected = sum(part(read_home(town.folder / name), run, ["c1", "c2", "c3"]) for name in NAMES)
     answers = [scored(town, run, ["c1"]), scored(town, run, ["c2", "c3"])]
     scores = [score for answer in answers for score in answer.scores]
     np.testing.assert_allclose(scores, expected, atol=1e-10)

@@ -98,7 +98,7 @@ def test_many_jobs_and_scores_with_kills(tmp_path: Path) -> None:
                 assert soak.phase(name, run) == "done", (number, name)
             for _ in range(SCORES_EACH):
                 ids = [f"c{i}" for i in soak.rng.choice(240, 3, replace=False)]
-                answer = town.ask("bank", control.ScoreRows(run, ids))
+                answer = town.ask("bank", control.Predict(run, ids))
                 assert isinstance(answer, control.Predicted) and all(answer.known)
             if number + 1 == SETTLED_AFTER:
                 settled = soak.memory_mb()["bank"]

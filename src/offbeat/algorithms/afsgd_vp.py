@@ -34,22 +34,18 @@ Threat model: semi-honest parties over authenticated channels. The papers' claim
 hold: whoever sees the products of enough rows and steps can solve for the other parties' features up to a rotation.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 import numpy as np
 
-from offbeat.learning.blocks import Block
 from offbeat.party import linear_parties
-from offbeat.party.contract import Broadcast, Computed, Effect, Message, Party, PartyName, State
+from offbeat.party.contract import Broadcast, Computed, Effect, Message, PartyName, State
 from offbeat.party.expected import expect, expect_array
 from offbeat.party.linear import LinearParty
-from offbeat.party.linear_options import LinearOptions
 from offbeat.party.linear_protocol import CHAIR, PARTY, linear_protocol
 from offbeat.party.masked_sum import AFTER_SURVEY, ASK, PRODUCTS, UNASKED, ShareGiven, Sum
-from offbeat.party.problem import Problem
+from offbeat.party.memory import Memory
 from offbeat.party.protocol import Line, messages_of
+from offbeat.party.role import InRounds
 
 
 class Product(Message, frozen=True):
@@ -67,7 +63,6 @@ class Product(Message, frozen=True):
 PROTOCOL = linear_protocol(Line(Product, CHAIR, PARTY, "in rounds: when it has all shares of the round, to all"))
 MESSAGES = messages_of(PROTOCOL)
 WAITING_MOST = 4096
-NOT_FINITE = "a product is no longer finite; use a smaller step"
 
 
 class Update(msgspec.Struct, frozen=True, gc=False):
@@ -85,14 +80,18 @@ class RoundStep(msgspec.Struct, frozen=True, gc=False):
     surveys: bool
 
 
-class Worker:
+class Worker(Memory):
     """An asynchronous worker: asks, steps its own block, answers."""
 
+    KEPT = (
+        *("started", "number", "under_way", "taken", "passes_before", "late", "survey_after", "survey_before", "rests"),
+        *("numbers", "promised", "owed", "early", "held", "waiting", "party"),
+    )
+
     def __init__(self, party: LinearParty, lanes: int = 1) -> None:
-        self.name, self.party = party.name, party
-        self.handle = party.handle
+        self.name, self.party, self.handle = party.name, party, party.handle
         self.block, self.works, self.stepper = party.block, party.works, party.stepper
-        self.started = False
+        self.in_flight, self.started = party.options.in_flight or 1, False
         self.number = 0  # of the next question
         self.under_way = 0  # own questions whose step has not been taken
         self.taken = 0  # own steps, in this epoch
@@ -123,7 +122,7 @@ class Worker:
         if not party.roster.holds_labels or rests:
             return []
         effects: list[Effect] = []
-        for _ in range(self._in_flight() - self.under_way):
+        for _ in range(self.in_flight - self.under_way):
             effects += self._put(self.number)
         return effects
 
@@ -136,18 +135,13 @@ class Worker:
             done.version = version
             return self._begin(done)
         if (PRODUCTS, 0, number) not in sums.open:
-            self._expect(number)
+            self.party.expect_products(number, *self.party.rows_of(number))
         wanted = sums.open[PRODUCTS, 0, number]
         wanted.version = version
         here = () if sums.trees is not None else wanted.versions  # whose shares came before the step here was taken
         peers = self.party.roster.peers
         asked = tuple(peer for peer in peers if peer not in here and self.promised.get(peer) != number)
         return sums.put(asked, PRODUCTS, 0, number, 0, version)
-
-    def _expect(self, number: int) -> None:
-        start, stop = self._rows(number)
-        words = self.party.problem.outputs * (stop - start)
-        self.party.sums.expect(PRODUCTS, 0, number, words, self.block.version)
 
     def _on_given(self, sender: PartyName, body: ShareGiven) -> list[Effect]:
         """A share, and how the giver's next one comes."""
@@ -157,33 +151,25 @@ class Worker:
         if self.promised.pop(sender, -1) == number:
             self.numbers[sender] = number + 1
         if body.then:
-            level = self._in_flight() == 1 and number <= self.number
+            level = self.in_flight == 1 and number <= self.number
             expect(level, sender, "the word that its next share comes unasked")
             self.promised[sender] = number + 1
             if (PRODUCTS, 0, number + 1) not in sums.open:
-                self._expect(number + 1)
+                self.party.expect_products(number + 1, *self.party.rows_of(number + 1))
         if body.then == AFTER_SURVEY and sender == self.party.roster.chair:
             self.survey_after, self.survey_before = number, self.party.survey.current
         return self.party.on_given(sender, body)
 
-    def _in_flight(self) -> int:
-        return self.party.options.in_flight or 1
-
-    def _rows(self, number: int) -> tuple[int, int]:
-        """Every worker goes through the same schedule, at its own pace."""
-        assert self.party.schedule is not None
-        return self.party.schedule.block(number)
-
     def rows_asked(self, asker: PartyName, number: int) -> tuple[int, int]:
-        """Which rows a worker's question is about, as (start, stop)."""
-        return self._rows(number)
+        """Every worker goes through the same schedule, at its own pace."""
+        return self.party.rows_of(number)
 
     def asked(self, asker: PartyName, number: int) -> list[Effect]:
         expect(self.party.schedule is not None and number >= 0, asker, "a question before the beginning")
         expect(self.owed.get(asker) != number, asker, f"question {number}, whose answer comes unasked")
         self.numbers[asker] = number + 1
         hurried = self.block.version > 0 and self.party.judge.is_slow(self.name)
-        behind = number >= self.taken + self._in_flight() and self.under_way and not hurried
+        behind = number >= self.taken + self.in_flight and self.under_way and not hurried
         if behind or self._rests_with(asker):  # after the own step, or the survey, the share is as new as in rounds
             expect((asker, number) not in self.waiting, asker, f"question {number} again")
             expect(len(self.waiting) < WAITING_MOST, asker, "more questions than can wait")
@@ -194,10 +180,9 @@ class Worker:
     def _begin_first(self) -> list[Effect]:
         """A block that has not moved adds nothing to a total, so that a total would be another's share. So nobody takes
         its first step before it has answered everybody's first questions, and later ones are answered after it."""
-        first = self._in_flight()
         others = (name for name in self.party.roster.labelled if name != self.name)
-        asked = all(self.numbers.get(name, 0) >= first for name in others)
-        if self.block.version == 0 and not (asked and all(number >= first for _, number in self.waiting)):
+        asked = all(self.numbers.get(name, 0) >= self.in_flight for name in others)
+        if self.block.version == 0 and not (asked and all(number >= self.in_flight for _, number in self.waiting)):
             return []
         held, self.held = self.held, []
         return [effect for done in held for effect in self._begin(done)]
@@ -221,12 +206,12 @@ class Worker:
         then = self._then(asker, number)
         if then:
             self.owed[asker] = number + 1
-        return self.party.answers.for_all(asker, number, *self._rows(number), then)
+        return self.party.answers.for_all(asker, number, *self.party.rows_of(number), then)
 
     def _then(self, asker: PartyName, number: int) -> int:
         """Whether the next share comes unasked: where both are at about the same block of rows and neither is slow."""
         party = self.party
-        steps = party.roster.holds_labels and party.lifecycle.spacing > 0.0 and self._in_flight() == 1
+        steps = party.roster.holds_labels and party.lifecycle.spacing > 0.0 and self.in_flight == 1
         level = number == self._block_now() and self.numbers.get(asker, 0) >= number
         slow = party.judge.is_slow(self.name) or party.judge.is_slow(asker)
         if party.sums.trees is not None or slow or not (steps and level):
@@ -260,7 +245,7 @@ class Worker:
         return self._begin_first()
 
     def _begin(self, done: Sum) -> list[Effect]:
-        start, stop = self._rows(done.first)
+        start, stop = self.party.rows_of(done.first)
         return [self.works.begin(Update(start, stop, done), stop - start, self.block.nonzeros(start, stop))]
 
     def worked(self, work: Update, event: Computed) -> list[Effect]:
@@ -273,7 +258,7 @@ class Worker:
             return self._go_on(done.first)
         theta = party.finish_product(done, start, stop)
         if not np.isfinite(theta).all():
-            return party.alarm("diverged", NOT_FINITE)
+            return party.diverged()
         self.stepper.step(start, stop, theta, lag)
         self.taken += 1
         return self._go_on(done.first)
@@ -286,10 +271,7 @@ class Worker:
             survey = survey or (party.judge.begin_survey() if last and not party.survey.under_way else [])
         else:
             self.rests = last and party.survey.current == self.survey_before and not party.survey.under_way
-        return [*survey, *self._answer_waiting(), *self._after_work(), *self._ask()]
-
-    def _after_work(self) -> list[Effect]:
-        return self.party.after_work() if not self.party.survey.is_working() else []
+        return [*survey, *self._answer_waiting(), *party.after_work(), *self._ask()]
 
     # -- the rest of the role ------------------------------------------------------------------------------------
 
@@ -322,57 +304,23 @@ class Worker:
         """Derivatives that were never applied, and products that were too old."""
         return {"dropped": 0, "late": self.late}
 
-    _PLAIN = (
-        "started",
-        "number",
-        "under_way",
-        "taken",
-        "passes_before",
-        "late",
-        "survey_after",
-        "survey_before",
-        "rests",
-    )
-    _BY_PEER = ("numbers", "promised", "owed")
-
-    def snapshot(self) -> State:
-        plain = {name: getattr(self, name) for name in self._PLAIN}
-        by_peer = {name: dict(getattr(self, name)) for name in self._BY_PEER}
-        early = self.early.plain() if self.early is not None else None
-        held = [done.plain() for done in self.held]
-        waiting = [list(ask) for ask in self.waiting]
-        return {**plain, **by_peer, "early": early, "held": held, "waiting": waiting, "party": self.party.snapshot()}
-
     def restore(self, state: State) -> None:
-        for name in self._PLAIN:
-            setattr(self, name, state[name])
-        for name in self._BY_PEER:
-            setattr(self, name, dict(state[name]))
+        super().restore(state)
         self.early = Sum.from_plain(state["early"]) if state["early"] is not None else None
         self.held = [Sum.from_plain(done) for done in state["held"]]
         self.waiting = [(asker, number) for asker, number in state["waiting"]]
-        self.party.restore(state["party"])
 
 
-class RoundWorker:
+class RoundWorker(InRounds):
     """A synchronous worker: everybody knows the order of batches and sends the round's share unasked."""
 
+    KEPT = ("round", "rests", "done", "party")
+
     def __init__(self, party: LinearParty, lanes: int = 1) -> None:
-        self.name, self.party = party.name, party
-        self.handle = party.handle
-        self.block, self.works, self.stepper = party.block, party.works, party.stepper
-        self.round = 0
+        super().__init__(party)
         self.rests = False  # the round's share is to be taken after a survey
         self.done: Sum | None = None  # the chair: the others' total of this round, once known
         party.attach(self, {Product: self._on_product}, (RoundStep,), (Product,))
-
-    def _rows(self) -> tuple[int, int]:
-        assert self.party.schedule is not None
-        return self.party.schedule.block(self.round)
-
-    def rows_asked(self, asker: PartyName, number: int) -> tuple[int, int]:
-        assert self.party.schedule is not None
-        return self.party.schedule.block(number)
 
     # -- the method ----------------------------------------------------------------------------------------------
 
@@ -381,18 +329,11 @@ class RoundWorker:
             return []
         if not self.party.roster.is_chair:
             return self._volunteer()
-        self._expect(0)
+        self.party.expect_products(0, *self.party.rows_of(0))
         return []
 
-    def _expect(self, number: int) -> None:
-        """The chair: the others' shares of this round will come unasked, perhaps before its own step."""
-        assert self.party.schedule is not None
-        start, stop = self.party.schedule.block(number)
-        words = self.party.problem.outputs * (stop - start)
-        self.party.sums.expect(PRODUCTS, 0, number, words, self.block.version)
-
     def _volunteer(self) -> list[Effect]:
-        return self.party.answers.products(self.party.roster.chair, self.round, *self._rows())
+        return self.party.answers.products(self.party.roster.chair, self.round, *self.party.rows_of(self.round))
 
     def asked(self, asker: PartyName, number: int) -> list[Effect]:
         expect(False, asker, f"a question of round {number}: shares of rounds come unasked")
@@ -409,13 +350,13 @@ class RoundWorker:
         if done is None or self.rests or party.survey.under_way or self.works.count[RoundStep]:
             return []
         self.done = None
-        start, stop = self._rows()
+        start, stop = party.rows_of(self.round)
         assert party.schedule is not None
         products, _ = party.finish(done.words, self.block.share(start, stop), start, party.sums.scale)
         if not np.isfinite(products).all():
-            return party.alarm("diverged", NOT_FINITE)
+            return party.diverged()
         surveys = party.judge.survey_is_due(1.0 / party.schedule.blocks_a_pass)
-        self._expect(self.round + 1)
+        party.expect_products(self.round + 1, *party.rows_of(self.round + 1))  # they come, perhaps before its own step
         body = Product(party.roster.epoch, self.round, products, surveys)
         return [Broadcast(party.roster.peers, body), *self._on_product(self.name, body)]
 
@@ -423,13 +364,13 @@ class RoundWorker:
         begun, awaited = self.party.schedule is not None, body.round == self.round and not self.works.count[RoundStep]
         right = begun and awaited and sender == self.party.roster.chair
         expect(right, sender, f"the products of round {body.round}, while round {self.round} is on")
-        start, stop = self._rows()
+        start, stop = self.party.rows_of(self.round)
         expect_array(sender, "the products of round", body.products, self.party.problem.outputs * (stop - start))
         work = RoundStep(body.products, body.surveys)
         return [self.works.begin(work, stop - start, self.block.nonzeros(start, stop))]
 
     def worked(self, work: RoundStep, event: Computed) -> list[Effect]:
-        party, (start, stop) = self.party, self._rows()
+        party, (start, stop) = self.party, self.party.rows_of(self.round)
         party.note_seconds(event.seconds, stop - start)
         if party.problem.labels is not None:
             self.stepper.step(start, stop, self._derivatives(work.products, start), 0)
@@ -437,8 +378,7 @@ class RoundWorker:
         self.rests = work.surveys
         if party.roster.is_chair:
             return party.judge.begin_survey() if work.surveys else self._close_round()
-        after = party.after_work() if not party.survey.is_working() else []
-        return after if self.rests else [*after, *self._volunteer()]
+        return [*party.after_work(), *([] if self.rests else self._volunteer())]
 
     def _derivatives(self, products: np.ndarray, start: int) -> np.ndarray:
         nothing = np.zeros(len(products), np.uint64)  # the products are known: no shares to add
@@ -456,35 +396,9 @@ class RoundWorker:
     def is_stepping(self) -> bool:
         return self.works.count[RoundStep] > 0
 
-    def rostered(self) -> list[Effect]:
-        return self.party.alarm("peer-lost", "synchronous rounds cannot go on without a party")
-
-    def passes(self) -> float:
-        return self.round / self.party.schedule.blocks_a_pass if self.party.schedule is not None else 0.0
-
-    def losses(self) -> dict[str, int]:
-        return {"dropped": 0, "late": 0}
-
-    def snapshot(self) -> State:
-        done = self.done.plain() if self.done is not None else None
-        return {"round": self.round, "rests": self.rests, "done": done, "party": self.party.snapshot()}
-
     def restore(self, state: State) -> None:
-        self.party.restore(state["party"])
-        self.round, self.rests = state["round"], state["rests"]
+        super().restore(state)
         self.done = Sum.from_plain(state["done"]) if state["done"] is not None else None
 
 
-def build(
-    blocks: Mapping[PartyName, Block],
-    problem: Problem,
-    options: LinearOptions,
-    *,
-    synchronous: bool = False,
-    labels_at: tuple[PartyName, ...] | None = None,
-    **rest: Any,
-) -> list[Party]:
-    """The workers of one run, in roster order; all hold the labels unless `labels_at` says who. `rest`: see
-    `linear_parties.build`."""
-    make = RoundWorker if synchronous else Worker
-    return linear_parties.build(make, blocks, problem, options, labels_at=labels_at or tuple(blocks), **rest)
+build = linear_parties.builder(Worker, RoundWorker, everywhere=True)

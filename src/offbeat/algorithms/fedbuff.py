@@ -18,6 +18,7 @@ import numpy as np
 from offbeat.algorithms.mapa import MESSAGES, Upload
 from offbeat.learning.horizontal import EdgeData, HorizontalModel
 from offbeat.party.contract import State
+from offbeat.party.memory import Memory
 from offbeat.privacy.mechanism import NOT_COUNTED, NOT_PRIVATE
 from offbeat.privacy.noise import Stream, fixed_size_sample
 
@@ -88,9 +89,10 @@ class Mixing:
         self.recent = {int(v): np.array(model) for v, model in zip(state["versions"], state["models"], strict=True)}
 
 
-class BufferedMean:
+class BufferedMean(Memory):
     """FedBuff: collect `buffer` uploads, then step by their mean."""
 
+    KEPT = ("total", "held")
     clip = float("inf")
     stage = 0
 
@@ -112,10 +114,3 @@ class BufferedMean:
 
     def noise(self, per_clip: float) -> None:
         """There is none."""
-
-    def snapshot(self) -> State:
-        return {"total": None if self.total is None else self.total.copy(), "held": self.held}
-
-    def restore(self, state: State) -> None:
-        self.total = None if state["total"] is None else np.array(state["total"])
-        self.held = int(state["held"])

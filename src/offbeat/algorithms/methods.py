@@ -26,17 +26,13 @@ class LinearMethod:
     labels_everywhere: bool
 
 
-def _everywhere(direction: str, *, rounds: bool) -> LinearMethod:
-    return LinearMethod(afsgd_vp.build, afsgd_vp.MESSAGES, direction, rounds, True)
-
-
-def _backward(direction: str, *, rounds: bool) -> LinearMethod:
-    return LinearMethod(vfb2.build, vfb2.MESSAGES, direction, rounds, False)
-
-
 LINEAR: dict[str, LinearMethod] = {
-    **{f"af{direction}-vp": _everywhere(direction, rounds=False) for direction in DIRECTIONS},
-    **{f"f{direction}-vp": _everywhere(direction, rounds=True) for direction in DIRECTIONS},
-    **{f"vfb2-{direction}": _backward(direction, rounds=False) for direction in DIRECTIONS},
-    **{f"vfb-{direction}": _backward(direction, rounds=True) for direction in DIRECTIONS},
+    f"{before}{direction}{after}": LinearMethod(paper.build, paper.MESSAGES, direction, rounds, paper is afsgd_vp)
+    for before, after, paper, rounds in (
+        ("af", "-vp", afsgd_vp, False),
+        ("f", "-vp", afsgd_vp, True),
+        ("vfb2-", "", vfb2, False),
+        ("vfb-", "", vfb2, True),
+    )
+    for direction in DIRECTIONS
 }

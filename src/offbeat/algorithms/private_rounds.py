@@ -20,13 +20,14 @@ import numpy as np
 
 from offbeat.algorithms.vfb2 import Backward, Stepped
 from offbeat.party import linear_parties
-from offbeat.party.contract import Broadcast, Computed, Effect, Party, PartyName, Send, State
+from offbeat.party.contract import Broadcast, Computed, Effect, Party, PartyName, Send
 from offbeat.party.expected import expect, expect_array
 from offbeat.party.lifecycle import Begin
 from offbeat.party.linear import LinearParty
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import PRODUCTS, ShareAsked, ShareGiven, Sum
 from offbeat.party.problem import Problem
+from offbeat.party.role import InRounds
 from offbeat.party.scalars import decode
 from offbeat.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from offbeat.privacy.products import DERIVATIVE_MOST, NoisyShares, ProductPlan, row_bound
@@ -47,15 +48,14 @@ class TakeStep(msgspec.Struct, frozen=True, gc=False):
     theta: np.ndarray
 
 
-class PrivateRounds:
+class PrivateRounds(InRounds):
     """One party. `round`: how many steps its block has taken."""
 
+    KEPT = ("round", "answered", "stepped", "shares", "party")
+
     def __init__(self, party: LinearParty, plan: ProductPlan, source: NoiseSource) -> None:
-        self.name, self.party, self.plan = party.name, party, plan
-        self.handle = party.handle
-        self.block, self.works = party.block, party.works
-        self.shares = NoisyShares(plan, source)
-        self.round = 0
+        super().__init__(party)
+        self.plan, self.shares = plan, NoisyShares(plan, source)
         self.answered = 0  # the newest round whose words have left
         self.stepped: set[PartyName] = set()  # the chair: who has taken this round's step
         others = (ShareGiven, Begin)
@@ -190,31 +190,11 @@ class PrivateRounds:
     def resume(self) -> list[Effect]:
         return []
 
-    def is_stepping(self) -> bool:
-        return False
-
     def rostered(self) -> list[Effect]:
         return self.party.alarm("peer-lost", "rounds with private products cannot go on without a party")
 
     def passes(self) -> float:
         return float(self.round)
-
-    def losses(self) -> dict[str, int]:
-        return {"dropped": 0, "late": 0}
-
-    _PLAIN = ("round", "answered")
-
-    def snapshot(self) -> State:
-        counts = [self.shares.cut, self.shares.given]
-        plain = {name: getattr(self, name) for name in self._PLAIN}
-        return {**plain, "stepped": sorted(self.stepped), "shares": counts, "party": self.party.snapshot()}
-
-    def restore(self, state: State) -> None:
-        self.party.restore(state["party"])
-        for name in self._PLAIN:
-            setattr(self, name, state[name])
-        self.stepped = set(state["stepped"])
-        self.shares.cut, self.shares.given = state["shares"]
 
 
 def build(

@@ -47,14 +47,14 @@ import numpy as np
 
 from offbeat.learning.blocks import Block
 from offbeat.party import linear_parties
-from offbeat.party.contract import Broadcast, Computed, Effect, Message, Observe, Party, PartyName, Send, State
+from offbeat.party.contract import Broadcast, Computed, Effect, Message, Observe, PartyName, Send, State
 from offbeat.party.expected import expect, expect_array, refuse
 from offbeat.party.linear import LinearParty
-from offbeat.party.linear_options import LinearOptions
 from offbeat.party.linear_protocol import HOLDER, PARTY, linear_protocol
 from offbeat.party.masked_sum import PRODUCTS, Sum
-from offbeat.party.problem import Problem
+from offbeat.party.memory import Memory
 from offbeat.party.protocol import Line, messages_of
+from offbeat.party.role import InRounds
 from offbeat.party.works import CHARGED
 
 QUEUE_MOST = 2
@@ -71,13 +71,16 @@ class Backward(Message, frozen=True):
     Reveals: one derivative per sampled row (for softmax one for each class) to every party. For the logistic and hinge
     losses its sign is the label, for softmax the one below zero is the label's, and with the label it gives the row's
     product with the whole model away; for the squared loss the first ones are the labels themselves, up to their mean.
+    Which parties the sender holds for slow, how often its block has changed, and what it asks next, to every party.
 
     With label_dp_epsilon: one derivative per sampled row to every party. Its sign is the answer that was drawn at
     random for the label, the same one every time, not the label; with that answer it gives the row's product with the
-    whole model away.
+    whole model away. Which parties the sender holds for slow, how often its block has changed, and what it asks next,
+    to every party.
 
     With product_epsilon: one derivative per row to every party, of a noisy product. The first ones are the labels
-    themselves, up to their mean; of a row's features they tell no more than the noisy product does.
+    themselves, up to their mean; of a row's features they tell no more than the noisy product does. How often the
+    sender's block has changed, to every party.
     """
 
     epoch: int
@@ -149,14 +152,18 @@ class GradientOnLane(msgspec.Struct, frozen=True, gc=False):
 WORKS = (Derive, Steps, GradientOnLane, AnswerOnLane)
 
 
-class Vfb2Party:
+class Vfb2Party(Memory):
     """An asynchronous party: a collaborator always, a dominator too where it holds labels."""
 
+    KEPT = (
+        *("started", "number", "under_way", "applied", "passes_before", "stepped", "dropped", "late", "numbers"),
+        *("answered", "queue", "early", "peer_steps", "starved", "party"),
+    )
+
     def __init__(self, party: LinearParty, lanes: int = 1) -> None:
-        self.name, self.party, self.lanes = party.name, party, lanes
-        self.handle = party.handle
+        self.name, self.party, self.handle, self.lanes = party.name, party, party.handle, lanes
         self.block, self.works, self.stepper = party.block, party.works, party.stepper
-        self.outputs = party.problem.outputs
+        self.outputs, self.in_flight = party.problem.outputs, party.options.in_flight or 1
         self.dominates, self.started = party.roster.holds_labels, False
         self.number = 0  # of the next question
         self.under_way = 0  # own questions whose derivatives have not been sent
@@ -185,34 +192,24 @@ class Vfb2Party:
         if not self.dominates or self.party.judge.pauses or self.party.lifecycle.spacing == 0.0:
             return []
         effects: list[Effect] = []
-        for _ in range(self._in_flight() - self.under_way):
+        for _ in range(self.in_flight - self.under_way):
             self.under_way += 1
             number = self._next_question()
-            _, words = self._rows(self.name, number)
-            effects += self.party.sums.ask(PRODUCTS, 0, number, 0, words, self.block.version)
+            effects += self.party.ask_products(number, *self.rows_asked(self.name, number))
         return effects
-
-    def _in_flight(self) -> int:
-        return self.party.options.in_flight or 1
 
     def _next_question(self) -> int:
         self.number += 1
         return self.number - 1
 
-    def _rows(self, asker: PartyName, number: int) -> tuple[tuple[int, int], int]:
-        """The block of rows of a dominator's question: the schedule's blocks are dealt to the dominators in turn."""
-        party = self.party
-        assert party.schedule is not None
-        labelled = party.roster.labelled
-        start, stop = party.schedule.block(number * len(labelled) + labelled.index(asker))
-        return (start, stop), self.outputs * (stop - start)
-
     def rows_asked(self, asker: PartyName, number: int) -> tuple[int, int]:
-        return self._rows(asker, number)[0]
+        """The schedule's blocks are dealt to the dominators in turn."""
+        labelled = self.party.roster.labelled
+        return self.party.rows_of(number * len(labelled) + labelled.index(asker))
 
     def product(self, done: Sum) -> list[Effect]:
         """The others' total is known: the own share and the derivatives are half of a batch's work."""
-        (start, stop), _ = self._rows(self.name, done.first)
+        start, stop = self.rows_asked(self.name, done.first)
         job = self.block.share_job(start, stop) if self.lanes > 1 else None
         return [self.works.begin(Derive(done.first, start, stop, done), *_half(self.block, start, stop), job)]
 
@@ -226,7 +223,7 @@ class Vfb2Party:
             return self._ask_first()
         theta = party.finish_product(work.done, start, stop, event.result)
         if not isfinite(theta.dot(theta)):
-            return party.alarm("diverged", "a product is no longer finite; use a smaller step")
+            return party.diverged()
         if work.number % JUDGED_EVERY == 0:
             party.judge.look_who_is_slow()
         self.applied += 1
@@ -239,8 +236,7 @@ class Vfb2Party:
             self.under_way -= 1
         else:
             asks = self._next_question()
-            _, words = self._rows(self.name, asks)
-            party.sums.expect(PRODUCTS, 0, asks, words, self.block.version)
+            party.expect_products(asks, *self.rows_asked(self.name, asks))
         body = Backward(party.roster.epoch, work.number, theta, self.block.version, asks, party.judge.slow)
         effects: list[Effect] = [Broadcast(party.roster.peers, body)]
         if self.lanes > 1:
@@ -276,7 +272,7 @@ class Vfb2Party:
         answered = self.answered.setdefault(asker, {})
         if self.party.schedule is None or number < 0 or len(answered) >= OPEN_MOST:
             refuse(asker, "more questions than may be open, or one before the beginning")
-        (start, stop), _ = self._rows(asker, number)
+        start, stop = self.rows_asked(asker, number)
         answered[number] = (start, stop, self.block.version)
         if self.lanes == 1:
             return self.party.answers.products(asker, number, start, stop)
@@ -346,20 +342,17 @@ class Vfb2Party:
                 effects += self.asked(batch.asker, batch.asks)
         if self.queue:
             return effects + self._take_queue()
-        return effects + self._no_more_steps() if self.party.survey.marked else effects
+        return effects + self.party.after_work() if self.party.survey.marked else effects
 
     def _moved(self) -> list[Effect]:
         """The block has moved: what waited for its first step is answered."""
         self.stepped, early, self.early = True, self.early, []
         return [effect for question in early for effect in self.asked(*question)] if early else []
 
-    def _no_more_steps(self) -> list[Effect]:
-        return [] if self.party.survey.is_working() else self.party.after_work()
-
     # -- lanes: pure jobs over values read before ----------------------------------------------------------------
 
     def _answer(self, work: AnswerOnLane, event: Computed) -> list[Effect]:
-        (start, stop), _ = self._rows(work.asker, work.number)
+        start, stop = self.rows_asked(work.asker, work.number)
         if event.result is None:  # the job was lost in a crash: read the block as it is now
             return self.party.answers.products(work.asker, work.number, start, stop)
         return self.party.answers.given(work.asker, work.number, event.result, work.version)
@@ -382,7 +375,7 @@ class Vfb2Party:
         self.stepper.apply(batch.start, batch.stop, gradient, self.block.version - batch.version)
         effects = [*self._moved(), *(self.asked(batch.asker, batch.asks) if batch.asks >= 0 else ())]
         effects += self._take_queue()
-        return [*effects, *self._no_more_steps()]
+        return [*effects, *self.party.after_work()]
 
     # -- the rest of the role ------------------------------------------------------------------------------------
 
@@ -415,40 +408,26 @@ class Vfb2Party:
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("started", "number", "under_way", "applied", "passes_before", "stepped", "dropped", "late")
-
-    def snapshot(self) -> State:
-        return {
-            **{name: getattr(self, name) for name in self._PLAIN},
-            "numbers": dict(self.numbers),
-            "answered": {name: [[n, *row] for n, row in rows.items()] for name, rows in self.answered.items()},
-            "queue": [_plain(batch) for batch in self.queue],
-            "early": [list(question) for question in self.early],
-            "peer_steps": {name: list(pair) for name, pair in self.peer_steps.items()},
-            "starved": sorted(self.starved),
-            "party": self.party.snapshot(),
-        }
+    def snapshot(self) -> dict[str, Any]:
+        answered = {name: [[n, *row] for n, row in rows.items()] for name, rows in self.answered.items()}
+        return {**super().snapshot(), "answered": answered}
 
     def restore(self, state: State) -> None:
-        for name in self._PLAIN:
-            setattr(self, name, state[name])
-        self.party.restore(state["party"])
-        self.numbers = dict(state["numbers"])
+        super().restore(state)
         self.answered = {name: {n: (a, b, v) for n, a, b, v in rows} for name, rows in state["answered"].items()}
         self.queue = deque(Batch(*fields) for fields in state["queue"])
         self.early = [(asker, number) for asker, number in state["early"]]
         self.peer_steps = {name: (pair[0], pair[1]) for name, pair in state["peer_steps"].items()}
-        self.starved = set(state["starved"])
 
 
-class VfbParty:
-    """A synchronous party: one dominator at a time, in turn; the next question waits for every party's step."""
+class VfbParty(InRounds):
+    """A synchronous party: one dominator at a time, in turn; the next question waits for every party's step, and a
+    survey begins where everybody has stepped."""
+
+    KEPT = ("round", "asking", "unstepped", "early", "party")
 
     def __init__(self, party: LinearParty, lanes: int = 1) -> None:
-        self.name, self.party = party.name, party
-        self.handle = party.handle
-        self.block, self.works, self.stepper = party.block, party.works, party.stepper
-        self.round = 0  # the round to be taken next
+        super().__init__(party)
         self.unstepped: set[PartyName] = set()  # whose step of the round before is still awaited
         self.early: set[PartyName] = set()  # who has stepped this round before this party did
         self.asking = False
@@ -458,38 +437,28 @@ class VfbParty:
         labelled = self.party.roster.labelled
         return labelled[number % len(labelled)]
 
-    def _rows(self, number: int) -> tuple[int, int]:
-        assert self.party.schedule is not None
-        return self.party.schedule.block(number)
-
-    def rows_asked(self, asker: PartyName, number: int) -> tuple[int, int]:
-        return self._rows(number)
-
     # -- the method ----------------------------------------------------------------------------------------------
 
-    def begun(self) -> list[Effect]:
-        return self._ask()
-
-    def _ask(self) -> list[Effect]:
+    def resume(self) -> list[Effect]:
+        """Ask, if it is this party's turn and nothing is to be waited for."""
         mine = self.party.schedule is not None and self._dominator(self.round) == self.name
-        if not mine or self.unstepped or self.asking or self.works.count[Steps]:
-            return []
-        if self.party.survey.under_way:
+        waits = self.unstepped or self.asking or self.works.count[Steps] or self.party.survey.under_way
+        if not mine or waits:
             return []
         survey = self.party.judge.survey_if_due()
         if survey:  # everybody has stepped and nobody moves: the frozen copies are one point
             return survey
         self.asking = True
-        start, stop = self._rows(self.round)
-        words = self.party.problem.outputs * (stop - start)
-        return self.party.sums.ask(PRODUCTS, 0, self.round, 0, words, self.block.version)
+        return self.party.ask_products(self.round, *self.party.rows_of(self.round))
+
+    begun = resume
 
     def asked(self, asker: PartyName, number: int) -> list[Effect]:
         expect(asker == self._dominator(number) and number == self.round, asker, f"a question of round {number}")
-        return self.party.answers.products(asker, number, *self._rows(number))
+        return self.party.answers.products(asker, number, *self.party.rows_of(number))
 
     def product(self, done: Sum) -> list[Effect]:
-        rows = self._rows(done.first)
+        rows = self.party.rows_of(done.first)
         return [self.works.begin(Derive(done.first, *rows, done), *_half(self.block, *rows))]
 
     def worked(self, work: Any, event: Computed) -> list[Effect]:
@@ -498,7 +467,7 @@ class VfbParty:
     def _derive(self, work: Derive) -> list[Effect]:
         theta = self.party.finish_product(work.done, work.start, work.stop)
         if not isfinite(theta.dot(theta)):
-            return self.party.alarm("diverged", "a product is no longer finite; use a smaller step")
+            return self.party.diverged()
         body = Backward(self.party.roster.epoch, work.number, theta, self.block.version, -1, 0)
         return [Broadcast(self.party.roster.peers, body), *self._on_backward(self.name, body)]
 
@@ -506,7 +475,7 @@ class VfbParty:
         begun, awaited = self.party.schedule is not None, body.number == self.round and not self.works.count[Steps]
         right = begun and awaited and sender == self._dominator(body.number)
         expect(right, sender, f"derivatives of round {body.number}, while round {self.round} is on")
-        start, stop = self._rows(body.number)
+        start, stop = self.party.rows_of(body.number)
         expect_array(sender, "derivatives", body.derivatives, self.party.problem.outputs * (stop - start))
         steps = Steps([Batch(start, stop, body.derivatives, self.block.version, sender, -1)])
         return [self.works.begin(steps, *_half(self.block, start, stop))]
@@ -521,7 +490,7 @@ class VfbParty:
         if following != self.name:
             return [Send(following, Stepped(self.party.roster.epoch, self.round - 1))]
         self.unstepped = set(self.party.roster.peers) - early
-        return self._ask()
+        return self.resume()
 
     def _on_stepped(self, sender: PartyName, body: Stepped) -> list[Effect]:
         if body.round == self.round:  # before this party has taken that step itself
@@ -529,42 +498,7 @@ class VfbParty:
             return []
         expect(body.round == self.round - 1 and sender in self.unstepped, sender, f"a step of round {body.round}")
         self.unstepped.discard(sender)
-        return self._ask()
-
-    def resume(self) -> list[Effect]:
-        return self._ask()
-
-    def is_stepping(self) -> bool:
-        return False  # a survey begins where everybody has stepped
-
-    def rostered(self) -> list[Effect]:
-        return self.party.alarm("peer-lost", "synchronous rounds cannot go on without a party")
-
-    def passes(self) -> float:
-        return self.round / self.party.schedule.blocks_a_pass if self.party.schedule is not None else 0.0
-
-    def losses(self) -> dict[str, int]:
-        return {"dropped": 0, "late": 0}
-
-    _PLAIN = ("round", "asking")
-
-    def snapshot(self) -> State:
-        return {
-            **{name: getattr(self, name) for name in self._PLAIN},
-            "unstepped": sorted(self.unstepped),
-            "early": sorted(self.early),
-            "party": self.party.snapshot(),
-        }
-
-    def restore(self, state: State) -> None:
-        for name in self._PLAIN:
-            setattr(self, name, state[name])
-        self.party.restore(state["party"])
-        self.unstepped, self.early = set(state["unstepped"]), set(state["early"])
-
-
-def _plain(batch: Batch) -> list[Any]:
-    return [getattr(batch, name) for name in batch.__struct_fields__]
+        return self.resume()
 
 
 def _half(block: Block, start: int, stop: int) -> tuple[int, int]:
@@ -572,17 +506,4 @@ def _half(block: Block, start: int, stop: int) -> tuple[int, int]:
     return (stop - start + 1) // 2, block.nonzeros(start, stop) // 2
 
 
-def build(
-    blocks: Mapping[PartyName, Block],
-    problem: Problem,
-    options: LinearOptions,
-    *,
-    synchronous: bool = False,
-    labels_at: tuple[PartyName, ...] | None = None,
-    **rest: Any,
-) -> list[Party]:
-    """The parties of one run, in roster order; those in `labels_at` (the first by default) hold the labels. `rest`: see
-    `linear_parties.build`."""
-    make = VfbParty if synchronous else Vfb2Party
-    labelled = tuple(blocks)[:1] if labels_at is None else labels_at
-    return linear_parties.build(make, blocks, problem, options, labels_at=labelled, **rest)
+build = linear_parties.builder(Vfb2Party, VfbParty, everywhere=False)

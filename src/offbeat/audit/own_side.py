@@ -11,7 +11,7 @@ from typing import Any
 
 from offbeat.audit.masks import Followed, MaskWatch
 from offbeat.audit.releases import ReleaseWatch, release_findings
-from offbeat.audit.runs import Watch, Watched, Witness
+from offbeat.audit.runs import Watch, Watched, Witness, told_of
 from offbeat.jobs.methods import linear_named
 from offbeat.message.codec import Codec
 from offbeat.metrics.machine import computing_as_on
@@ -20,7 +20,6 @@ from offbeat.orgs.party_config import home_of
 from offbeat.orgs.replay import OwnSide, own_side
 from offbeat.orgs.train import OwnLinear
 from offbeat.party.contract import Effect, Event
-from offbeat.run.record import reveals_of
 from offbeat.runtime.recovery import recover
 
 
@@ -36,21 +35,12 @@ def audit_own(folder: Path) -> dict[str, Any]:
             witness = Witness(watch if what == "train" else None)  # of the others messages are counted
             recover(Watched(log.party, witness), Codec(log.messages), log.folder, from_start=True)
             received += witness.received.get(side.home.name, Counter())
-    kinds = {kind.__name__: kind for log in side.logs.values() for kind in log.messages}
+    kinds = [kind for log in side.logs.values() for kind in log.messages]
     private = {
         "private_labels": side.job.method.label_dp_epsilon is not None,
         "private_products": side.job.private_products,
     }
-    return {
-        "run": str(folder),
-        "algorithm": record.algorithm,
-        "side": side.home.name,
-        "received": {side.home.name: dict(received)},
-        "reveals": {kind: reveals_of(kinds[kind], **private) for kind in sorted(received)},
-        **watch.findings(record),
-        "privacy": record.privacy,
-        "warnings": list(record.warnings),
-    }
+    return told_of(folder, record, kinds, private, {side.home.name: received}, watch, side=side.home.name)
 
 
 def _masks(side: OwnSide, training: OwnLinear) -> MaskWatch:

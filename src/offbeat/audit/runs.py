@@ -10,7 +10,7 @@ every message, not a sample. Of a run between organisations each audits its own 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,14 +21,14 @@ from offbeat.jobs.reading import family_name
 from offbeat.message.codec import Codec
 from offbeat.metrics.machine import computing_as_on
 from offbeat.metrics.record import RunRecord
-from offbeat.party.contract import Effect, Event, Party, Received, State
+from offbeat.party.contract import Effect, Event, Message, Party, Received, State
 from offbeat.run.folder import job_of
 from offbeat.run.parties import training_of, without_optimum
 from offbeat.run.record import kept_private, reveals_of
 from offbeat.run.replay import refuse_secret_noise, refuse_unknown_code
 from offbeat.run.runtimes import simulator_for
-from offbeat.runtime.contract import Outcome
 from offbeat.runtime.recovery import recover
+from offbeat.runtime.simulator.checkers import Checker
 
 
 class Watch(Protocol):
@@ -47,7 +47,7 @@ WATCHES: dict[str, Callable[[Any], Watch]] = {
 }
 
 
-class Witness:
+class Witness(Checker):
     """Counts what each party received, and lets a watch see everything. The simulator takes it for a checker."""
 
     def __init__(self, watch: Watch | None = None) -> None:
@@ -59,9 +59,6 @@ class Witness:
             self.received.setdefault(party.name, Counter())[type(event.body).__name__] += 1
         if self.watch is not None:
             self.watch.handled(party.name, event, effects)
-
-    def ended(self, outcome: Outcome, parties: Sequence[Party]) -> None:
-        pass
 
 
 class Watched:
@@ -93,7 +90,9 @@ def audit_run(folder: Path, trusted: str = "") -> dict[str, Any]:
         watch = WATCHES[family_name(job)](training)
         witness = Witness(watch)
         same = _do_again(folder, record, training, witness)
-        return _told(folder, record, training, witness.received, watch, same)
+        told = told_of(folder, record, training.messages, kept_private(training), witness.received, watch)
+    told["warnings"] += [] if same else [OTHERWISE]
+    return told
 
 
 def _do_again(folder: Path, record: RunRecord, training: Training, witness: Witness) -> bool:
@@ -115,20 +114,27 @@ OTHERWISE = (
 )
 
 
-def _told(
-    folder: Path, record: RunRecord, training: Training, received: Mapping[str, Counter[str]], watch: Watch, same: bool
+def told_of(
+    folder: Path,
+    record: RunRecord,
+    messages: Iterable[type[Message]],
+    private: Mapping[str, bool],
+    received: Mapping[str, Counter[str]],
+    watch: Watch,
+    **more: str,
 ) -> dict[str, Any]:
-    kinds = {kind.__name__: kind for kind in training.messages}
+    """What an audit tells, as plain values; `private`: what noise covers."""
+    kinds = {kind.__name__: kind for kind in messages}
     came = sorted({kind for counts in received.values() for kind in counts})
-    private = kept_private(training)
     return {
         "run": str(folder),
         "algorithm": record.algorithm,
+        **more,
         "received": {name: dict(counts) for name, counts in sorted(received.items())},
         "reveals": {kind: reveals_of(kinds[kind], **private) for kind in came if kind in kinds},
         **watch.findings(record),
         "privacy": record.privacy,
-        "warnings": [*record.warnings, *([] if same else [OTHERWISE])],
+        "warnings": list(record.warnings),
     }
 
 

@@ -20,8 +20,10 @@ from offbeat.errors import BadInput, OffbeatError
 from offbeat.jobs.organisations import job_from_text
 from offbeat.metrics.record import JOB_FILE, RECORD_FILE, RunRecord
 from offbeat.names import counted
+from offbeat.orgs.discreet import OWNER_TEXT_MOST, printable
+from offbeat.party.verdicts import ended_well
 from offbeat.runtime.eventlog import Header, LogReceived, read_log
-from offbeat.runtime.grpc.identity import Member, PinnedRoster, blocks, read_roster, short
+from offbeat.runtime.grpc.identity import NAME_PATTERN, Member, PinnedRoster, blocks, read_roster, short
 from offbeat.runtime.recovery import log_path
 from offbeat.runtime.transcript import (
     Chain,
@@ -101,6 +103,7 @@ def verify_runs(folders: Sequence[Path], roster: Path | None = None) -> dict[str
     findings += _same_rosters(tellings)
     findings += [finding for folder in folders for finding in _records(folder, tellings)]
     for told in tellings:
+        findings += _without_links(told)
         findings += _other_certificates(told, known)
         findings += _read_log(told, _numbers_told(tellings, told))
     findings = list(dict.fromkeys(findings))  # each once, for all sessions
@@ -126,7 +129,8 @@ def verified_text(told: Mapping[str, Any]) -> str:
     lines = [f"{link['state']:10}  {link['line']}" for link in told["links"]]
     found = [*told["findings"], *(finding for link in told["links"] for finding in link["findings"])]
     lines += [f"{finding['state']:10}  {finding['what']}" for finding in found]
-    return "\n".join([*lines, "", told["sentence"], *told["limits"], ""])
+    shown = (printable(line, OWNER_TEXT_MOST) for line in (*lines, "", told["sentence"], *told["limits"], ""))
+    return "\n".join(shown)  # whoever made the folders chose some of the words
 
 
 def _worst(findings: Iterable[Mismatch]) -> str:
@@ -172,10 +176,31 @@ def _told(folders: Sequence[Path]) -> tuple[list[Telling], list[Mismatch]]:
             findings.append(_without_transcript(folder))
         for path in paths:
             file = read_transcript(path)
+            _refuse_names(file, path)
             tellings.append(Telling(path.parent.parent, file, _roster_of(file, path)))
     if not tellings:
         raise BadInput(f"{', '.join(map(str, folders))}: no transcript was found, so there is nothing to compare with.")
     return tellings, findings
+
+
+def _refuse_names(file: TranscriptFile, path: Path) -> None:
+    """A name is part of a path, and of what a reader sees: nobody makes a verdict of one."""
+    links = {name for link in file.links for name in (link.sender, link.receiver)}
+    odd = [name for name in (file.party, *file.certificates, *links) if not NAME_PATTERN.fullmatch(name)]
+    odd += [text for text in (file.run, file.job) if not text.isprintable()]
+    if odd:
+        raise BadInput(f"{path} holds the name {odd[0][:64]!r}, which no party or run has. The file was edited.")
+
+
+def _without_links(told: Telling) -> list[Mismatch]:
+    """Every party writes down both directions with each other one, also where nothing went over them."""
+    others = [name for name in told.file.certificates if name != told.party]
+    pairs = [pair for name in others for pair in ((name, told.party), (told.party, name))]
+    return [
+        _changed(told.party, f"the transcript of '{told.party}' in {told.file.run} says nothing of {_arrow(pair)}")
+        for pair in pairs
+        if told.account(pair) is None
+    ]
 
 
 def _without_transcript(folder: Path) -> Mismatch:
@@ -234,6 +259,8 @@ def _read_log(told: Telling, wanted: Mapping[str, set[int]]) -> list[Mismatch]:
     told.log, whose = {}, f"the log of '{told.party}' in {told.file.run}"
     try:
         for _, record in read_log(path):
+            if isinstance(record, LogReceived) and record.sender not in told.file.certificates:
+                return [_changed(told.party, f"{whose} has messages of somebody who is not in its transcript")]
             if isinstance(record, Header):
                 if (record.party, record.run, record.job) != (told.party, told.file.run, told.file.job):
                     return [_changed(told.party, f"{whose} is the log of another run or party")]
@@ -298,18 +325,32 @@ def _records(folder: Path, tellings: Sequence[Telling]) -> list[Mismatch]:
             found.append(_changed(owner, f"record.json of '{owner}' names other transcripts than the folder holds"))
     else:
         found.append(Mismatch(NOT_SIGNED, owner, f"the folder of '{owner}' has no record: the run did not end there"))
-    if any(" " in told.file.job for told in mine) and not _same_job(folder, mine):
-        found.append(_changed(owner, f"job.toml of '{owner}' is not the job that the messages belong to"))
+    if any(" " in told.file.job for told in mine):
+        found += _of_job(folder, owner, mine)
     return found
 
 
-def _same_job(folder: Path, mine: Sequence[Telling]) -> bool:
-    """Sessions between organisations are bound to a digest of their own and to that of the job."""
+def _of_job(folder: Path, owner: str, mine: Sequence[Telling]) -> list[Mismatch]:
+    """Sessions between organisations are bound to a digest of their own and to that of the job. Its parties take part
+    in each of them, and a run that has a record has had them all."""
     try:
-        digest = job_from_text((folder / JOB_FILE).read_text(encoding="utf-8")).digest
+        job = job_from_text((folder / JOB_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, OffbeatError):
-        return False
-    return all(told.file.job.rpartition(" ")[2] == digest for told in mine)
+        job = None
+    if job is None or any(told.file.job.rpartition(" ")[2] != job.digest for told in mine):
+        return [_changed(owner, f"job.toml of '{owner}' is not the job that the messages belong to")]
+    found = [
+        _changed(owner, f"the transcript of '{owner}' in {told.file.run} names other parties than the job")
+        for told in mine
+        if set(told.file.certificates) != set(job.parties)
+    ]
+    if (folder / RECORD_FILE).is_file():
+        there = {told.file.run.rpartition("/")[2] for told in mine}
+        lacks = "the folder of '{}' has no transcript of its {}"
+        found += [_changed(owner, lacks.format(owner, what)) for what in ("align", "train") if what not in there]
+        if job.rows.test_fraction and ended_well(RunRecord.read(folder).verdict) and "test" not in there:
+            found.append(Mismatch(NOT_SIGNED, owner, lacks.format(owner, "test")))
+    return found
 
 
 def _left_out(tellings: Sequence[Telling]) -> list[Mismatch]:

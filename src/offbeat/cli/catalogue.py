@@ -71,7 +71,7 @@ def _redrawn(name: str, out: Path | None, chosen: dict[str, Any], kept: Path | N
     """One table or figure, its rows written down; with `kept`, beside what was kept there."""
     from offbeat.lab.drift import compared, kept_rows
 
-    before = kept_rows(name, kept) if kept is not None else []
+    before = kept_rows(name, kept, chosen["quick"]) if kept is not None else []
     folder, began, computed = out or Path("out") / name, perf_counter(), process_time()
     try:
         told = _done("reproduce", name, out=folder, **chosen)

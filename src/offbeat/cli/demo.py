@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.output import Interruption, Json, RunProgress, new_folder, print_json, say, speaker
+from offbeat.cli.output import Interruption, Json, RunProgress, new_folder, print_json, rows_table, say, speaker
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from offbeat.lab.demo import Demo, DemoRow
     from offbeat.report.html import Markup
     from offbeat.run.observer import Watch
@@ -68,14 +66,13 @@ def _lead(done: "Demo") -> str:
 def _tell(done: "Demo", page: Path) -> None:
     from offbeat.lab.demo import SLOW_FACTOR, SLOW_PARTY
 
-    console = speaker()
     real = "Real data" if done.is_real else "Generated data (the real set was not found; see `offbeat data`)"
     say(f"\n{real}: {done.data.source}")
     say(
         f"{done.data.rows:,} rows to train, {done.data.test_rows:,} to test. Parties: {', '.join(done.data.names)}; "
         f"{SLOW_PARTY} is {SLOW_FACTOR:g} times slower. Times are virtual seconds to the target, pairwise masks on.\n"
     )
-    console.print(_table(done))
+    speaker().print(rows_table([dict(zip(HEAD, _cells(row), strict=True)) for row in done.rows], right=HEAD[1:]))
     say(
         f"\n{WITHIN}\n{NONE_SLOW}\n"
         "Answering peers is free, as in the published experiments. Which party is slow matters as much as how slow it "
@@ -95,18 +92,6 @@ def _section(done: "Demo") -> "Markup":
     body = table(HEAD, rows, "Asynchronous against synchronous, by method", numeric=range(1, len(HEAD)))
     told = tag("div", *(tag("p", note, class_="quiet") for note in notes), class_="gap")
     return section("speed-ups", "Speed-ups", body, told)
-
-
-def _table(done: "Demo") -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    for number, name in enumerate(HEAD):
-        table.add_column(name, justify="right" if number else "left", style="bold" if name == "speed-up" else None)
-    for row in done.rows:
-        table.add_row(*_cells(row))
-    return table
 
 
 def _cells(row: "DemoRow") -> list[str]:

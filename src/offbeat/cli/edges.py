@@ -1,33 +1,32 @@
 """Commands for edge sites: `offbeat mqtt init`, `offbeat cloud serve`, `offbeat edge serve`.
 
-Human text goes to standard error; with --json one JSON document goes to standard output. Errors travel up as
-`OffbeatError` with their exit code; whoever mounts these applications prints them.
+Human text goes to standard error; with --json one JSON document goes to standard output.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from zipfile import BadZipFile
 
 import msgspec
 import typer
 
-from offbeat.cli.output import Json, print_json
+from offbeat.cli.output import Json, group, say, show
 from offbeat.errors import BadData, BadInput
 from offbeat.party.verdicts import exit_code_of
 
 if TYPE_CHECKING:
-    from offbeat.algorithms.mapa import Cloud, Edge
+    from offbeat.algorithms.mapa import Edge
     from offbeat.jobs.horizontal import EdgeJob
     from offbeat.party.contract import Party
     from offbeat.privacy.ledger import Budget
     from offbeat.runtime.contract import Outcome
     from offbeat.runtime.mqtt import Address
 
-mqtt_app = typer.Typer(no_args_is_help=True, add_completion=False, help="A broker of your own for edge sites.")
-cloud_app = typer.Typer(no_args_is_help=True, add_completion=False, help="The cloud of a horizontal job.")
-edge_app = typer.Typer(no_args_is_help=True, add_completion=False, help="One edge site of a horizontal job.")
+mqtt_app = group("A broker of your own for edge sites.")
+cloud_app = group("The cloud of a horizontal job.")
+edge_app = group("One edge site of a horizontal job.")
 
 JobFile = Annotated[Path, typer.Argument(help="The job file that the cloud and all edges hold.")]
 Broker = Annotated[str, typer.Option(help="Where the broker listens: host:port.")]
@@ -67,9 +66,8 @@ def mqtt_init(
     handed = f"Hand each of {len(parties) + 1} folders under {folder / 'parties'} to its party, and nobody else."
     asked = f"Sign what each party sends you:  offbeat mqtt sign {folder} NAME.csr  (the cloud's, too)."
     start = f"Wrote {configuration}. Start the broker with:  mosquitto -c {configuration}"
-    typer.echo(f"{start}\n{asked if own_keys else handed}", err=True)
-    if as_json:
-        print_json({"configuration": str(configuration), "parties": ["cloud", *parties]})
+    say(f"{start}\n{asked if own_keys else handed}")
+    show({"configuration": str(configuration), "parties": ["cloud", *parties]}, as_json)
 
 
 @mqtt_app.command("request")
@@ -87,10 +85,9 @@ def mqtt_request(
     write_private(folder / f"{name}.key", key)
     (folder / f"{name}.csr").write_bytes(request)
     mark = key_mark(x509.load_pem_x509_csr(request).public_key())  # type: ignore[arg-type]
-    typer.echo(
+    say(
         f"Wrote {folder / f'{name}.key'} (it stays here) and {folder / f'{name}.csr'}: send that to whoever runs the "
-        f"broker, and compare by telephone: {short(mark)}\nPut the two files that come back into {folder}.",
-        err=True,
+        f"broker, and compare by telephone: {short(mark)}\nPut the two files that come back into {folder}."
     )
 
 
@@ -106,10 +103,7 @@ def mqtt_sign(
     if not request.is_file():
         raise BadInput(f"expected a certificate request at {request}, found nothing.")
     mine, mark = sign_request(folder, request.read_bytes())
-    typer.echo(
-        f"Compare by telephone before you hand it out: {short(mark)}\nThen send both files in {mine} to that party.",
-        err=True,
-    )
+    say(f"Compare by telephone before you hand it out: {short(mark)}\nThen send both files in {mine} to that party.")
 
 
 @cloud_app.command("serve")
@@ -123,18 +117,21 @@ def cloud_serve(
 ) -> None:
     """Hold the model, serve every edge that comes, end after the job's updates; the model goes to the state folder."""
     from offbeat.families.horizontal import build_cloud
+    from offbeat.runtime.mqtt import ServesOthers
 
     job, address = _job(job_file), _address(broker, identity)
     cloud = build_cloud(job, tuple(name for name in edges.split(",") if name))
-    outcome = _serve(job, cloud, lambda: _serving(cloud), address, state, durable=False)
+
+    def progress() -> str:
+        return f"{cloud.version} of {cloud.updates} updates; heard of {len(cloud.seen)} edges"
+
+    serving = ServesOthers(cloud)
+    outcome = _serve(job, serving, progress, address, state, durable=False)
     path = _write_model(state, job, cloud)
-    finish = outcome.finished[cloud.name]
-    typer.echo(f"{finish.verdict}: {finish.reason} The model is in {path}.", err=True)
-    if as_json:
-        counts = {"applied": cloud.applied, "refused": cloud.refused, "repeated": cloud.repeated}
-        stated = {"verdict": finish.verdict, "reason": finish.reason, "version": cloud.version, "model": str(path)}
-        print_json({**stated, **counts, "seconds": outcome.time_s, **_observed(outcome)})
-    raise typer.Exit(exit_code_of(finish.verdict))
+    counts = {"applied": cloud.applied, "refused": cloud.refused, "repeated": cloud.repeated}
+    counts["passed_over"] = serving.passed_over
+    told = {"version": cloud.version, "model": str(path), **counts, "seconds": outcome.time_s}
+    _tell_end(outcome, cloud.name, f" The model is in {path}.", told, as_json)
 
 
 @edge_app.command("serve")
@@ -152,7 +149,7 @@ def edge_serve(
     """Take part with this site's rows until the run or the privacy budget ends. Start it again after a crash."""
     from offbeat.families.horizontal import build_edge, recipes_of, rows_for
     from offbeat.jobs.rules import model_of
-    from offbeat.orgs.site_account import SiteAccount, reservation_name
+    from offbeat.orgs.budget import SiteAccount, reservation_name
 
     job, address, place = _job(job_file), _address(broker, identity), state
     rows = rows_for(job, *_read_rows(data))
@@ -166,16 +163,20 @@ def edge_serve(
         recipe = replace(recipe, reserved=tuple(held.items()))
     edge = build_edge(job, name, rows, recipe)
     for warning in edge.warnings:
-        typer.echo(f"Warning: {warning}", err=True)
+        say(f"Warning: {warning}")
     outcome = _serve(job, edge, lambda: _taking_part(edge), address, place, durable=True)
     if reservation:
         account.settle(reservation, edge.ledger.spent)
-    finish = outcome.finished[name]
-    typer.echo(f"{finish.verdict}: {finish.reason}", err=True)
-    if as_json:
-        stated = {"verdict": finish.verdict, "reason": finish.reason, "uploads": edge.uploads}
-        print_json({**stated, "privacy": edge.statement(), **_observed(outcome)})
-    raise typer.Exit(exit_code_of(finish.verdict))
+    _tell_end(outcome, name, "", {"uploads": edge.uploads, "privacy": edge.statement()}, as_json)
+
+
+def _tell_end(outcome: "Outcome", name: str, more: str, told: dict[str, Any], as_json: bool) -> NoReturn:
+    """How a party's part ended, for people and for programs."""
+    verdict, reason = outcome.finished[name].verdict, outcome.finished[name].reason
+    say(f"{verdict}: {reason}{more}")
+    observed = {what: value for _, _, what, value in outcome.observations if what.startswith("mqtt_")}
+    show({"verdict": verdict, "reason": reason, **told, **observed}, as_json)
+    raise typer.Exit(exit_code_of(verdict))
 
 
 def _site_budget(job: "Budget", epsilon: float | None, delta: float | None) -> "Budget":
@@ -184,10 +185,6 @@ def _site_budget(job: "Budget", epsilon: float | None, delta: float | None) -> "
     if not all(value > 0 for value in given.values()) or given.get("delta", 0.5) >= 1:
         raise BadInput(f"--epsilon must be above 0, and --delta between 0 and 1; got {epsilon} and {delta}.")
     return msgspec.structs.replace(job, **given)
-
-
-def _serving(cloud: "Cloud") -> str:
-    return f"{cloud.version} of {cloud.updates} updates; heard of {len(cloud.seen)} edges"
 
 
 def _taking_part(edge: "Edge") -> str:
@@ -207,12 +204,12 @@ def _serve(
     def look(now_s: float) -> float:
         nonlocal said, due_s
         if now_s >= due_s and (words := doing()) != said:
-            typer.echo(f"{party.name}: {words}", err=True)
+            say(f"{party.name}: {words}")
             said, due_s = words, now_s + SAY_EVERY_S
         return SAY_EVERY_S
 
     runtime = Mqtt(address, job.run, MESSAGES, state, durable=durable)
-    typer.echo(f"{party.name}: connecting to the broker at {address.host}:{address.port}", err=True)
+    say(f"{party.name}: connecting to the broker at {address.host}:{address.port}")
     return runtime.serve(party, look)
 
 
@@ -262,20 +259,3 @@ def _write_model(state: Path, job: "EdgeJob", cloud: Any) -> Path:
     arrays = {"parameters": cloud.parameters, "averaged": cloud.averaged}
     save_file(arrays, path, metadata={"run": job.run, "kind": job.model.kind, "version": str(cloud.version)})
     return path
-
-
-def _observed(outcome: "Outcome") -> dict[str, Any]:
-    return {name: value for _, _, name, value in outcome.observations if name.startswith("mqtt_")}
-
-
-def edge_commands() -> typer.Typer:
-    """All three, for whoever wants them without the rest of the command line."""
-    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-    app.add_typer(mqtt_app, name="mqtt")
-    app.add_typer(cloud_app, name="cloud")
-    app.add_typer(edge_app, name="edge")
-    return app
-
-
-if __name__ == "__main__":
-    edge_commands()()

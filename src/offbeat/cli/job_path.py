@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from offbeat.cli.orgs import SUBMIT_WITHIN_S, HomeOption, PartyOption, ask, followed, job, refuse_failed, show
-from offbeat.cli.output import Json, say
+from offbeat.cli.orgs import SUBMIT_WITHIN_S, HomeOption, PartyOption, ask, followed, job, refuse_failed
+from offbeat.cli.output import Json, say, show
 from offbeat.errors import BadInput
 
 JUDGED_BY = {"test_log_loss": min, "test_deviance": min, "test_auc": max, "test_rmse": min}

@@ -15,34 +15,22 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from offbeat.cli.output import Json, print_json, say, write_csv
+from offbeat.cli.output import Json, group, say, show, write_csv
 from offbeat.errors import BadData, BadInput, OffbeatError, PeerFailed
 from offbeat.names import counted
 
-keys = typer.Typer(
-    help="Keys, certificates and the roster of parties that trust each other.",
-    no_args_is_help=True,
-    add_completion=False,
-)
-party = typer.Typer(
-    help="One party: its settings, a check before the first job, its daemon.",
-    no_args_is_help=True,
-    add_completion=False,
-)
-job = typer.Typer(help="Jobs that parties do together.", no_args_is_help=True, add_completion=False)
+keys = group("Keys, certificates and the roster of parties that trust each other.")
+party = group("One party: its settings, a check before the first job, its daemon.")
+job = group("Jobs that parties do together.")
 
 HomeOption = Annotated[Path, typer.Option("--home", help="The folder with party.toml, or the file itself.")]
+Names = list[str] | None
 PartyOption = Annotated[
     str, typer.Option("--party", help="The daemon's host:port, or its party.toml; by default the one under --home.")
 ]
 
 
 SUBMIT_WITHIN_S = 900.0  # every party reads its table meanwhile
-
-
-def show(value: Any, as_json: bool) -> None:
-    if as_json:
-        print_json(value)
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
@@ -152,14 +140,12 @@ def party_init(
     id_column: Annotated[str, typer.Option("--id", help="The column by which rows are matched.")] = "id",
     label: Annotated[str, typer.Option(help="The label column, where this party has it.")] = "",
     listen: Annotated[str, typer.Option(help="host:port; empty: only call others.")] = "127.0.0.1:7443",
-    jobs: Annotated[list[str] | None, typer.Option("--job", help="A job it takes part in; may be repeated.")] = None,
-    initiators: Annotated[list[str] | None, typer.Option("--initiator", help="Who else may propose jobs.")] = None,
-    leaders: Annotated[
-        list[str] | None, typer.Option("--leader", help="Who else may lead the matching of ids.")
-    ] = None,
-    labels_for: Annotated[list[str] | None, typer.Option("--labels-for", help="Who may learn its labels.")] = None,
+    jobs: Annotated[Names, typer.Option("--job", help="A job it takes part in; may be repeated.")] = None,
+    initiators: Annotated[Names, typer.Option("--initiator", help="Who else may propose jobs.")] = None,
+    leaders: Annotated[Names, typer.Option("--leader", help="Who else may lead the matching of ids.")] = None,
+    labels_for: Annotated[Names, typer.Option("--labels-for", help="Who may learn its labels.")] = None,
     predictions_for: Annotated[
-        list[str] | None, typer.Option("--predictions-for", help="Who else may ask for joint predictions.")
+        Names, typer.Option("--predictions-for", help="Who else may ask for joint predictions.")
     ] = None,
 ) -> None:
     """Write a commented party.toml. Its policy allows nothing to anybody who is not named."""
@@ -170,18 +156,9 @@ def party_init(
     if path.exists():
         raise BadInput(f"{path} exists already; it is not overwritten.")
     folder.mkdir(parents=True, exist_ok=True)
-    text = example(
-        check_name(name),
-        data=data,
-        id_column=id_column,
-        label=label,
-        listen=listen,
-        jobs=tuple(jobs or ()),
-        initiators=tuple(initiators or ()),
-        leaders=tuple(leaders or ()),
-        labels_for=tuple(labels_for or ()),
-        predictions_for=tuple(predictions_for or ()),
-    )
+    named = {"jobs": jobs, "initiators": initiators, "leaders": leaders, "labels_for": labels_for}
+    allowed = {key: tuple(names or ()) for key, names in {**named, "predictions_for": predictions_for}.items()}
+    text = example(check_name(name), data=data, id_column=id_column, label=label, listen=listen, **allowed)
     path.write_text(text, encoding="utf-8")
     say(
         f"wrote {path}. Next: `offbeat keys new {name} --dir {folder / 'keys'}`, `offbeat keys trust` for everybody's "
@@ -223,15 +200,12 @@ def party_serve(
 ) -> None:
     """Run the party's daemon until it is interrupted."""
     from offbeat.orgs.daemon import Daemon
-    from offbeat.orgs.daemon_log import write_log, write_log_file
+    from offbeat.orgs.daemon_log import write_log
     from offbeat.orgs.party_config import read_home
     from offbeat.runtime.grpc.identity import short
 
     settings = read_home(home)
-    if log_file is None:
-        write_log(sys.stderr, verbose=verbose, as_json=json_lines, party=settings.name)
-    else:
-        write_log_file(log_file, verbose=verbose, as_json=json_lines, party=settings.name)
+    write_log(log_file or sys.stderr, verbose=verbose, as_json=json_lines, party=settings.name)
     done, hurry = threading.Event(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: hurry.set() if done.is_set() else done.set())
@@ -249,17 +223,18 @@ def party_status(party: PartyOption = "", home: HomeOption = Path("."), json_: J
     """What the daemon works on, what waits and why, and what it refused lately."""
     from collections import Counter
 
-    from offbeat.orgs.control import LastRefusals, ListRuns
+    from offbeat.orgs.control import ListRuns
 
-    runs, refusals = ask(home, party, ListRuns()).runs, ask(home, party, LastRefusals()).refusals
+    told = ask(home, party, ListRuns())
+    runs, refusals = told.runs, told.refusals
     going = [run for run in runs if not run.ended and run.phase not in ("queued", "waiting")]
     queued, undecided = ([run for run in runs if run.phase == phase] for phase in ("queued", "waiting"))
     ended = Counter(run.phase for run in runs if run.ended)
     for title, some in (("under way", going), ("in the queue", queued), ("for the owner to decide", undecided)):
         say("\n  ".join([f"{title}: {len(some) or 'none'}", *map(status_line, some)]))
     say(f"ended: {', '.join(f'{count} {phase}' for phase, count in sorted(ended.items())) or 'none'}")
-    told = [f"{one.at} {one.peer}, {one.request}: {one.reason} ({counted(one.times, 'time')})" for one in refusals]
-    say("\n  ".join([f"refused lately: {len(told) or 'nothing'}", *told]))
+    lines = [f"{one.at} {one.peer}, {one.request}: {one.reason} ({counted(one.times, 'time')})" for one in refusals]
+    say("\n  ".join([f"refused lately: {len(lines) or 'nothing'}", *lines]))
     plain = {"runs": [run for run in runs if not run.ended], "ended": dict(ended), "refusals": refusals}
     show(msgspec.to_builtins(plain), json_)
 
@@ -275,26 +250,6 @@ def party_console(
     from offbeat.cli.serving import console
 
     console(home, port, open_, json_)
-
-
-@party.command("replay")
-def party_replay(
-    run: str,
-    home: HomeOption = Path("."),
-    verify: Annotated[bool, typer.Option("--verify", help="The alignment and the test, too.")] = False,
-    data: Annotated[Path | None, typer.Option("--data", help="The table as it was, if it has changed.")] = None,
-    key: Annotated[Path | None, typer.Option("--key", help="The private key as it was, if it has changed.")] = None,
-    json_: Json = False,
-) -> None:
-    """Feed this party's log of a run to a party built anew, and check that every effect is the same, bit for bit."""
-    from offbeat.orgs.party_config import read_home
-    from offbeat.orgs.replay import replay_own
-
-    told = replay_own(read_home(home), Path(run).name, verify=verify, data=data, key=key)
-    show(told, json_)
-    if not told["same"]:
-        raise PeerFailed(told["sentence"])
-    say(told["sentence"])
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
@@ -387,14 +342,18 @@ ByOption = Annotated[str, typer.Option("--by", help="Who decides; it is written 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is written down, and told in a refusal.")]
 
 
+def decide(home: Path, party: str, run: str, accept: bool, by: str, reason: str) -> None:
+    from offbeat.orgs.control import Decide
+
+    ask(home, party, Decide(run, accept, by, reason))
+
+
 @job.command("accept")
 def job_accept(
     run: str, by: ByOption, reason: ReasonOption = "", party: PartyOption = "", home: HomeOption = Path(".")
 ) -> None:
     """Accept a proposal that waits for this party's owner (approve = "by hand")."""
-    from offbeat.orgs.control import Decide
-
-    ask(home, party, Decide(run, True, by, reason))
+    decide(home, party, run, True, by, reason)
     say(f"{run} is accepted; it begins when every party has accepted it.")
 
 
@@ -403,9 +362,7 @@ def job_refuse(
     run: str, by: ByOption, reason: ReasonOption = "", party: PartyOption = "", home: HomeOption = Path(".")
 ) -> None:
     """Refuse a proposal that waits for this party's owner."""
-    from offbeat.orgs.control import Decide
-
-    ask(home, party, Decide(run, False, by, reason))
+    decide(home, party, run, False, by, reason)
     say(f"{run} is refused; its initiator is told within seconds.")
 
 

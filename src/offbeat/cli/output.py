@@ -91,6 +91,16 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
+def show(value: object, as_json: bool) -> None:
+    if as_json:
+        print_json(value)
+
+
+def group(about: str) -> typer.Typer:
+    """Commands under one name."""
+    return typer.Typer(no_args_is_help=True, add_completion=False, help=about)
+
+
 def write_csv(rows: Sequence[Mapping[str, Any]], out: Path | None, head: Sequence[str] = ()) -> None:
     """Rows with the same keys, to a file, or to standard output (None or -)."""
     names = list(head or (rows[0] if rows else ()))
@@ -137,15 +147,15 @@ def _unused(base: Path) -> Path:
     return folder
 
 
-def rows_table(rows: Sequence[Mapping[str, Any]], whole: Sequence[str] = ()) -> "Table":
-    """Rows with the same keys, as a light table; the columns named in `whole` are never broken."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+def rows_table(rows: Sequence[Mapping[str, Any]], whole: Sequence[str] = (), right: Sequence[str] = ()) -> "Table":
+    """Rows with the same keys, as a light table. Columns named in `whole` are never broken; numbers, and columns named
+    in `right`, are set to the right."""
+    from offbeat.report.summary import light_table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    table = light_table()
     names = list(dict.fromkeys(name for row in rows for name in row))
     for name in names:
-        numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
+        numeric = name in right or all(isinstance(row.get(name), int | float | None) for row in rows)
         table.add_column(
             name.replace("_", " "), justify="right" if numeric else "left", overflow="fold", no_wrap=name in whole
         )

@@ -163,6 +163,12 @@ def replay(
         bool, typer.Option("--verify", help="Every log must lead to its party's end; each is told of by itself.")
     ] = False,
     method: Trusted = "",
+    data: Annotated[
+        Path | None, typer.Option(help="Between organisations: the table as it was, if it has changed.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Between organisations: the private key as it was, if it has changed.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Do a run again, event by event, and see that everything comes out the same, bit for bit.
@@ -170,7 +176,7 @@ def replay(
     A simulated run is repeated from its seed. A run on threads, processes or ray is repeated from its parties' logs,
     an organisation's side of a run from its own.
     """
-    told = _replayed(run, verify, method)
+    told = _replayed(run, verify, method, data, key)
     if verify and not json:
         for name, count in told.get("events", {}).items():
             say(f"{name}: {counted(count, 'event')}, {told['digests'][name]}")
@@ -181,13 +187,16 @@ def replay(
     raise typer.Exit(0 if told["same"] else 3)
 
 
-def _replayed(run: Path, verify: bool, trusted: str) -> dict[str, Any]:
-    from offbeat.metrics.record import RunRecord
+def _replayed(run: Path, verify: bool, trusted: str, data: Path | None, key: Path | None) -> dict[str, Any]:
+    from offbeat.errors import BadInput
 
-    if RunRecord.read(run).runtime == "grpc":  # an organisation's own side of a run, in its daemon's folder
-        from offbeat.orgs.replay import replay_folder
+    if (run / "state.json").is_file():  # an organisation's own side of a run, in its daemon's folder
+        from offbeat.orgs.party_config import home_of
+        from offbeat.orgs.replay import replay_own
 
-        return replay_folder(run, verify=verify)
+        return replay_own(home_of(run), run.resolve().name, verify=verify, data=data, key=key)
+    if data is not None or key is not None:
+        raise BadInput("--data and --key are for an organisation's own run: HOME/runs/RUN.")
     from offbeat.run.replay import replay_run
 
     return replay_run(run, verify=verify, trusted=trusted)

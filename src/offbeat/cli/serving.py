@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from offbeat.cli.orgs import HomeOption
-from offbeat.cli.output import Json, needs_web, print_json, say
+from offbeat.cli.output import Json, group, needs_web, print_json, say, show
+from offbeat.cli.watch import announce
 from offbeat.errors import BadInput
 
-caller = typer.Typer(
-    help="Who may ask a scoring service: names, tokens and limits.", no_args_is_help=True, add_completion=False
-)
+caller = group("Who may ask a scoring service: names, tokens and limits.")
 
 
 def serve(
@@ -47,11 +46,8 @@ def serve(
         address = "http://{}:{}/".format(*opened.getsockname()[:2])
         if not service.callers.all():
             say(f"Nobody may ask yet: `offbeat caller new NAME --home {home}` makes a token.")
-        if json_:
-            print_json({"address": address, "run": service.run})
-        else:
-            say(f"Scoring run {service.run} until Ctrl-C. What can be asked is described at:")
-            typer.echo(address)
+        told = f"Scoring run {service.run} until Ctrl-C. What can be asked is described at:"
+        announce(address, told, json_, run=service.run)
         _serve_until_stopped(service.app(), opened, grace_s=10)
 
 
@@ -68,7 +64,6 @@ def console(home: Path, port: int, open_: bool, as_json: bool) -> None:
     """`offbeat party console`."""
     import secrets
 
-    from offbeat.cli.watch import open_page
     from offbeat.orgs.party_config import read_home
 
     try:
@@ -82,13 +77,7 @@ def console(home: Path, port: int, open_: bool, as_json: bool) -> None:
     app = console_app(read_home(home), token, lambda folder: audit_text({**audit_own(folder), "run": folder.name}))
     with listening(port) as opened:
         address = f"http://{HOST}:{opened.getsockname()[1]}/enter?token={token}"
-        if as_json:
-            print_json({"address": address})
-        else:
-            say("The console, until Ctrl-C. Whoever has this address decides in your name:")
-            typer.echo(address)
-        if open_:
-            open_page(address)
+        announce(address, "The console, until Ctrl-C. Whoever has this address decides in your name:", as_json, open_)
         _serve_until_stopped(app, opened, grace_s=5)
 
 
@@ -130,8 +119,7 @@ def caller_list(home: HomeOption = Path("."), json_: Json = False) -> None:
     for row in rows:
         say(f"{row['caller']}: {row['left_today']:,} of {row['rows_a_day']:,} rows left today, "
             f"{row['calls_a_second']:g} calls a second")  # fmt: skip
-    if json_:
-        print_json(rows)
+    show(rows, json_)
 
 
 @caller.command("remove")

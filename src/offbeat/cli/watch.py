@@ -31,13 +31,8 @@ def watch(
     with listening(port) as opened:
         taken = int(opened.getsockname()[1])
         address = f"http://{HOST}:{taken}/"
-        if json:
-            print_json({"address": address, "host": HOST, "port": taken, "run": str(run)})
-        else:
-            say(f"Showing {run} until Ctrl-C. Everybody with an account on this machine can open the page:")
-            typer.echo(address)
-        if open_:
-            open_page(address)
+        who = "Everybody with an account on this machine can open the page:"
+        announce(address, f"Showing {run} until Ctrl-C. {who}", json, open_, host=HOST, port=taken, run=str(run))
         serve(run, opened)
 
 
@@ -49,8 +44,9 @@ def _await(folder: Path, seconds: float) -> None:
         time.sleep(POLL_S)
 
 
-def open_page(address: str) -> None:
-    """In a thread: a browser for terminals keeps whoever opened it waiting."""
+def announce(address: str, sentence: str, as_json: bool, open_: bool = False, **more: object) -> None:
+    """Say where a page is served, and open it if that was asked for, in a thread: a browser for terminals keeps whoever
+    opened it waiting."""
     import threading
     import webbrowser
 
@@ -58,4 +54,10 @@ def open_page(address: str) -> None:
         if not webbrowser.open(address):
             say(f"No browser was found; open {address} yourself.")
 
-    threading.Thread(target=opened, name="browser", daemon=True).start()
+    if as_json:
+        print_json({"address": address, **more})
+    else:
+        say(sentence)
+        typer.echo(address)
+    if open_:
+        threading.Thread(target=opened, name="browser", daemon=True).start()

@@ -13,12 +13,12 @@ from offbeat.data.columns import take_names
 from offbeat.data.dataset import DataSet
 from offbeat.data.encode import spell
 from offbeat.data.fitting import fit_preparation
-from offbeat.data.labels import Task, encode_labels, settled_task
-from offbeat.data.matrix import Flags, Floats, Matrix, cut_columns, take_rows
+from offbeat.data.labels import AnyTask, Task, about_classes, encode_labels, settled_task
+from offbeat.data.matrix import Flags, Floats, Matrix, cut_columns, scale_party_rows, take_rows
 from offbeat.data.preparation import AS_IS, Preparation, preparation_from
 from offbeat.data.prepare import Fitted
-from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.split import HowColumns, Parties, split_columns
+from offbeat.data.table import Table
 from offbeat.data.weights import NO_WEIGHTS, by_exposure
 from offbeat.errors import BadData, BadJob
 from offbeat.names import counted, did_you_mean
@@ -96,11 +96,9 @@ class VerticalData:
 
 @dataclass(frozen=True)
 class Raw:
-    """Aligned rows before preparation."""
+    """Aligned rows before preparation; of the parties' tables, the features and what is known of columns count."""
 
-    blocks: Mapping[str, Matrix]
-    columns: Mapping[str, Sequence[str]]
-    level_names: Mapping[str, Mapping[str, Sequence[str]]]
+    tables: Mapping[str, Table]
     labels: NDArray[Any]
     ids: NDArray[Any]
     test: Flags
@@ -108,34 +106,32 @@ class Raw:
     source: str
     notes: tuple[str, ...] = ()
     digest: str = ""
-    dates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     weights: Floats | None = None
     exposure: Floats | None = None
     warnings: tuple[str, ...] = ()
 
 
 def build(
-    raw: Raw, labels_at: LabelsAt, preparation: Preparations, task: Task, centre_labels: bool = False
+    raw: Raw, labels_at: LabelsAt, preparation: Preparations, task: AnyTask, centre_labels: bool = False
 ) -> VerticalData:
     if raw.test.all():
         raise BadData("All rows are test rows; none is left for training.")
-    by_party = preparations_by_party(preparation, raw.columns)
+    by_party = preparations_by_party(preparation, {party: table.columns for party, table in raw.tables.items()})
     train: dict[str, Matrix] = {}
     test: dict[str, Matrix] = {}
     fitted: dict[str, Fitted] = {}
-    for party, block in raw.blocks.items():
-        mine = take_rows(block, ~raw.test)
-        fitted[party] = _fitted(party, mine, raw, by_party[party])
+    for party, table in raw.tables.items():
+        mine = take_rows(table.features, ~raw.test)
+        fitted[party] = _fitted(party, mine, table, by_party[party])
         train[party] = fitted[party].apply(mine)
-        test[party] = fitted[party].apply(take_rows(block, raw.test))
+        test[party] = fitted[party].apply(take_rows(table.features, raw.test))
     return _finish(raw, train, test, fitted, labels_at, task, centre_labels)
 
 
-def _fitted(party: str, rows: Matrix, raw: Raw, preparation: Preparation) -> Fitted:
+def _fitted(party: str, rows: Matrix, table: Table, preparation: Preparation) -> Fitted:
     """What the party learns from its training rows; what is wrong is said with the party's name."""
     try:
-        texts, dates = raw.level_names.get(party), raw.dates.get(party, ())
-        return fit_preparation(rows, raw.columns[party], preparation, texts, dates)
+        return fit_preparation(rows, table.columns, preparation, table.levels, table.forms)
     except (BadData, BadJob) as problem:
         if party == "all":
             raise
@@ -166,12 +162,12 @@ def _finish(
     test: dict[str, Matrix],
     fitted: dict[str, Fitted],
     labels_at: LabelsAt,
-    task: Task,
+    task: AnyTask,
     centre_labels: bool,
     late: tuple[Mapping[str, Sequence[str]], Preparation] | None = None,
 ) -> VerticalData:
     """`late`: the names of columns that were prepared before they were shared out, and how they were."""
-    task = settled_task(raw.labels, task, raw.where)
+    wanted, task = task, settled_task(raw.labels, task, raw.where)
     y, classes = encode_labels(raw.labels, task, raw.where)
     _check_training_rows(raw, classes)
     if raw.exposure is not None and classes is not None:
@@ -182,6 +178,11 @@ def _finish(
     columns = {party: one.columns for party, one in fitted.items()} if late is None else late[0]
     preparations = [one.preparation for one in fitted.values()] if late is None else [late[1]]
     rows = preparations[0].rows
+    notes = [*raw.notes, *_task_note(wanted, task, raw.labels)]
+    for party, one in fitted.items():
+        notes += [note if party == "all" else f"{party}: {note}" for note in one.notes]
+    if offset:
+        notes.append(f"Labels were centred by their training mean {offset:.6g}.")
     return VerticalData(
         names=names,
         train=scale_party_rows(train, rows),
@@ -194,15 +195,15 @@ def _finish(
         labels_at=_holders(labels_at, names),
         task=task,
         classes=classes,
-        source=f"{raw.source}; {counted(_width(train), 'column')} over {counted(len(names), 'party')}; "
-        f"{_sentence(preparations)}.",
-        notes=(*raw.notes, *_preparation_notes(fitted), *_offset_note(offset)),
+        source=f"{raw.source}; {counted(sum(block.shape[1] for block in train.values()), 'column')} over "
+        f"{counted(len(names), 'party')}; {'; '.join(dict.fromkeys(one.sentence() for one in preparations))}.",
+        notes=tuple(notes),
         fitted=fitted,
         y_offset=offset,
         digest=raw.digest,
         weights_train=weights,
         exposed=raw.exposure is not None,
-        warnings=(*raw.warnings, *_measurements_as_categories(fitted)),
+        warnings=(*raw.warnings, *about_classes(classes or ()), *_measurements_as_categories(fitted)),
     )
 
 
@@ -260,14 +261,6 @@ def _holders(labels_at: LabelsAt, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if name in wanted)
 
 
-def _width(blocks: Mapping[str, Matrix]) -> int:
-    return sum(int(block.shape[1]) for block in blocks.values())
-
-
-def _sentence(preparations: Sequence[Preparation]) -> str:
-    return "; ".join(dict.fromkeys(one.sentence() for one in preparations))
-
-
 def _measurements_as_categories(fitted: Mapping[str, Fitted]) -> list[str]:
     """Numbers with parts behind the point, each of which got a column of its own."""
     found = []
@@ -284,9 +277,11 @@ def _measurements_as_categories(fitted: Mapping[str, Fitted]) -> list[str]:
     return found
 
 
-def _preparation_notes(fitted: Mapping[str, Fitted]) -> list[str]:
-    return [note if party == "all" else f"{party}: {note}" for party, one in fitted.items() for note in one.notes]
-
-
-def _offset_note(offset: float) -> list[str]:
-    return [f"Labels were centred by their training mean {offset:.6g}."] if offset else []
+def _task_note(wanted: AnyTask, task: Task, labels: NDArray[Any]) -> list[str]:
+    """What `auto` made of labels that are numbers and more than two."""
+    if wanted != "auto" or labels.dtype == object or task == "classification":
+        return []
+    if task == "regression":
+        return ['The labels are numbers and are predicted as such. If they are classes, write task = "multiclass".']
+    many = len(np.unique(labels))
+    return [f'The labels are {many} whole numbers and are taken as classes. If not, write task = "regression".']

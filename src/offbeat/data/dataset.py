@@ -1,7 +1,10 @@
-"""A named set before it is shared out: one table, what is usually done to it, and where it comes from."""
+"""A named set before it is shared out: one table, what is usually done to it, and where it comes from; or pictures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from offbeat.data.labels import Task
 from offbeat.data.matrix import Flags
@@ -26,3 +29,17 @@ class DataSet:
     test: Flags | None = field(default=None, repr=False)
     test_rows: int | None = None
     centre_labels: bool = False
+
+
+@dataclass(frozen=True)
+class Images:
+    """One row per picture, flattened, float32 in [0, 1]; `shape` gives its form back. Labels are 0, 1, ..."""
+
+    name: str
+    x_train: NDArray[np.float32] = field(repr=False)
+    y_train: NDArray[np.int64] = field(repr=False)
+    x_test: NDArray[np.float32] = field(repr=False)
+    y_test: NDArray[np.int64] = field(repr=False)
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    source: str

@@ -1,12 +1,12 @@
 """Learning a party's preparation from its own training rows.
 
-    fitted = fit_preparation(features, columns, Preparation(how="auto"), texts, dates)
+    fitted = fit_preparation(features, columns, Preparation(how="auto"), texts, forms)
     fitted.apply(features)
 
 Rules with a number in them stand here by name; docs/decisions/0071-preparation-rules.md says why.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from offbeat.data.columns import NumberedColumns
 from offbeat.data.encode import Levels, bin_edges, bin_names, count_weights, inverse_document_frequency, spell
+from offbeat.data.frames import DATE
 from offbeat.data.matrix import Csr, Floats, Matrix
 from offbeat.data.preparation import Preparation, Treatment, preparation_from
 from offbeat.data.prepare import EVERYTHING, Fitted, Numbers, refuse_missing
@@ -36,6 +37,8 @@ ORDERS = {"rising": 1, "falling": -1}
 CODES = tuple(sign * (10.0**digits - 1) for digits in range(1, 7) for sign in (1, -1))
 CODE_ROWS_LEAST = 5
 """9, 99, 999, ... far from all other values, in so many rows: perhaps a code for a missing one."""
+HUGE = 1e150
+"""The squares of larger numbers are beyond what a computer holds, and those of its inverse are nothing."""
 SWAMPED_ROWS_LEAST = 20
 SWAMPED_SHARE = 0.99
 """A cell with more of its column's variance than this leaves nothing of the other rows."""
@@ -63,10 +66,11 @@ def fit_preparation(
     columns: Sequence[str],
     preparation: Preparation,
     texts: Mapping[str, Sequence[str]] | None = None,
-    dates: Collection[str] = (),
+    forms: Mapping[str, str] | None = None,
 ) -> Fitted:
-    """Learn one party's preparation from its training rows. `texts` are those behind codes; `dates` are columns of
-    days."""
+    """Learn one party's preparation from its training rows. `texts` are those behind codes; `forms`: how the table was
+    written."""
+    forms = forms or {}
     preparation = preparation_from(preparation, "Preparation")
     if not isinstance(features, np.ndarray):
         return _fit_sparse(features, columns, preparation)
@@ -76,24 +80,23 @@ def fit_preparation(
         _refuse_text(spelling, preparation)
         refuse_missing(features, columns, preparation)
     layout, ids = _Layout(preparation), []
-    for source in _sources(features, columns, spelling, dates):
+    for source in _sources(features, columns, spelling, forms):
         if not preparation.strict and source.name not in preparation.columns and _looks_like_id(source):
             ids.append(source)
         else:
             layout.add(source)
     _refuse_ids(ids)
     layout.keep_still()
-    days = tuple(name for name in columns if name in dates) if dates else ()
-    return _with_scales(replace(layout.fitted(columns, spelling), dates=days), features, layout)
+    return _with_scales(replace(layout.fitted(columns, spelling), forms=dict(forms)), features, layout)
 
 
 def _sources(
-    features: Floats, columns: Sequence[str], spelling: Mapping[str, Sequence[str]], dates: Collection[str]
+    features: Floats, columns: Sequence[str], spelling: Mapping[str, Sequence[str]], forms: Mapping[str, str]
 ) -> Iterator[Source]:
     numbered = isinstance(columns, NumberedColumns)
     for j, name in enumerate(columns):
         values = np.ascontiguousarray(features[:, j])
-        yield Source(j, name, values, spelling.get(name), name in dates, numbered)
+        yield Source(j, name, values, spelling.get(name), forms.get(name, "").startswith(DATE), numbered)
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------
@@ -126,14 +129,22 @@ def _refuse_ids(found: Sequence[Source]) -> None:
     """All of them at once, with what to write."""
     if found:
         names = [source.name for source in found]
-        shown = ", ".join(f"{s.name!r} ({np.unique(s.known).size:,} different values)" for s in found)
+        shown = ", ".join(f"{s.name!r} ({_different(s)})" for s in found)
         line = ", ".join(f'"{name}" = "leave-out"' for name in names)
+        text = any(source.texts is not None for source in found)
+        otherwise = "" if text else 'If it is a measurement, write "scaled"; if it is a category, write "category".'
+        otherwise = otherwise or 'If it is a category, write "category"; if it holds numbers, write the digits alone.'
         raise BadData(
-            f"{_columns(names)} {shown} look{'s' if len(names) == 1 else ''} like an id or free text: there is nearly "
-            f"one value for every one of the {found[0].values.size:,} training rows, and a model would learn the rows "
+            f"{_columns(names)} {shown} look{'s' if len(names) == 1 else ''} like an id or free text: of "
+            f"{found[0].values.size:,} training rows most have a value of their own, and a model would learn the rows "
             f"by heart. Name it as `id` if rows are matched by it, or leave it out: prepare = {{ columns = {{ {line} "
-            '} }. If it is a measurement, write "scaled"; if it is a category, write "category".'
+            f"}} }}. {otherwise}"
         )
+
+
+def _different(source: Source) -> str:
+    values = np.unique(source.known)
+    return f"{values.size:,} different values, such as {spell(values[0], source.texts)[:40]!r}"
 
 
 def _looks_like_id(source: Source) -> bool:
@@ -233,6 +244,9 @@ class _Layout:
         missing = not self.preparation.strict and known.size < source.values.size
         if as_bins:
             edges = bin_edges(known, self.preparation.bins)
+            if order:
+                way = "rise" if order > 0 else "fall"
+                self.notes.append(f"Column {source.name!r} must {way}: from each bin to the next its weights do.")
             middle = int(np.searchsorted(edges, np.median(known), side="right"))
             item = Levels(source.at, start, edges, True, False, missing, middle, order)
             names = bin_names(source.name, edges)
@@ -256,7 +270,8 @@ class _Layout:
         if rare:
             rows = int(counts[~kept].sum())
             self.notes.append(
-                f"Column {source.name!r}: {rare:,} rare categories ({rows:,} training rows) share one column, 'other'."
+                f"Column {source.name!r}: {rare:,} rare categor{'y' if rare == 1 else 'ies'} ({rows:,} training rows) "
+                "count as one, 'other'."
             )
         return values[kept], rare > 0
 
@@ -337,7 +352,8 @@ def _with_scales(fitted: Fitted, features: Floats, layout: _Layout) -> Fitted:
     else:
         scaled = np.array(layout.scaled, dtype=np.int64)
         which = np.flatnonzero(np.isin(fitted.numbers.at, scaled))
-        numbers = count_weights(fitted.numbers.prepared(features), preparation.counts, _some(fitted.idf, fitted))
+        idf = None if fitted.idf is None else fitted.idf[fitted.numbers.at]
+        numbers = count_weights(fitted.numbers.prepared(features), preparation.counts, idf)
         values = np.take(np.asarray(numbers), which, axis=1)
     if not scaled.size:
         return fitted
@@ -347,33 +363,39 @@ def _with_scales(fitted: Fitted, features: Floats, layout: _Layout) -> Fitted:
     return replace(fitted, centre=centre, scale=scale, notes=(*fitted.notes, *notes))
 
 
-def _some(idf: Floats | None, fitted: Fitted) -> Floats | None:
-    return None if idf is None else idf[fitted.numbers.at]
-
-
 def _scales(values: Floats, names: Sequence[str]) -> tuple[Floats, Floats, list[str]]:
     """Centres and scales of columns. A single column stands twice, as numpy adds up one alone in another order than
     beside others, and what is learned from a column must not depend on its neighbours."""
     if len(names) == 1:
         values = np.repeat(values, 2, axis=1)
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is told of by its column and row
-        deviation = values.std(axis=0)
-    _refuse_overflow(values, deviation, [*names, *names])
-    still = deviation <= 1e-12 * np.maximum(1.0, np.abs(values).max(axis=0, initial=0.0))
-    centre, scale = values.mean(axis=0), 1.0 / np.where(still, 1.0, deviation)
+    size = np.abs(values).max(axis=0, initial=0.0)
+    odd = (size > HUGE) | ((size < 1.0 / HUGE) & (size > 0.0))
+    unit = np.where(odd, size, 1.0)
+    measured = values / unit if odd.any() else values
+    with np.errstate(over="ignore"):  # what overflows is told of by its column and row
+        centre, deviation = measured.mean(axis=0) * unit, measured.std(axis=0) * unit
+        _refuse_overflow(values, size, size + np.abs(centre), [*names, *names])
+    still = deviation <= np.maximum(1e-12 * size, 1e-305)  # the inverse of less is no number
+    scale = 1.0 / np.where(still, 1.0, deviation)
     notes = _about_constant([name for name, is_still in zip(names, still, strict=False) if is_still])
-    swamped = [names[j] for j in _swamped(values, centre, scale) if j < len(names)]
-    return centre[: len(names)], scale[: len(names)], notes + [_about_swamped(name) for name in swamped[:5]]
+    for column in [names[j] for j in _swamped(values, centre, scale) if j < len(names)][:5]:
+        notes.append(
+            f"One value of column {column} is so far from the others that, standardised, these are all alike: next to "
+            'nothing is learned from it. Correct the value if it is a mistake, or use prepare = "auto".'
+        )
+    return centre[: len(names)], scale[: len(names)], notes
 
 
-def _refuse_overflow(values: Floats, deviation: Floats, columns: Sequence[str]) -> None:
-    wrong = ~np.isfinite(deviation)
+def _refuse_overflow(values: Floats, size: Floats, span: Floats, columns: Sequence[str]) -> None:
+    """A column of huge numbers is one like any; a huge number among others is a mistake."""
+    alone = [size[j] > HUGE and np.median(np.abs(values[:, j])) < size[j] / HUGE for j in range(size.size)]
+    wrong = ~np.isfinite(span) | np.array(alone, dtype=np.bool_)
     if wrong.any():
         column = int(np.argmax(wrong))  # the first of the two, where it stands twice
         row = int(np.argmax(np.abs(values[:, column])))
         raise BadData(
             f"Column {columns[column]!r} cannot be standardised: one of its values is {values[row, column]:.3g}, and "
-            "the squares of such numbers are beyond what a computer holds. It is probably a mistake in the file, or a "
+            "beside the others that is beyond what a computer holds. It is probably a mistake in the file, or a "
             "code for a missing value: correct it, or leave the cell empty and have medians filled in."
         )
 
@@ -384,13 +406,6 @@ def _about_constant(columns: Sequence[str]) -> list[str]:
     shown = ", ".join(columns[:5]) + (", ..." if len(columns) > 5 else "")
     which = f"{len(columns)} columns are" if len(columns) > 1 else "1 column is"
     return [f"{which} constant over the training rows ({shown})."]
-
-
-def _about_swamped(column: str) -> str:
-    return (
-        f"One value of column {column} is so far from the others that, standardised, these are all alike: next to "
-        'nothing is learned from it. Correct the value if it is a mistake, or use prepare = "auto".'
-    )
 
 
 def _swamped(values: Floats, centre: Floats, scale: Floats) -> list[int]:

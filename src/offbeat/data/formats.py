@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import lzma
+import re
 import warnings
 import zipfile
 from collections.abc import Sequence
@@ -23,12 +24,26 @@ from offbeat.names import did_you_mean, nearest
 if TYPE_CHECKING:
     import pandas as pd
 
-COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+def _zipped(file: Path, mode: str) -> IO[bytes]:
+    """The one file of an archive."""
+    try:
+        archive = zipfile.ZipFile(file)
+    except zipfile.BadZipFile as error:
+        raise BadData(f"{file} could not be unpacked: {error}.") from error
+    names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
+    if len(names) != 1:
+        raise BadData(f"{file} holds {len(names)} files, and one table was expected. Unpack it and name the file.")
+    return archive.open(names[0])
+
+
+COMPRESSED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zip": _zipped}
 FRAMES = (".csv", ".tsv", ".parquet")
 LIBSVM = (".svm", ".libsvm", ".txt")
 ARRAYS = (*LIBSVM, ".npz", "-ubyte")
 KNOWN = (*FRAMES, *ARRAYS)
 SEPARATORS = ",;\t|"
+REMARK = re.compile(r"\ufeff?(#|sep=.\s*$)")
 WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 WESTERN = "cp1252"
 """What Windows writes in the west: tried where a file is not UTF-8."""
@@ -53,7 +68,8 @@ def kind_of(file: Path) -> str:
         if name.endswith(kind):
             return kind
     raise BadData(
-        f"{file}: unknown kind of file. Expected a name ending in {', '.join(KNOWN)}, each also with .gz, .bz2 or .xz."
+        f"{file}: unknown kind of file. Expected a name ending in {', '.join(KNOWN)}, each also with "
+        f"{', '.join(COMPRESSED)}."
     )
 
 
@@ -61,7 +77,8 @@ def open_bytes(file: Path) -> IO[bytes]:
     """The file's bytes, decompressed; a missing file is refused with the nearest names beside it."""
     if not file.is_file():
         raise BadData(_missing(file))
-    return COMPRESSED.get(file.suffix.lower(), open)(file, "rb")  # type: ignore[operator, no-any-return]
+    found: IO[bytes] = COMPRESSED.get(file.suffix.lower(), open)(file, "rb")
+    return found
 
 
 def _missing(file: Path) -> str:
@@ -101,9 +118,11 @@ def read_frame(file: Path) -> Frame | None:
     """A CSV, TSV or Parquet file; None for the other kinds. Cells of a CSV that look like numbers become numbers only
     later, so that an id "007" keeps its zeros."""
     kind = kind_of(file)
-    if kind not in FRAMES:
+    if kind not in (*FRAMES, ".txt"):
         return None
     content = read_all(file)
+    if kind == ".txt" and _is_libsvm(content):
+        return None
     if kind == ".parquet":
         return Frame(_parquet(io.BytesIO(content), file))
     if content[:4] in WORKBOOKS:
@@ -112,24 +131,47 @@ def read_frame(file: Path) -> Frame | None:
             "Parquet) there."
         )
     encoding = "utf-16" if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
-    separator = _separator(content[:SNIFFED].decode(encoding, errors="replace"), "\t" if kind == ".tsv" else ",", file)
+    start = content[:SNIFFED].decode(encoding, errors="replace")
+    skipped = _before_header(start.splitlines())
+    separator = _separator(start, skipped, "\t" if kind == ".tsv" else ",", file)
+    notes: tuple[str, ...] = ()
+    if skipped:
+        notes = (f"{file.name}: the first {skipped} line(s) stand before the header and were left out.",)
     try:
-        return Frame(_csv(io.BytesIO(content), file, separator, encoding), separator != ",")
+        return Frame(_csv(io.BytesIO(content), file, separator, encoding, skipped), separator != ",", notes)
     except UnicodeDecodeError:
-        frame = _csv(io.BytesIO(content), file, separator, WESTERN)
-        return Frame(frame, separator != ",", (f"{file.name} is not UTF-8 and was read as Windows-1252.",))
+        frame = _csv(io.BytesIO(content), file, separator, WESTERN, skipped)
+        return Frame(frame, separator != ",", (*notes, f"{file.name} is not UTF-8 and was read as Windows-1252."))
 
 
-def _csv(content: io.BytesIO, file: Path, separator: str, encoding: str) -> "pd.DataFrame":
+def _before_header(lines: list[str]) -> int:
+    """How many lines come before the header: `sep=;`, as spreadsheets write it, and remarks, which begin with #. A
+    header may do so too: it has as many marks as the line behind it."""
+    place = next((at for at, line in enumerate(lines) if line.strip() and not REMARK.match(line)), 0)
+    marks = [sum(map(line.count, SEPARATORS)) for line in lines[max(place - 1, 0) : place + 1]]
+    if place and lines[place - 1].startswith("#") and marks[0] >= marks[1]:
+        place -= 1
+    return place if any(line.strip() for line in lines[:place]) else 0
+
+
+def _csv(content: io.BytesIO, file: Path, separator: str, encoding: str, skipped: int) -> "pd.DataFrame":
     import pandas as pd
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header would be cut
             frame = pd.read_csv(
-                content, sep=separator, dtype=str, skipinitialspace=True, index_col=False, encoding=encoding
+                content,
+                sep=separator,
+                dtype=str,
+                skipinitialspace=True,
+                index_col=False,
+                encoding=encoding,
+                skiprows=skipped,
             )
-            return frame.set_axis(frame.columns.str.strip(), axis=1)
+            frame = frame.set_axis(frame.columns.str.strip(), axis=1)
+            empty = [name for name in frame.columns[1:] if name.startswith("Unnamed: ") and frame[name].isna().all()]
+            return frame.drop(columns=empty)  # of a separator at the end of each line
     except UnicodeDecodeError as error:
         if encoding != WESTERN:
             raise
@@ -142,9 +184,9 @@ def _csv(content: io.BytesIO, file: Path, separator: str, encoding: str) -> "pd.
         ) from error
 
 
-def _separator(start: str, usual: str, file: Path) -> str:
+def _separator(start: str, skipped: int, usual: str, file: Path) -> str:
     """The one under which the first lines have the most columns, as many in each; the usual one where none has two."""
-    lines = start.splitlines()
+    lines = start.splitlines()[skipped:]
     lines = lines[:-1] if len(start) >= SNIFFED and len(lines) > 1 else lines  # the last one may be cut
     if not lines or not lines[0].strip():
         raise BadData(f"{file} is empty, or its first line is; a header line with column names was expected.")
@@ -156,7 +198,7 @@ def _separator(start: str, usual: str, file: Path) -> str:
     even = [mark for mark in marks if widths[mark][0] > 1 and len(set(widths[mark])) == 1]
     chosen = max(even, key=lambda mark: widths[mark][0]) if even else max(marks, key=lambda mark: widths[mark][0])
     names = [name.strip() for name in next(csv.reader(lines[:1], delimiter=chosen))]
-    twice = [name for name in names if names.count(name) > 1]
+    twice = [name for name in names if name and names.count(name) > 1]
     if twice:
         raise BadData(f"{file}: the header names column {twice[0]!r} {names.count(twice[0])} times; names must differ.")
     return chosen
@@ -207,6 +249,13 @@ def _first_bad_line(content: bytes, file: Path, otherwise: str) -> str:
         if wrong is not None:
             return f"{file}, row {number}: expected 'label index:value ...', came {wrong!r}."
     return f"{file} is not a LIBSVM file: {otherwise}."
+
+
+def _is_libsvm(content: bytes) -> bool:
+    """By the first line that is no remark."""
+    lines = (line.split("#", 1)[0].split() for line in content[:SNIFFED].decode(errors="replace").splitlines())
+    tokens = next((line for line in lines if line), [])
+    return all(_is_libsvm_token(token, first=i == 0) for i, token in enumerate(tokens))
 
 
 def _is_libsvm_token(token: str, first: bool) -> bool:

@@ -30,36 +30,76 @@ NOTHING_KNOWN = re.compile(
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?")
 ZONE_NAME = r"\s*(UTC|GMT)$"
 CLOCK = re.compile(
-    r"(?P<hour>[01]?\d|2[0-4]):(?P<minute>[0-5]\d)(:(?P<second>[0-5]\d(\.\d+)?))?( ?(Z|[+-]\d{2}:?\d{2}))?"
+    r"(?P<hour>[01]?\d|2[0-4]):(?P<minute>[0-5]\d)(:(?P<second>[0-5]\d(\.\d+)?))?"
+    r"( ?(?P<half>[AP]\.?M\.?))?( ?(Z|[+-]\d{2}:?\d{2}))?",
+    re.IGNORECASE,
 )
-DATE_FORMS = {
-    "%d.%m.%Y": re.compile(r"\d{1,2}\.\d{1,2}\.\d{4}"),
-    "%d.%m.%Y %H:%M": re.compile(r"\d{1,2}\.\d{1,2}\.\d{4} \d{1,2}:\d{2}"),
-    "%d.%m.%Y %H:%M:%S": re.compile(r"\d{1,2}\.\d{1,2}\.\d{4} \d{1,2}:\d{2}:\d{2}"),
-    "%Y/%m/%d": re.compile(r"\d{4}/\d{1,2}/\d{1,2}"),
-    "%Y/%m/%d %H:%M": re.compile(r"\d{4}/\d{1,2}/\d{1,2} \d{1,2}:\d{2}"),
-    "%Y/%m/%d %H:%M:%S": re.compile(r"\d{4}/\d{1,2}/\d{1,2} \d{1,2}:\d{2}:\d{2}"),
-    "%d %b %Y": re.compile(r"\d{1,2} [A-Za-z]{3} \d{4}"),
-    "%d-%b-%Y": re.compile(r"\d{1,2}-[A-Za-z]{3}-\d{4}"),
+CLEAR_DAYS = (
+    "%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d.%m.%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%d %B %Y", "%b %d, %Y",
+    "%B %d, %Y", "%Y-%m", "%Y/%m", "%m/%Y", "%m.%Y", "%b %Y", "%b-%Y", "%B %Y",
+)  # fmt: skip
+"""Spellings of days whose day and month cannot be mixed up."""
+EITHER_DAYS = ("%d/%m/%Y", "%d-%m-%Y", "%d/%m/%y", "%d-%m-%y")
+SWAPPED = str.maketrans("dm", "md")
+CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+DIRECTIVES = {
+    "%d": r"\d{1,2}", "%m": r"\d{1,2}", "%y": r"\d{2}", "%Y": r"\d{4}", "%b": "[A-Za-z]{3}", "%B": "[A-Za-z]{3,9}",
+    "%H": r"\d{1,2}", "%I": r"\d{1,2}", "%M": r"\d{2}", "%S": r"\d{2}", "%p": "[AaPp][Mm]", ".": r"\.",
+}  # fmt: skip
+DATE_SHAPES = {
+    day + clock: re.compile(re.sub(r"%[A-Za-z]|\.", lambda found: DIRECTIVES[found[0]], day + clock))
+    for day in (*CLEAR_DAYS, *EITHER_DAYS)
+    for clock in CLOCKS
 }
-DAY_OR_MONTH = re.compile(r"\d{1,2}([/-])\d{1,2}\1\d{4}( \d{1,2}:\d{2}(:\d{2})?)?")
-SHAPE = r"\s*(?P<sign>[€$£])?\s*(?P<whole>[+-]?(\d{{1,3}}(\{0}\d{{3}})+|\d+))(?P<rest>\{1}\d+)?\s*(?P<after>[%€$£])?\s*"
-POINT_SHAPE, COMMA_SHAPE = (re.compile(SHAPE.format(*marks)) for marks in (",.", ".,"))
-COMMA_NUMBER = re.compile(r"[€$£]?\s*[+-]?\d+(,\d+)+\s*[%€$£]?")
+DAY_OR_MONTH = re.compile(r"(\d{1,2})([/-])(\d{1,2})\2(\d{4}|\d{2})( \d{1,2}:\d{2}.*)?")
+DATE, DAY_FIRST, MONTH_FIRST = "date", "date, the day first", "date, the month first"
+SIGNS = "€$£¥₹₽₩₺₪"
+SHAPE = (
+    r"\s*(?P<open>\()?\s*(?P<minus>[-+−])?\s*(?P<sign>[{signs}]|[A-Z]{{3}}\s)?\s*(?P<inner>[-+−])?\s*"
+    r"(?P<whole>\d{{1,3}}([{group}'’\s]\d{{3}})+|\d+)(?P<rest>\{point}\d+)?\s*"
+    r"(?(sign)|(?P<after>[%‰{signs}]|[A-Za-zµ°][\w/°]{{0,11}})?)\s*(?(open)\))\s*"
+)
+"""A number as people write it: -1,234.50 €, CHF 12'000, (300.00) for one below zero, 34 years."""
+POINT_SHAPE, COMMA_SHAPE = (re.compile(SHAPE.format(signs=SIGNS, group=a, point=b)) for a, b in (",.", ".,"))
+COMMA_NUMBER = re.compile(rf"[{SIGNS}]?\s*[+-]?\d+(,\d+)+\s*[%{SIGNS}]?")
+MONEY = {
+    *SIGNS,
+    "AUD",
+    "BRL",
+    "CAD",
+    "CHF",
+    "CNY",
+    "CZK",
+    "DKK",
+    "EUR",
+    "GBP",
+    "HUF",
+    "INR",
+    "JPY",
+    "NOK",
+    "PLN",
+    "SEK",
+    "USD",
+}
+THOUSANDS_LEAST = 10
+CODE = re.compile(r"\d{2,}")
 DAY_NS = 86_400_000_000_000
 
 
 class Cells(NamedTuple):
-    """One column. `texts`: those behind the codes, where it holds categories. `notes`: what a user should know."""
+    """One column. `texts`: those behind the codes, where it holds categories. `form`: dates, or the unit beside the
+    numbers, with a comma in front where that is their decimal point. `notes`: what a user should know."""
 
     values: Floats
     texts: tuple[str, ...] | None = None
-    is_date: bool = False
+    form: str = ""
     notes: tuple[str, ...] = ()
 
 
-def cells_of(series: "pd.Series[Any]", where: str, *, as_text: bool = False, decimal_comma: bool = False) -> Cells:
-    """`where` names file and column; `decimal_comma`: whether 1,5 can be a number."""
+def cells_of(
+    series: "pd.Series[Any]", where: str, *, as_text: bool = False, decimal_comma: bool = False, form: str | None = None
+) -> Cells:
+    """`where` names file and column; `decimal_comma`: whether 1,5 can be a number; `form`: that of earlier rows."""
     import pandas as pd
     from pandas.api import types
 
@@ -79,29 +119,64 @@ def cells_of(series: "pd.Series[Any]", where: str, *, as_text: bool = False, dec
     if types.is_timedelta64_dtype(kind):
         return Cells(series.dt.total_seconds().to_numpy(np.float64) / 86_400)
     if types.is_string_dtype(kind) or types.is_object_dtype(kind):
-        return _of_text(series, where, decimal_comma)
+        return _of_text(series, where, decimal_comma, form)
     raise BadData(f"{where} holds {kind}, not numbers, text or dates. Make numbers of it, or leave it out.")
 
 
-def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool) -> Cells:
+def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool, form: str | None) -> Cells:
     sample = _sample(series)
-    plain = _undressed(series, sample, decimal_comma)
-    if plain is not None:
-        series, sample = plain, _sample(plain)
+    if form is None and _are_codes(sample):
+        return coded(series, where)
+    comma = decimal_comma or (form.startswith(",") if form is not None else _commas_are_points(series, sample))
+    series, unit = _undressed(series, sample, comma, known=form is not None)
+    sample = _sample(series)
     _refuse_commas(sample, where)
     if any(isinstance(value, bool) for value in sample):
         return coded(series, where)
     if sample and all(isinstance(value, date) for value in sample):
         return _own_dates(series, where)
-    return _numbers(series, sample, where) or _moments(series, sample, where) or coded(series, where)
+    numbers = _numbers(series, sample, where)
+    if numbers is not None:
+        said = f"Column {series.name!r}: its numbers were read without the {unit!r} beside them."
+        form = f",{unit}" if comma and not decimal_comma else unit
+        return numbers._replace(form=form, notes=(said, *numbers.notes) if unit else numbers.notes)
+    return _moments(series, sample, where, form) or coded(series, where, fold=True)
+
+
+def _are_codes(sample: list[Any]) -> bool:
+    """Digits of one length, zeros in front: 0041 is no number, and 7 is another thing than 007."""
+    texts = [value.strip() for value in sample if isinstance(value, str)]
+    return (
+        len({len(text) for text in texts}) == 1
+        and any(text[0] == "0" for text in texts)
+        and all(CODE.fullmatch(text) for text in texts)
+    )
+
+
+def _commas_are_points(series: "pd.Series[Any]", sample: list[Any]) -> bool:
+    """Whether 12,5 must mean twelve and a half: some comma has not three digits behind it, or more than three or other
+    marks before, and all cells can be read so."""
+    if not sample or not all(_is_comma_number(value) or is_number(value) for value in sample):
+        return False
+    texts = [value for value in series.dropna().unique() if isinstance(value, str) and "," in value]
+    found = [match for text in texts if (match := COMMA_SHAPE.fullmatch(text)) and match["rest"]]
+    certain = any(len(match["rest"]) != 4 or len(match["whole"]) > 3 for match in found)
+    pointed = any(isinstance(value, str) and is_number(value) and "." in value for value in sample)
+    return certain and len(found) == len(texts) and not pointed
+
+
+def _are_thousands(found: list[re.Match[str]], sample: list[Any], unit: str) -> bool:
+    """Whether 1,234 must mean a thousand: money has no three decimals; and numbers with three would all have them."""
+    short = [value for value in sample if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,3}", value.strip())]
+    return unit in MONEY or (len(found) >= THOUSANDS_LEAST and bool(short) and len(short) + len(found) == len(sample))
 
 
 def _sample(series: "pd.Series[Any]") -> list[Any]:
     """The first cells that say something."""
-    return list(islice((value for value in series.dropna() if not _says_nothing(value)), LOOKED_AT))
+    return list(islice((value for value in series.dropna() if not says_nothing(value)), LOOKED_AT))
 
 
-def _says_nothing(value: Any) -> bool:
+def says_nothing(value: Any) -> bool:
     return isinstance(value, str) and NOTHING_KNOWN.fullmatch(value.strip()) is not None
 
 
@@ -109,7 +184,7 @@ def _numbers(series: "pd.Series[Any]", sample: list[Any], where: str) -> Cells |
     """None where the column holds something else."""
     import pandas as pd
 
-    if not any(_is_number(value) for value in sample) and series.notna().any():
+    if not any(is_number(value) for value in sample) and series.notna().any():
         return None
     numbers = pd.to_numeric(series, errors="coerce")
     wrong, notes = _unread(series, numbers.isna())
@@ -124,7 +199,7 @@ def _unread(series: "pd.Series[Any]", nothing: "pd.Series[bool]") -> tuple[Any, 
     wrong = (nothing & series.notna()).to_numpy()
     if not wrong.any():
         return wrong, ()
-    counts = {value: n for value, n in series[wrong].value_counts().items() if _says_nothing(value)}
+    counts = {value: n for value, n in series[wrong].value_counts().items() if says_nothing(value)}
     if not counts:
         return wrong, ()
     words = ", ".join(f"{value!r} ({n:,})" for value, n in list(counts.items())[:5]) + (
@@ -137,19 +212,45 @@ def _unread(series: "pd.Series[Any]", nothing: "pd.Series[bool]") -> tuple[Any, 
     return wrong & ~series.isin(list(counts)).to_numpy(), (note,)
 
 
-def _moments(series: "pd.Series[Any]", sample: list[Any], where: str) -> Cells | None:
+def _moments(series: "pd.Series[Any]", sample: list[Any], where: str, form: str | None) -> Cells | None:
     """Dates and times of day; None where the column holds something else."""
+    import pandas as pd
+
     if sample and all(isinstance(value, time) or (isinstance(value, str) and _clock(value)) for value in sample):
         return _hours(series)
-    found = _iso_dates(series, sample) if _all_match(sample, ISO_DATE) else _other_dates(series, sample, where)
-    if found is None:
+    texts = [value.strip() for value in sample if isinstance(value, str)]
+    spelled = [form for form, shape in DATE_SHAPES.items() if any(map(shape.fullmatch, texts))]
+    shapes = [ISO_DATE, *(DATE_SHAPES[spelling] for spelling in spelled)]
+    if not texts or len(texts) < len(sample) or not all(any(s.fullmatch(text) for s in shapes) for text in texts):
         return None
+    either = any(map(DAY_OR_MONTH.fullmatch, texts))
+    form = _which_first(series, where, form) if either else DATE
+    found = _iso_dates(series, sample)
+    for spelling in spelled:
+        if form == MONTH_FIRST and spelling.startswith(EITHER_DAYS):
+            spelling = spelling.translate(SWAPPED)
+        rest = series[found.isna()].str.strip()
+        found = found.fillna(pd.to_datetime(rest, errors="coerce", format=spelling, utc=True))
     wrong, notes = _unread(series, found.isna())
-    return None if wrong.any() else _days(found, notes)
+    return None if wrong.any() else _days(found, notes, form)
 
 
-def _all_match(sample: list[Any], form: re.Pattern[str]) -> bool:
-    return bool(sample) and all(isinstance(value, str) and form.fullmatch(value.strip()) for value in sample)
+def _which_first(series: "pd.Series[Any]", where: str, form: str | None) -> str:
+    """Whether the day stands before the month: by the form of earlier rows, or by a day above 12 in some row. Where a
+    cell is no date at all either answer will do."""
+    if form in (DAY_FIRST, MONTH_FIRST):
+        return form
+    cells = [found for value in series.dropna().unique() if (found := DAY_OR_MONTH.fullmatch(str(value).strip()))]
+    pairs = [(int(found[1]), int(found[3])) for found in cells]
+    first, second = (max(column) for column in zip(*pairs, strict=True))
+    if (first > 12) != (second > 12) or any(min(pair) < 1 or min(pair) > 12 for pair in pairs):
+        return DAY_FIRST if first > 12 else MONTH_FIRST
+    why = "some with the day first and some with the month" if first > 12 else "and no day among them is above 12"
+    raise BadData(
+        f"{where} holds dates such as {cells[0][0]!r}, {why}: nobody can tell the day from the month. Write them as "
+        f'2024-12-31; or treat the column otherwise: prepare = {{ columns = {{ "{series.name}" = "leave-out" }} }}, or '
+        '"category".'
+    )
 
 
 def _clock(value: str) -> re.Match[str] | None:
@@ -175,7 +276,10 @@ def _hour(value: Any) -> float:
     found = _clock(str(value))
     if found is None:
         return float("nan")
-    return float(found["hour"]) + float(found["minute"]) / 60 + float(found["second"] or 0) / 3600
+    hour = float(found["hour"])
+    if found["half"]:
+        hour = hour % 12 + 12 * (found["half"][0] in "pP")
+    return hour + float(found["minute"]) / 60 + float(found["second"] or 0) / 3600
 
 
 def _iso_dates(series: "pd.Series[Any]", sample: list[Any]) -> "pd.Series[Any]":
@@ -186,35 +290,40 @@ def _iso_dates(series: "pd.Series[Any]", sample: list[Any]) -> "pd.Series[Any]":
     return pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
 
 
-def _undressed(series: "pd.Series[Any]", sample: list[Any], decimal_comma: bool) -> "pd.Series[Any] | None":
-    """The column with its numbers less signs of percent and money and marks between thousands, and with decimal points;
-    None where it holds something else, or plain numbers already. What may be either stays as it is."""
-    shape, group, point = (COMMA_SHAPE, ".", ",") if decimal_comma else (POINT_SHAPE, ",", ".")
-    known = [found for value in sample if isinstance(value, str) and (found := shape.fullmatch(value))]
-    groups = max((found["whole"].count(group) for found in known), default=0)
-    pointed, signed = (any(found[name] for found in known) for name in ("rest", "sign"))
-    signed = signed or any(found["after"] for found in known)
-    ambiguous = groups == 1 and not pointed  # 1,234 is one thousand, or one and a bit
-    if 2 * len(known) <= len(sample) or ambiguous or not (signed or groups or (decimal_comma and pointed)):
-        return None
-    bare = series.str.replace(r"[€$£%\s]", "", regex=True).str.replace(group, "", regex=False)
-    return series.where(~series.str.fullmatch(shape, na=False), bare.str.replace(point, ".", regex=False))
+def _undressed(series: "pd.Series[Any]", sample: list[Any], comma: bool, known: bool) -> "tuple[pd.Series[Any], str]":
+    """The column with its numbers less units, signs of money and marks between thousands, and with decimal points; and
+    the unit. As it was where it holds something else, units of several kinds, or plain numbers already. What may be
+    either stays as it is, unless it is `known` how numbers are spelled."""
+    shape, group = (COMMA_SHAPE, ".") if comma else (POINT_SHAPE, ",")
+    dressed = [value for value in sample if not is_number(value) or (comma and "," in str(value))]
+    found = [match for value in dressed if isinstance(value, str) and (match := shape.fullmatch(value))]
+    units = {unit for match in found if (unit := _unit(match))}
+    groups = max((match["whole"].count(group) for match in found), default=0)
+    if not found or 2 * (len(dressed) - len(found)) >= len(sample) or len(units) > 1:
+        return series, ""
+    worded = sum((match["after"] or "0")[0].isalpha() for match in found)
+    if worded and 2 * worded <= len(sample) and not known:  # 12, 15, 7x: a slip of the pen, and no unit
+        return series, ""
+    unit = next(iter(units), "")
+    pointed = any(match["rest"] for match in found)
+    if groups == 1 and not (known or pointed or _are_thousands(found, sample, unit)):
+        return series, ""
+    cells = [value for value in series.dropna().unique() if isinstance(value, str)]
+    known_units = {*units, ""}
+    bare = {cell: _bare(match) for cell in cells if (match := shape.fullmatch(cell)) and _unit(match) in known_units}
+    plain = series.map(bare)
+    return plain.where(plain.notna(), series), unit
 
 
-def _other_dates(series: "pd.Series[Any]", sample: list[Any], where: str) -> "pd.Series[Any] | None":
-    """Dates in one of the forms whose days and months cannot be mixed up; None where the column holds none."""
-    import pandas as pd
+def _unit(match: re.Match[str]) -> str:
+    unit = (match["sign"] or match["after"] or "").strip()
+    return unit.removesuffix("s") if len(unit) > 3 else unit
 
-    if _all_match(sample, DAY_OR_MONTH):
-        raise BadData(
-            f"{where} holds dates such as {sample[0]!r}, of which nobody can tell the day from the month. Write them "
-            f'as 2024-12-31; or treat the column otherwise: prepare = {{ columns = {{ "{series.name}" = "leave-out" }} '
-            '}, or "category".'
-        )
-    for form, pattern in DATE_FORMS.items():
-        if _all_match(sample, pattern):
-            return pd.to_datetime(series.str.strip(), errors="coerce", format=form, utc=True)
-    return None
+
+def _bare(match: re.Match[str]) -> str:
+    minus = "-" if match["open"] or (match["minus"] or match["inner"] or "+") in "-−" else ""
+    rest = f".{match['rest'][1:]}" if match["rest"] else ""
+    return minus + re.sub(r"\D", "", match["whole"]) + rest
 
 
 def _own_dates(series: "pd.Series[Any]", where: str) -> Cells:
@@ -232,7 +341,7 @@ def _own_dates(series: "pd.Series[Any]", where: str) -> Cells:
     return _days(found, notes)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     try:
         float(value)
     except (TypeError, ValueError):
@@ -241,7 +350,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_comma_number(value: Any) -> bool:
-    return isinstance(value, str) and COMMA_NUMBER.fullmatch(value.strip()) is not None
+    if not isinstance(value, str) or "," not in value:
+        return False
+    return any(shape.fullmatch(value.strip()) for shape in (COMMA_NUMBER, POINT_SHAPE, COMMA_SHAPE))
 
 
 def _refuse_few(series: "pd.Series[Any]", wrong: Any, where: str) -> None:
@@ -261,16 +372,17 @@ def _refuse_few(series: "pd.Series[Any]", wrong: Any, where: str) -> None:
 
 def _refuse_commas(sample: list[Any], where: str) -> None:
     commas = [value for value in sample if _is_comma_number(value)]
-    if commas and all(_is_comma_number(value) or _is_number(value) for value in sample):
+    if commas and all(_is_comma_number(value) or is_number(value) for value in sample):
         raise BadData(
-            f"{where} holds numbers with commas, such as {commas[0]!r}, in a file whose columns are separated by "
-            "commas: the comma may be a decimal point or may group thousands. Save the file with points and without "
-            "groups, or with semicolons between the columns."
+            f"{where} holds numbers with commas, such as {commas[0]!r}: the comma may be a decimal point or may group "
+            "thousands, and no cell tells. Save the file with points and without groups, or with semicolons between "
+            "the columns."
         )
 
 
-def coded(series: "pd.Series[Any]", where: str) -> Cells:
-    """Codes of the texts in their alphabetical order; nan where there is none."""
+def coded(series: "pd.Series[Any]", where: str, *, fold: bool = False) -> Cells:
+    """Codes of the texts in their alphabetical order; nan where there is none. `fold`: texts that differ by capitals
+    and spaces alone are one, spelled as most rows have it."""
     import pandas as pd
 
     try:
@@ -280,19 +392,43 @@ def coded(series: "pd.Series[Any]", where: str) -> Cells:
         odd = next(value for value in series if isinstance(value, bytes) or getattr(value, "__hash__", None) is None)
         raise BadData(
             f"{where} holds {type(odd).__name__}, such as {str(odd)[:40]!r}, and every cell is to be one number, text "
-            "or date. Make columns of single values of it, or leave the column out."
+            "or date. Make columns of single values of it, or leave the column out: prepare = { columns = { "
+            f'"{series.name}" = "leave-out" }} }}.'
         ) from None
+    notes: tuple[str, ...] = ()
+    if fold and len({folded(text) for text in spelled}) < len(set(spelled)):
+        spelled, notes = _as_most(spelled, np.bincount(positions[positions >= 0], minlength=len(spelled)), series.name)
     texts = sorted(set(spelled) - {""})
     code = {text: float(i) for i, text in enumerate(texts)}
     table = np.array([*(code.get(text, np.nan) for text in spelled), np.nan])
-    return Cells(table[positions], tuple(texts))
+    return Cells(table[positions], tuple(texts), notes=notes)
 
 
-def _days(series: "pd.Series[Any]", notes: tuple[str, ...] = ()) -> Cells:
+def folded(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _as_most(spelled: list[str], counts: Any, column: Any) -> tuple[list[str], tuple[str, ...]]:
+    """Each text as most rows spell it, and a note on those that were spelled otherwise."""
+    best: dict[str, str] = {}
+    for place in np.argsort(counts, kind="stable").tolist():
+        best[folded(spelled[place])] = spelled[place]
+    found = [best[folded(text)] for text in spelled]
+    others = sorted({text for text, taken in zip(spelled, found, strict=True) if text != taken})
+    if not others:
+        return found, ()
+    shown = ", ".join(f"{text!r} as {best[folded(text)]!r}" for text in others[:5]) + (", ..." if others[5:] else "")
+    return found, (
+        f"Column {column!r}: categories that differ by capitals or spaces alone were taken as one: {shown}. If they "
+        f'differ in what they mean, write prepare = {{ columns = {{ "{column}" = "category" }} }}.',
+    )
+
+
+def _days(series: "pd.Series[Any]", notes: tuple[str, ...] = (), form: str = DATE) -> Cells:
     """Days since 1970-01-01, parts of days included."""
     import pandas as pd
 
     naive = series.dt.tz_convert(None) if getattr(series.dt, "tz", None) is not None else series
     days = naive.to_numpy("datetime64[ns]").astype(np.int64) / DAY_NS
     days[pd.isna(series).to_numpy()] = np.nan
-    return Cells(days, None, True, notes)
+    return Cells(days, None, form, notes)

@@ -3,12 +3,13 @@
 import io
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.data.dataset import Images
 from offbeat.data.formats import read_all, read_idx
-from offbeat.data.images import Images
 from offbeat.data.places import set_folder
 
 DIGITS = tuple(str(digit) for digit in range(10))
@@ -16,6 +17,7 @@ CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 Bytes = NDArray[np.uint8]
+Labelled = tuple[NDArray[Any], NDArray[Any]]
 
 
 def mnist(data_dir: str | Path | None = None) -> Images:
@@ -31,55 +33,39 @@ def usps(data_dir: str | Path | None = None) -> Images:
     import h5py
 
     with h5py.File(set_folder("usps", data_dir) / "usps.h5", "r") as file:
-        arrays = {
-            f"{part}/{what}": file[f"{part}/{what}"][:] for part in ("train", "test") for what in ("data", "target")
-        }
-    return Images(
-        name="usps",
-        x_train=arrays["train/data"].astype(np.float32),
-        y_train=arrays["train/target"].astype(np.int64),
-        x_test=arrays["test/data"].astype(np.float32),
-        y_test=arrays["test/target"].astype(np.int64),
-        shape=(16, 16),
-        classes=DIGITS,
-        source="USPS digits (real, 7,291 + 2,007 of 16x16, values 0-1)",
-    )
+        train, test = ((file[f"{part}/data"][:], file[f"{part}/target"][:]) for part in ("train", "test"))
+    return _images("usps", train, test, (16, 16), DIGITS, "USPS digits (real, 7,291 + 2,007 of 16x16, values 0-1)")
 
 
 def cifar10_subset(data_dir: str | Path | None = None) -> Images:
     """15,000 + 1,000 photographs of 32x32x3. Stored as differences along rows and columns; this undoes them."""
     folder = set_folder("cifar10_subset", data_dir)
-    train, test = (_undifferenced(folder / f"{part}_images.npy.xz") for part in ("train15000", "test1000"))
-    return Images(
-        name="cifar10_subset",
-        x_train=_unit(train),
-        y_train=np.load(folder / "train15000_labels.npy", allow_pickle=False).astype(np.int64),
-        x_test=_unit(test),
-        y_test=np.load(folder / "test1000_labels.npy", allow_pickle=False).astype(np.int64),
-        shape=(32, 32, 3),
-        classes=CIFAR,
-        source="CIFAR-10 subset (real, 15,000 + 1,000 of 32x32x3, values 0-1)",
+    train, test = (
+        (_undifferenced(folder / f"{part}_images.npy.xz"), np.load(folder / f"{part}_labels.npy", allow_pickle=False))
+        for part in ("train15000", "test1000")
     )
+    source = "CIFAR-10 subset (real, 15,000 + 1,000 of 32x32x3, values 0-1)"
+    return _images("cifar10_subset", train, test, (32, 32, 3), CIFAR, source)
 
 
 def _idx_set(name: str, title: str, classes: tuple[str, ...], data_dir: str | Path | None) -> Images:
     folder = set_folder(name, data_dir)
-    x_train, x_test = (read_idx(folder / f"{part}-images-idx3-ubyte.gz") for part in ("train", "t10k"))
-    y_train, y_test = (read_idx(folder / f"{part}-labels-idx1-ubyte.gz") for part in ("train", "t10k"))
-    return Images(
-        name=name,
-        x_train=_unit(x_train),
-        y_train=y_train.astype(np.int64),
-        x_test=_unit(x_test),
-        y_test=y_test.astype(np.int64),
-        shape=(28, 28),
-        classes=classes,
-        source=f"{title} (real, 60,000 + 10,000 of 28x28, values 0-1)",
+    train, test = (
+        (read_idx(folder / f"{part}-images-idx3-ubyte.gz"), read_idx(folder / f"{part}-labels-idx1-ubyte.gz"))
+        for part in ("train", "t10k")
     )
+    return _images(name, train, test, (28, 28), classes, f"{title} (real, 60,000 + 10,000 of 28x28, values 0-1)")
 
 
-def _unit(pictures: Bytes) -> NDArray[np.float32]:
-    return pictures.reshape(pictures.shape[0], -1).astype(np.float32) / np.float32(255)
+def _images(
+    name: str, train: Labelled, test: Labelled, shape: tuple[int, ...], classes: tuple[str, ...], source: str
+) -> Images:
+    """Bytes become numbers from 0 to 1."""
+    (x_train, y_train), (x_test, y_test) = (
+        (x.reshape(len(x), -1).astype(np.float32) / np.float32(255 if x.dtype == np.uint8 else 1), y.astype(np.int64))
+        for x, y in (train, test)
+    )
+    return Images(name, x_train, y_train, x_test, y_test, shape, classes, source)
 
 
 def _undifferenced(file: Path) -> Bytes:

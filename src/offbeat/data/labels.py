@@ -6,25 +6,30 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.data.frames import folded, is_number, says_nothing
 from offbeat.data.matrix import Floats
 from offbeat.errors import BadData
 from offbeat.names import counted, did_you_mean
 
 Task = Literal["classification", "regression", "multiclass"]
 TASKS: tuple[Task, ...] = ("classification", "regression", "multiclass")
+AnyTask = Task | Literal["auto"]
 CLASSES_MOST = 100
 """More different labels are taken for classes only where the task says so."""
 
 
-def settled_task(labels: NDArray[Any], task: Task, where: str) -> Task:
-    """Classification of more than two classes is `multiclass`, unless the labels look like numbers to be predicted."""
-    if task != "classification":
-        return task
+def settled_task(labels: NDArray[Any], task: AnyTask, where: str) -> Task:
+    """Classification of more than two classes is `multiclass`. Labels that look like numbers to be predicted are
+    refused then, and are regression where the task is `auto`."""
+    if task not in ("classification", "auto"):
+        return task  # type: ignore[return-value]  # mypy does not narrow by `in`
     found, counts = np.unique(labels.astype(str) if labels.dtype == object else labels, return_counts=True)
     if len(found) <= 2:
-        return task
+        return "classification"
     broken = found.dtype.kind == "f" and bool((found % 1 != 0).any())
     if broken or len(found) > CLASSES_MOST:
+        if task == "auto" and found.dtype.kind == "f":
+            return "regression"
         raise BadData(_not_classes(found.tolist(), counts.tolist(), where, broken))
     return "multiclass"
 
@@ -48,6 +53,22 @@ def encode_labels(labels: NDArray[Any], task: Task, where: str) -> tuple[Floats,
     return np.where(position == 0, -1.0, 1.0), classes
 
 
+def about_classes(classes: Sequence[Any]) -> list[str]:
+    """A word on classes that are probably mistakes: spelled in two ways, or a word for an unknown one."""
+    texts = [name for name in classes if isinstance(name, str)]
+    twice = [name for name in texts if sum(folded(name) == folded(other) for other in texts) > 1]
+    found = []
+    if twice:
+        shown = ", ".join(map(repr, twice[:6]))
+        found.append(f"Labels differ by capitals or spaces alone and count as different classes: {shown}.")
+    nothing = [name for name in texts if says_nothing(name)]
+    if nothing:
+        found.append(
+            f"The class {nothing[0]!r} reads like a label that is not known. If so, leave its rows out of the table."
+        )
+    return found
+
+
 def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -56,19 +77,11 @@ def _numbers(labels: NDArray[Any], where: str) -> Floats:
     try:
         return labels.astype(np.float64)
     except (TypeError, ValueError) as error:
-        wrong = next(at for at, label in enumerate(labels.tolist()) if not _is_number(label))
+        wrong = next(at for at, label in enumerate(labels.tolist()) if not is_number(label))
         raise BadData(
             f"Regression needs numbers as labels; {where} has text: {labels.tolist()[wrong]!r} in row {wrong + 1}. For "
             'classes use task = "classification" in a job file, VerticalClassifier in Python.'
         ) from error
-
-
-def _is_number(label: Any) -> bool:
-    try:
-        float(label)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 NUMBERS = 'A number to be predicted is regression: task = "regression" in a job file, VerticalRegressor in Python.'

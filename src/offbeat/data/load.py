@@ -12,23 +12,28 @@ replaced silently: a real set that is not found is refused, with the name of the
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from offbeat.data.columns import NumberedColumns
-from offbeat.data.dataset import DataSet
+from offbeat.data.dataset import DataSet, Images
 from offbeat.data.image_sets import Solids, cifar10_subset, fashion_mnist, mnist, modelnet10_voxel, usps
-from offbeat.data.images import Images
 from offbeat.data.places import STAND_INS, find_set
-from offbeat.data.series import Series
-from offbeat.data.series_sets import physionet2012_set_a
+from offbeat.data.series import Series, physionet2012_set_a
 from offbeat.data.shaped import SHAPES, shaped
 from offbeat.data.synthetic import credit_like, digits_like, known_logistic, known_ridge
 from offbeat.data.synthetic_embeddings import icu_like, solids_like
 from offbeat.data.table import Table
-from offbeat.data.tabular_sets import give_me_some_credit, parkinsons_telemonitoring, sgemm_gpu, uci_credit_card
-from offbeat.data.text_sets import RCV1_COLUMNS, news20_ngrams
+from offbeat.data.tabular_sets import (
+    RCV1_COLUMNS,
+    give_me_some_credit,
+    news20_ngrams,
+    parkinsons_telemonitoring,
+    sgemm_gpu,
+    uci_credit_card,
+)
 from offbeat.errors import BadData
 from offbeat.names import did_you_mean
 
@@ -56,11 +61,7 @@ GENERATED: dict[str, Callable[[float, int], DataSet]] = {
     "credit-like": lambda scale, seed: credit_like(max(200, round(30_000 * scale)), seed),
     "known-logistic": lambda scale, seed: known_logistic(seed),
     "known-ridge": lambda scale, seed: known_ridge(seed),
-    "rcv1-shaped": lambda scale, seed: shaped("rcv1-shaped", scale, seed),
-    "news20-shaped": lambda scale, seed: shaped("news20-shaped", scale, seed),
-    "url-shaped": lambda scale, seed: shaped("url-shaped", scale, seed),
-    "webspam-shaped": lambda scale, seed: shaped("webspam-shaped", scale, seed),
-    "e2006-shaped": lambda scale, seed: shaped("e2006-shaped", scale, seed),
+    **{name: partial(shaped, name) for name in SHAPES},
 }
 
 

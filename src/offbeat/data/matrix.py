@@ -1,7 +1,7 @@
 """A party's features: dense float64 rows, or CSR. The few operations on either that the data layer needs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -84,3 +84,30 @@ def scale_columns(matrix: Matrix, factors: Floats) -> Matrix:
     if isinstance(matrix, np.ndarray):
         return matrix * factors
     return sp.csr_matrix((matrix.data * factors[matrix.indices], matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+# -- the rows of all parties -----------------------------------------------------------------------------------------
+
+Rows = Literal["as-is", "party-unit", "pooled-unit"]
+"""party-unit: each party scales its own part of every row to norm 1/sqrt(q): no row is longer than 1, and nothing is
+pooled (a part that is all zero stays zero). pooled-unit: every whole row is scaled to norm 1, as in the published
+experiments. It needs the sum of the parties' squared norms for each row, which a real run would have to share: for
+comparisons only."""
+
+
+def scale_party_rows(blocks: Mapping[str, Matrix], rows: Rows) -> dict[str, Matrix]:
+    if rows == "as-is" or not blocks:
+        return dict(blocks)
+    if rows == "party-unit":
+        return {name: party_unit_rows(block, len(blocks)) for name, block in blocks.items()}
+    pooled = np.sqrt(np.sum([squared_row_norms(block) for block in blocks.values()], axis=0))
+    return {name: scale_rows(block, _inverse(pooled)) for name, block in blocks.items()}
+
+
+def party_unit_rows(block: Matrix, parties: int) -> Matrix:
+    """One party's rows at norm 1/sqrt(q); it needs to know how many parties there are, and nothing else."""
+    return scale_rows(block, _inverse(row_norms(block)) / np.sqrt(parties))
+
+
+def _inverse(norms: Floats) -> Floats:
+    return np.where(norms > 0, 1.0 / np.where(norms > 0, norms, 1.0), 0.0)

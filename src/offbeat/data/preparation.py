@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from offbeat.data.encode import Counts
-from offbeat.data.row_scale import Rows
+from offbeat.data.matrix import Rows
 from offbeat.errors import BadJob
 from offbeat.names import counted
 from offbeat.settings import Settings, settings_from
@@ -40,7 +40,7 @@ class Preparation(Settings, frozen=True):
     bins              how many quantile bins a number gets at most
     counts            sparse columns: `as-is`, `log1p`, or `tf-idf` (idf = ln((1+n)/(1+df)) + 1 over the training rows)
     scale_indicators  standardise the 0/1 columns of categories and bins too, as some publications do
-    rows              `as-is`, `party-unit`, `pooled-unit`: what is done to whole rows at the end (row_scale.py)
+    rows              `as-is`, `party-unit`, `pooled-unit`: what is done to whole rows at the end (matrix.py)
     """
 
     how: How = "auto"

@@ -1,7 +1,7 @@
 """What one party learned about its columns from its own training rows, and how it prepares any rows by it.
 
 Order: missing values, cuts → 0/1 columns of categories and bins → counts (log1p or tf-idf) → standardisation → row
-scaling (`row_scale.py`). All but the last work on one column at a time, so a party needs nobody else, and the result
+scaling (`matrix.py`). All but the last work on one column at a time, so a party needs nobody else, and the result
 does not depend on how the other columns are shared out. A `Fitted` value is learned in fitting.py, kept with the
 party's part of the model, and serves rows that come later.
 """
@@ -15,6 +15,7 @@ import numpy as np
 
 from offbeat.data.columns import NumberedColumns
 from offbeat.data.encode import Levels, count_weights, write_indicators
+from offbeat.data.frames import DATE, folded
 from offbeat.data.matrix import Floats, Integers, Matrix
 from offbeat.data.preparation import Preparation
 from offbeat.data.table import Table
@@ -71,7 +72,7 @@ class Fitted:
     centre: Floats | None = field(default=None, repr=False)
     scale: Floats | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
-    dates: tuple[str, ...] | None = None  # columns that held dates; None: not kept, by an earlier version
+    forms: Mapping[str, str] | None = None  # how the table was written (`Table`); None: not kept, by an earlier version
 
     def apply(self, features: Matrix) -> Matrix:
         """Prepared columns of these rows, whose raw columns are in the order they were learned in."""
@@ -134,7 +135,7 @@ class Fitted:
     def _translated(self, values: Floats, column: str, table: Table) -> Floats:
         """Codes of a later table as ours; a text that training never met becomes -1, which matches none."""
         ours, theirs = self.spelling.get(column), table.levels.get(column)
-        self._check_date(values, column, table)
+        self._check_form(values, column, table)
         if ours is None and theirs is None:
             return values
         if ours is None:
@@ -143,20 +144,22 @@ class Fitted:
                 f"{table.name}, column {column!r}: numbers were expected, as in the training rows; came text such as "
                 f"{theirs[0]!r}. Correct the column."
             )
-        known = {level: float(i) for i, level in enumerate(ours)}
+        known = _by_spelling(ours)
         if theirs is None:  # categories that are digits alone look like numbers in a later table
             return np.array([np.nan if v != v else known.get(f"{v:.15g}", -1.0) for v in values.tolist()])
-        codes = np.array([*(known.get(level, -1.0) for level in theirs), np.nan])
+        codes = np.array([*(known.get(level, known.get(folded(level), -1.0)) for level in theirs), np.nan])
         return codes[np.where(np.isnan(values), len(theirs), values).astype(np.int64)]
 
-    def _check_date(self, values: Floats, column: str, table: Table) -> None:
-        """Days and other numbers are not to be mixed up; a column without any value may be either."""
-        known = self.dates is not None and column not in self.spelling and column not in table.levels
-        expected, came = column in (self.dates or ()), column in table.dates
-        if known and expected != came and not np.isnan(values).all():
-            words = ("dates", "numbers") if expected else ("numbers", "dates")
+    def _check_form(self, values: Floats, column: str, table: Table) -> None:
+        """Days and other numbers are not to be mixed up, nor numbers in different units. Plain numbers are taken for
+        the unit of the training rows, unless that is percent; a column without any value may be anything."""
+        if self.forms is None or column in self.spelling or column in table.levels or np.isnan(values).all():
+            return
+        expected, came = (_kind(forms.get(column, "")) for forms in (self.forms, table.forms))
+        same_unit = came == "numbers" and expected not in ("dates", "numbers with %")
+        if expected != came and not same_unit:
             raise BadData(
-                f"{table.name}, column {column!r}: {words[0]} were expected, as in the training rows; came {words[1]}. "
+                f"{table.name}, column {column!r}: {expected} were expected, as in the training rows; came {came}. "
                 "Correct the column."
             )
 
@@ -174,6 +177,19 @@ class Fitted:
             if not item.is_bins and name in self.spelling:
                 found[name] = int(np.count_nonzero(features[:, item.column] == -1.0))
         return {name: count for name, count in found.items() if count}
+
+
+def _kind(form: str) -> str:
+    """What a column of this form holds, in words."""
+    unit = form.removeprefix(",")
+    return "dates" if form.startswith(DATE) else f"numbers with {unit}" if unit else "numbers"
+
+
+def _by_spelling(texts: Sequence[str]) -> dict[str, float]:
+    """The codes of the texts, and of the same in small letters where that is clear."""
+    small = [folded(text) for text in texts]
+    clear = {text: float(i) for i, text in enumerate(small) if small.count(text) == 1}
+    return {**clear, **{text: float(i) for i, text in enumerate(texts)}}
 
 
 def _listed(names: Sequence[str], most: int = 8) -> str:
@@ -214,7 +230,11 @@ def state_of(fitted: Fitted) -> dict[str, Any]:
     }
 
 
-def fitted_from(state: Mapping[str, Any]) -> Fitted:
+def fitted_from(kept: Mapping[str, Any]) -> Fitted:
+    state = dict(kept)
+    dates = state.pop("dates", None)  # an earlier version kept the columns of dates alone
+    if dates is not None:
+        state["forms"] = dict.fromkeys(dates, DATE)
     return Fitted(
         **{
             **state,
@@ -224,7 +244,6 @@ def fitted_from(state: Mapping[str, Any]) -> Fitted:
             "numbers": Numbers(**state["numbers"]),
             "levels": tuple(Levels(**item) for item in state["levels"]),
             "notes": tuple(state["notes"]),
-            "dates": None if state.get("dates") is None else tuple(state["dates"]),
         }
     )
 

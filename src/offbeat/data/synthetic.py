@@ -1,114 +1,51 @@
-"""Generated data: small problems with a known optimum, credit-like tables and digit-like pictures.
+"""Generated data: small problems with a planted model, credit-like tables and digit-like pictures.
 
 All of it is made from a seed, says in its `about` that it is generated, and needs no file.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from offbeat.data.columns import NumberedColumns
-from offbeat.data.dataset import DataSet
-from offbeat.data.images import Images
+from offbeat.data.dataset import DataSet, Images
 from offbeat.data.matrix import Floats
 from offbeat.data.table import Table
 from offbeat.data.tabular_sets import CREDIT_PREPARATIONS, PAY
 
-# -- known optimum -------------------------------------------------------------------------------------------------
+# -- planted models ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class KnownProblem:
-    """Data with the minimiser of its objective, exact to about 1e-12.
-
-    logistic   f(w) = mean log(1 + exp(-y x.w)) + penalty/2 |w|^2      (Newton steps until the gradient vanishes)
-    ridge      f(w) = mean (x.w - y)^2          + penalty/2 |w|^2      (normal equations)
-    """
-
-    loss: Literal["logistic", "ridge"]
-    features: Floats = field(repr=False)
-    y: Floats = field(repr=False)
-    penalty: float
-    optimum: Floats = field(repr=False)
-    value: float
-
-    def objective(self, w: Floats) -> float:
-        product = self.features @ w
-        losses = np.logaddexp(0.0, -self.y * product) if self.loss == "logistic" else (product - self.y) ** 2
-        return float(losses.mean() + 0.5 * self.penalty * (w @ w))
-
-    def gradient(self, w: Floats) -> Floats:
-        product = self.features @ w
-        slope = -self.y * _sigmoid(-self.y * product) if self.loss == "logistic" else 2.0 * (product - self.y)
-        return np.asarray(self.features.T @ slope / self.y.size + self.penalty * w)
+def known_logistic(seed: int = 0) -> DataSet:
+    return _known_set("logistic", seed)
 
 
-def known_problem(
-    loss: Literal["logistic", "ridge"], rows: int, columns: int, rng: np.random.Generator, penalty: float = 1e-2
-) -> KnownProblem:
+def known_ridge(seed: int = 0) -> DataSet:
+    return _known_set("ridge", seed)
+
+
+def _known_set(loss: Literal["logistic", "ridge"], seed: int, rows: int = 400, columns: int = 24) -> DataSet:
     """Gaussian columns (neighbours correlated), rows scaled to norm 1, labels from a planted model with noise."""
+    rng = np.random.default_rng(seed)
     base = rng.standard_normal((rows, columns))
     mixed = base + 0.5 * np.roll(base, 1, axis=1)
     features = mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
     score = features @ (3.0 * rng.standard_normal(columns))
     if loss == "ridge":
         y = score + 0.1 * rng.standard_normal(rows)
-        optimum = _ridge_optimum(features, y, penalty)
     else:
         y = np.where(rng.random(rows) < _sigmoid(score), 1.0, -1.0)
-        optimum = _logistic_optimum(features, y, penalty)
-    problem = KnownProblem(loss, features, y, penalty, optimum, 0.0)
-    return KnownProblem(loss, features, y, penalty, optimum, problem.objective(optimum))
+    return DataSet(
+        name=f"known-{loss}",
+        about=f"{loss} problem with a planted model (generated, seed {seed}, {rows:,} rows)",
+        table=Table(np.arange(rows, dtype=np.int64), NumberedColumns(range(columns)), features, y, f"known-{loss}"),
+        task="classification" if loss == "logistic" else "regression",
+    )
 
 
 def _sigmoid(z: Floats) -> Floats:
     return np.exp(-np.logaddexp(0.0, -z))
-
-
-def _ridge_optimum(features: Floats, y: Floats, penalty: float) -> Floats:
-    rows, columns = features.shape
-    system = 2.0 / rows * features.T @ features + penalty * np.eye(columns)
-    return np.linalg.solve(system, 2.0 / rows * features.T @ y)
-
-
-def _logistic_optimum(features: Floats, y: Floats, penalty: float) -> Floats:
-    """Newton with halving. The problem is small and strongly convex; 1e-13 is near what float64 can show."""
-    rows, columns = features.shape
-    problem = KnownProblem("logistic", features, y, penalty, np.zeros(columns), 0.0)
-    w = np.zeros(columns)
-    for _ in range(100):
-        gradient = problem.gradient(w)
-        if np.linalg.norm(gradient) < 1e-13:
-            break
-        chance = _sigmoid(features @ w)
-        hessian = (features * (chance * (1 - chance))[:, None]).T @ features / rows + penalty * np.eye(columns)
-        step, length = np.linalg.solve(hessian, gradient), 1.0
-        while length > 1e-4 and problem.objective(w - length * step) > problem.objective(w):
-            length /= 2
-        w = w - length * step
-    return w
-
-
-def known_logistic(seed: int = 0, rows: int = 400, columns: int = 24) -> DataSet:
-    return _known_set("logistic", seed, rows, columns)
-
-
-def known_ridge(seed: int = 0, rows: int = 400, columns: int = 24) -> DataSet:
-    return _known_set("ridge", seed, rows, columns)
-
-
-def _known_set(loss: Literal["logistic", "ridge"], seed: int, rows: int, columns: int) -> DataSet:
-    problem = known_problem(loss, rows, columns, np.random.default_rng(seed))
-    table = Table(
-        np.arange(rows, dtype=np.int64), NumberedColumns(range(columns)), problem.features, problem.y, f"known-{loss}"
-    )
-    return DataSet(
-        name=f"known-{loss}",
-        about=f"{loss} problem with a planted model (generated, seed {seed}, {rows:,} rows)",
-        table=table,
-        task="classification" if loss == "logistic" else "regression",
-    )
 
 
 # -- credit-like ---------------------------------------------------------------------------------------------------

@@ -1,14 +1,15 @@
 """One party's table: sample ids, feature columns, perhaps labels; and how it is read from a file.
 
     .csv .tsv .parquet        a header names the columns; `id` and `label` choose two of them
-    .svm .libsvm .txt         LIBSVM lines; the label is the first number, ids are row numbers from 0
+    .svm .libsvm .txt         LIBSVM lines; the label is the first number, ids are row numbers from 0 (a .txt of other
+                              lines is read as a .csv)
     .npz                      `X` (rows by columns), or a matrix as scipy.sparse.save_npz writes it; beside it, perhaps,
                               the arrays `ids`, `y` and `columns` (or whatever `id` and `label` name)
     ...-idx3-ubyte            images, one row each, values 0-255; `label` names the file of labels beside it
     postgresql://...          a database's table or view (sql.py); `id` is needed
 
-Each file may be compressed (.gz, .bz2, .xz). A wrong one is refused with one paragraph that names file, column and
-row. Rows are counted from 1, without the header.
+Each file may be compressed (.gz, .bz2, .xz, .zip). A wrong one is refused with one paragraph that names file, column
+and row. Rows are counted from 1, without the header.
 """
 
 import re
@@ -22,9 +23,9 @@ from numpy.typing import NDArray
 
 from offbeat.data.columns import NumberedColumns, take_names
 from offbeat.data.formats import Arrays, read_arrays, read_frame
-from offbeat.data.frames import cells_of
+from offbeat.data.frames import DATE, cells_of
 from offbeat.data.holdout import id_text
-from offbeat.data.matrix import Floats, Matrix, as_matrix
+from offbeat.data.matrix import Floats, Matrix, as_matrix, is_sparse
 from offbeat.data.sql import is_address, names_in, read_sql, shown
 from offbeat.errors import BadData
 from offbeat.names import counted, did_you_mean
@@ -34,14 +35,15 @@ if TYPE_CHECKING:
 
 STAND_IN = "nothing but labels"
 """The column of a party that has none."""
+PLAIN_INTEGER = re.compile("0|[1-9][0-9]*")
 NAMELESS = "Unnamed: 0"
 """What pandas calls a first column without a name."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows with ids. `levels` spells the codes of text columns: code 2 of column c means levels[c][2]. `dates` are the
-    columns of days since 1970-01-01."""
+    """Rows with ids. `levels` spells the codes of text columns: code 2 of column c means levels[c][2]. `forms` tells
+    how dates and numbers were written, where they were not plain numbers (`frames.py`)."""
 
     ids: NDArray[Any] = field(repr=False)
     columns: Sequence[str] = field(repr=False)
@@ -49,13 +51,18 @@ class Table:
     labels: NDArray[Any] | None = field(repr=False)
     name: str
     levels: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
-    dates: tuple[str, ...] = ()
+    forms: Mapping[str, str] = field(default_factory=dict, repr=False)
     weights: Floats | None = field(default=None, repr=False)  # see `weights.py`
     exposure: Floats | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()  # what was found out about the file
 
     def __len__(self) -> int:
         return int(self.ids.size)
+
+    @property
+    def dates(self) -> tuple[str, ...]:
+        """The columns of days since 1970-01-01."""
+        return tuple(column for column, form in self.forms.items() if form.startswith(DATE))
 
 
 def read_table(
@@ -67,6 +74,7 @@ def read_table(
     text: Sequence[str] = (),
     missing: Literal["refuse", "keep"] = "refuse",
     duplicates: Literal["refuse", "keep-first"] = "refuse",
+    forms: Mapping[str, str] | None = None,
 ) -> Table:
     """Read one party's file, or its table in a database, and check it.
 
@@ -77,21 +85,22 @@ def read_table(
     text        columns that are taken as text, whatever they look like; what others hold is found out
     missing     `keep` leaves empty cells as nan, for the preparation to deal with
     duplicates  `keep-first` leaves repeated ids in, and the join keeps the first row of each
+    forms       how an earlier table with these columns was written: this one is read alike
     """
     if is_address(path):
         where = shown(str(path))
         _check_wanted(columns, where)
         wanted = None if columns is None else list(dict.fromkeys(c for c in (id, label, *columns) if c is not None))
         frame = read_sql(str(path), id, wanted)
-        return _checked(_from_frame(frame, where, id, label, columns, tuple(text)), missing, duplicates)
+        return _checked(_from_frame(frame, where, id, label, columns, tuple(text), forms=forms), missing, duplicates)
     file = Path(path)
     _check_wanted(columns, str(file))
     raw = read_frame(file)
     if raw is not None:
-        table = _from_frame(raw.frame, str(file), id, label, columns, tuple(text), raw.decimal_comma)
+        table = _from_frame(raw.frame, str(file), id, label, columns, tuple(text), raw.decimal_comma, forms)
         table = replace(table, name=file.name, notes=(*raw.notes, *table.notes))
     else:
-        table = _from_arrays(read_arrays(file, id, label), file, columns)
+        table = _from_arrays(read_arrays(file, id, label), str(file), file.name, columns)
     return _checked(table, missing, duplicates)
 
 
@@ -112,33 +121,31 @@ def table_from_arrays(
     *,
     text: Sequence[str] = (),
     missing: Literal["refuse", "keep"] = "keep",
+    forms: Mapping[str, str] | None = None,
 ) -> Table:
     """A table of what is in memory already: an array, a sparse matrix, or a data frame (whose index gives no ids, and
-    whose columns named in `text` are categories although they look like numbers)."""
-    levels: Mapping[str, Sequence[str]] = {}
-    dates: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    whose columns named in `text` are categories although they look like numbers; `forms`: as in `read_table`)."""
     frame = _as_frame(features, name)
-    if frame is not None:
-        typed = _from_frame(frame, name, None, None, None, tuple(column for column in text if column in frame))
-        matrix, levels, dates, notes = typed.features, typed.levels, typed.dates, typed.notes
-        if columns is None and hasattr(features, "columns"):
-            columns = typed.columns
+    if frame is None:
+        table = _from_arrays(Arrays(features, ids, labels, columns), name, name)
     else:
-        matrix = _numeric_matrix(features, name)
-    if matrix.ndim != 2:
-        raise BadData(f"{name}: features must be rows by columns; came an array of shape {matrix.shape}.")
-    names = columns if columns is not None else NumberedColumns(range(matrix.shape[1]))
-    row_ids = np.arange(matrix.shape[0], dtype=np.int64) if ids is None else tidy_ids(np.asarray(ids), name)
-    own_labels = None if labels is None else np.asarray(labels).ravel()
-    table = Table(row_ids, names, matrix, own_labels, name, levels, dates, notes=notes)
+        typed = _from_frame(frame, name, None, None, None, tuple(c for c in text if c in frame), forms=forms)
+        named = typed.columns if columns is None and hasattr(tabular(features), "columns") else columns
+        table = _from_arrays(Arrays(typed.features, ids, labels, named), name, name)
+        table = replace(table, levels=typed.levels, forms=typed.forms, notes=typed.notes)
     return _checked(table, missing, "refuse", in_memory=True)
+
+
+def tabular(values: Any) -> Any:
+    """Tables of other libraries (pyarrow, polars) as data frames; others as they are."""
+    return values.to_pandas() if hasattr(values, "to_pandas") else values
 
 
 def _as_frame(features: Any, name: str) -> "pd.DataFrame | None":
     """A data frame with plain names; None where numbers come without it."""
     import pandas as pd
 
+    features = tabular(features)
     if isinstance(features, pd.DataFrame):
         frame = features.copy(deep=False)
         names: list[Any] = frame.columns.to_list()
@@ -155,7 +162,8 @@ def _as_frame(features: Any, name: str) -> "pd.DataFrame | None":
 def _numeric_matrix(features: Any, name: str) -> Matrix:
     if getattr(getattr(features, "dtype", None), "kind", "") == "c":
         raise BadData(f"Complex data not supported: {name} holds {features.dtype}. Bring real numbers.")
-    if features is None or isinstance(features, str | bytes | Mapping | Iterator) or np.isscalar(features):
+    no_table = features is None or isinstance(features, str | bytes | Mapping | Iterator) or np.isscalar(features)
+    if no_table and not is_sparse(features):  # some sparse matrices are mappings of cells
         raise BadData(
             f"{name}: expected rows by columns, as an array, a sparse matrix or a data frame; came "
             f"{type(features).__name__}. Read a file first (pandas.read_csv); of a dictionary make a frame."
@@ -165,15 +173,11 @@ def _numeric_matrix(features: Any, name: str) -> Matrix:
     try:
         return as_matrix(features)
     except (TypeError, ValueError) as error:
+        met = str(error).partition(". ")[0].rstrip(".")  # of numpy's words, not what it tried
         raise BadData(
-            f"{name}: features must be numbers, with as many in every row; {_first_line(error)}. Correct the rows, or "
+            f"{name}: features must be numbers, with as many in every row; {met}. Correct the rows, or "
             "bring a data frame, in which columns may hold text and dates."
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    """Of numpy's words, what it met rather than what it tried."""
-    return str(error).partition(". ")[0].rstrip(".")
 
 
 def _check_wanted(columns: Sequence[str] | None, file: str) -> None:
@@ -200,21 +204,23 @@ def _from_frame(
     columns: Sequence[str] | None,
     text: tuple[str, ...],
     decimal_comma: bool = False,
+    forms: Mapping[str, str] | None = None,
 ) -> Table:
     frame, notes = _without_row_numbers(frame, {id, label, *(columns or ())})
     frame = _with_stand_in(frame, id, label, columns)
     kept = _chosen_columns(frame, file, id, label, columns)
     features = np.empty((len(frame), len(kept)))
     levels: dict[str, Sequence[str]] = {}
-    dates: list[str] = []
+    found: dict[str, str] = {}
     for j, column in enumerate(kept):
         where = f"{file}, column {column!r}"
-        cells = cells_of(frame[column], where, as_text=column in text, decimal_comma=decimal_comma)
+        form = None if forms is None else forms.get(column, "")
+        cells = cells_of(frame[column], where, as_text=column in text, decimal_comma=decimal_comma, form=form)
         features[:, j] = cells.values
         if cells.texts is not None:
             levels[column] = cells.texts
-        if cells.is_date:
-            dates.append(column)
+        if cells.form:
+            found[column] = cells.form
         notes += cells.notes
     ids = (
         np.arange(len(frame), dtype=np.int64)
@@ -222,7 +228,7 @@ def _from_frame(
         else tidy_ids(frame[id].to_numpy(object), f"{file}, column {id!r}")
     )
     labels = None if label is None else _labels(frame[label], label, file, decimal_comma)
-    return Table(ids, tuple(kept), features, labels, file, levels, tuple(dates), notes=notes)
+    return Table(ids, tuple(kept), features, labels, file, levels, found, notes=notes)
 
 
 def _with_stand_in(
@@ -235,13 +241,13 @@ def _with_stand_in(
 
 
 def _without_row_numbers(frame: "pd.DataFrame", wanted: set[str | None]) -> tuple["pd.DataFrame", tuple[str, ...]]:
-    """Less a first column without a name that counts the rows, as data frames are often saved."""
+    """Less a first column without a name that numbers the rows, in any order, as data frames are often saved."""
     if not len(frame.columns) or frame.columns[0] != NAMELESS or NAMELESS in wanted:
         return frame, ()
-    cells = frame[NAMELESS].astype(str).to_numpy(object)
-    if not any(np.array_equal(cells, np.arange(start, start + len(frame)).astype(str)) for start in (0, 1)):
+    cells = frame[NAMELESS].astype(str)
+    if not cells.is_unique or not cells.str.fullmatch(r"\d+").all():
         return frame, ()
-    return frame.drop(columns=NAMELESS), ("The first column has no name and counts the rows; it was left out.",)
+    return frame.drop(columns=NAMELESS), ("The first column has no name and numbers the rows; it was left out.",)
 
 
 def _chosen_columns(
@@ -270,42 +276,40 @@ def _no_header(names: list[str]) -> str:
 
 
 def _labels(series: "pd.Series[Any]", label: str, file: str, decimal_comma: bool) -> NDArray[Any]:
-    empty = series.isna().to_numpy()
+    import pandas as pd
+
+    numbers, empty = pd.to_numeric(series, errors="coerce"), series.isna().to_numpy()
+    if not empty.any() and numbers.isna().any():
+        cells = cells_of(series, f"{file}, label column {label!r}", decimal_comma=decimal_comma)
+        if cells.texts is not None or cells.form.startswith(DATE):
+            return np.array([id_text(value) for value in series.tolist()], dtype=object)
+        numbers, empty = pd.Series(cells.values), np.isnan(cells.values)
     if empty.any():
         raise BadData(
             f"{file}, label column {label!r}: row {int(np.argmax(empty)) + 1} has no label "
             f"({int(empty.sum())} of {empty.size} rows). Fill in the labels or leave these rows out."
         )
-    import pandas as pd
-
-    numbers = pd.to_numeric(series, errors="coerce")
-    if numbers.notna().all():
-        return numbers.to_numpy(np.float64)
-    if decimal_comma:
-        numbers = pd.to_numeric(series.str.replace(",", "."), errors="coerce")
-        if numbers.notna().all():
-            return numbers.to_numpy(np.float64)
-    return np.array([id_text(value) for value in series.tolist()], dtype=object)
+    return numbers.to_numpy(np.float64)
 
 
 # -- from arrays ---------------------------------------------------------------------------------------------------
 
 
-def _from_arrays(raw: Arrays, file: Path, columns: Sequence[str] | None) -> Table:
-    features = _numeric_matrix(raw.features, str(file))
+def _from_arrays(raw: Arrays, where: str, name: str, columns: Sequence[str] | None = None) -> Table:
+    features = _numeric_matrix(raw.features, where)
     if features.ndim != 2:
-        raise BadData(f"{file}: features must be rows by columns; came an array of shape {features.shape}.")
+        raise BadData(f"{where}: features must be rows by columns; came an array of shape {features.shape}.")
     names: Sequence[str] = raw.columns if raw.columns is not None else NumberedColumns(range(features.shape[1]))
     if len(names) != features.shape[1]:
-        raise BadData(f"{file} names {counted(len(names), 'column')} but holds {features.shape[1]}.")
+        raise BadData(f"{where} names {counted(len(names), 'column')} but holds {features.shape[1]}.")
     if columns is not None:
-        features, names = _some_columns(features, names, columns, file)
-    ids = np.arange(features.shape[0], dtype=np.int64) if raw.ids is None else tidy_ids(raw.ids, str(file))
-    return Table(ids, names, features, raw.labels, file.name)
+        features, names = _some_columns(features, names, columns, where)
+    ids = np.arange(features.shape[0], dtype=np.int64) if raw.ids is None else tidy_ids(np.asarray(raw.ids), where)
+    return Table(ids, names, features, None if raw.labels is None else np.asarray(raw.labels).ravel(), name)
 
 
 def _some_columns(
-    features: Matrix, names: Sequence[str], wanted: Sequence[str], file: Path
+    features: Matrix, names: Sequence[str], wanted: Sequence[str], file: str
 ) -> tuple[Matrix, Sequence[str]]:
     place = {name: j for j, name in enumerate(names)}
     for column in wanted:
@@ -327,13 +331,9 @@ def tidy_ids(ids: NDArray[Any], where: str) -> NDArray[Any]:
         raise BadData(f"{where}: row {texts.index('') + 1} has no id ({texts.count('')} of {len(texts)} rows do not).")
     if all(text.endswith(".0") for text in texts):  # whole numbers that some program kept as fractions
         texts = [text.removesuffix(".0") for text in texts]
-    if all(_is_plain_integer(text) for text in texts):
+    if all(len(text) < 19 and PLAIN_INTEGER.fullmatch(text) for text in texts):
         return np.array([int(text) for text in texts], dtype=np.int64)
     return np.array(texts, dtype=object)
-
-
-def _is_plain_integer(text: str) -> bool:
-    return len(text) < 19 and text.isdecimal() and text.isascii() and (text == "0" or text[0] != "0")
 
 
 def _checked(table: Table, missing: str, duplicates: str, in_memory: bool = False) -> Table:

@@ -17,11 +17,10 @@ from offbeat.data.assemble import LabelsAt, Preparations, Raw, VerticalData, bui
 from offbeat.data.columns import take_names
 from offbeat.data.dataset import DataSet
 from offbeat.data.holdout import held_out, id_text
-from offbeat.data.labels import Task
+from offbeat.data.labels import AnyTask, Task
 from offbeat.data.load import load_dataset
-from offbeat.data.matrix import Flags, Floats, Integers, cut_columns, take_rows
+from offbeat.data.matrix import Flags, Floats, Integers, Rows, cut_columns, take_rows
 from offbeat.data.preparation import AS_IS, Preparation, preparation_from
-from offbeat.data.row_scale import Rows
 from offbeat.data.split import HowColumns, Parties, split_columns
 from offbeat.data.table import Table, table_from_arrays
 from offbeat.data.weights import checked_exposure, checked_weights
@@ -38,7 +37,7 @@ def vertical_from_tables(
     test_fraction: float = 0.2,
     seed: int = 0,
     *,
-    task: Task = "classification",
+    task: AnyTask = "classification",
     test_ids: Sequence[Any] | None = None,
     source: str | None = None,
 ) -> VerticalData:
@@ -49,7 +48,7 @@ def vertical_from_tables(
     preparation    how columns are prepared: a word, a `Preparation`, or one of these by party
     test_fraction  the part of the rows that is kept for testing
     seed           decides which rows these are
-    task           "classification", "multiclass" or "regression"
+    task           "classification", "multiclass", "regression", or "auto": what the labels look like
     test_ids       the ids of the test rows, where they are chosen by hand
     source         one sentence on where the data comes from, for the record
     """
@@ -67,10 +66,10 @@ def vertical_from_tables(
         *(f"{party} brought no labels and is given those of {holders[0]}." for party in given),
     )
     raw = Raw(
-        blocks={party: take_rows(table.features, joined.rows[party]) for party, table in tables.items()},
-        columns={party: table.columns for party, table in tables.items()},
-        level_names={party: table.levels for party, table in tables.items()},
-        dates={party: table.dates for party, table in tables.items()},
+        tables={
+            party: replace(table, features=take_rows(table.features, joined.rows[party]))
+            for party, table in tables.items()
+        },
         labels=labels,
         ids=joined.ids,
         test=test,
@@ -123,10 +122,7 @@ def vertical_from_arrays(
     row_ids = np.arange(labels.size, dtype=np.int64) if ids is None else np.asarray(ids)
     _check_sizes({**{party: len(table) for party, table in tables.items()}, "y": labels.size, "ids": row_ids.size})
     raw = Raw(
-        blocks={party: table.features for party, table in tables.items()},
-        columns={party: table.columns for party, table in tables.items()},
-        level_names={party: table.levels for party, table in tables.items()},
-        dates={party: table.dates for party, table in tables.items()},
+        tables=tables,
         labels=labels,
         ids=row_ids,
         test=held_out(row_ids, seed=seed, fraction=test_fraction)
@@ -134,6 +130,7 @@ def vertical_from_arrays(
         else _mask(test_mask, labels.size),
         where="y",
         source=source,
+        notes=tuple(f"{party}: {note}" for party, table in tables.items() for note in table.notes),
         weights=None if weights is None else checked_weights(weights, labels.size, "The weights"),
         exposure=None if exposure is None else checked_exposure(exposure, labels.size, "The exposures"),
     )
@@ -178,10 +175,12 @@ def vertical_from_dataset(
     if split_after_one_hot:
         return build_split_late(raw, data, chosen, parties, split, rng, labels_at)
     parts = split_columns(data.table.columns, parties, split, rng)
-    blocks = cut_columns(raw.blocks["all"], parts)
-    columns = {party: take_names(data.table.columns, positions) for party, positions in parts.items()}
-    levels = dict.fromkeys(parts, data.table.levels)
-    raw = replace(raw, blocks=blocks, columns=columns, level_names=levels)
+    whole = raw.tables["all"]
+    tables = {
+        party: replace(whole, columns=take_names(whole.columns, parts[party]), features=block)
+        for party, block in cut_columns(whole.features, parts).items()
+    }
+    raw = replace(raw, tables=tables)
     return build(raw, labels_at, chosen, data.task, data.centre_labels)
 
 
@@ -314,9 +313,9 @@ def _raw_from_dataset(data: DataSet, kept: Integers, test: Flags, preparation: s
     if data.table.labels is None:
         raise BadData(f"The set {data.name!r} has no labels.")
     return Raw(
-        blocks={"all": data.table.features if everything else take_rows(data.table.features, kept)},
-        columns={"all": data.table.columns},
-        level_names={"all": data.table.levels},
+        tables={
+            "all": data.table if everything else replace(data.table, features=take_rows(data.table.features, kept))
+        },
         labels=data.table.labels[kept],
         ids=data.table.ids[kept],
         test=test,

@@ -18,6 +18,7 @@ from offbeat.data.labels import Task
 from offbeat.data.matrix import is_sparse
 from offbeat.data.preparation import Preparation, preparation_from
 from offbeat.data.split import split_columns
+from offbeat.data.table import tabular
 from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadData, BadInput, BadJob, OutOfRange
 from offbeat.estimators.incoming import Blocks, Floats, aligned, check_blocks, coded, column_name, one_matrix, plain
@@ -69,8 +70,8 @@ class ByParty(BaseEstimator):  # type: ignore[misc]
             if reset:
                 for name in ("columns_by_party_", "feature_names_in_"):  # of a fit before, on one matrix
                     self.__dict__.pop(name, None)
-            return dict(X)
-        return self._cut(one_matrix(X), reset=reset)
+            return {name: tabular(block) for name, block in X.items()}
+        return self._cut(one_matrix(tabular(X)), reset=reset)
 
     def _cut(self, X: Any, *, reset: bool) -> dict[str, Any]:
         """One matrix or frame, cut by columns."""
@@ -285,9 +286,8 @@ class Classifies(ClassifierMixin):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of every row of `X`, which comes in the form that `fit` had."""
-        scores = self._scores(X)
-        chosen = scores >= 0 if scores.ndim == 1 else scores.argmax(axis=1)
-        return np.asarray(self.classes_[chosen.astype(np.intp)])
+        scores = self._scores(X)  # first: it says whether there is a model
+        return np.asarray(self.model_.answers(scores), dtype=self.classes_.dtype)
 
     def predict_proba(self, X: Any) -> Floats:
         """The probabilities of the rows of `X`: one column per class, in the order of classes_."""

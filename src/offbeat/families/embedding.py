@@ -51,8 +51,9 @@ class EmbeddingTraining:
         only: str | None = None,
         start: Mapping[str, Part] | None = None,
     ) -> None:
-        self.job, self.data, self.goal = job, data, job.passes
+        self.job, self.data = job, data
         self.server, self.clients = _built(job, data, embeddings, head, options)
+        self.goal = self.server.options.passes
         if start is not None:
             for name, network, party in self._networks():
                 party.weights = weights_from(name, network, start[name].arrays if name in start else {})
@@ -114,9 +115,9 @@ class EmbeddingTraining:
             return held_out.two_classes(scores[:, -1] - 0.5, data.y_test > 0, scores[:, -1])
         return held_out.several_classes(scores.argmax(axis=1), data.y_test, scores.shape[1])
 
-    def predict(self, *, test: bool = True) -> Array:
-        """Probabilities of the classes, or predicted values, from everyone's newest weights."""
-        return vafl.joint_scores(self.server, self.clients, test=test)
+    def predict(self) -> Array:
+        """Probabilities of the classes of the test rows, or predicted values, from everyone's newest weights."""
+        return vafl.joint_scores(self.server, self.clients, test=True)
 
     def counters(self, outcome: Outcome | None) -> dict[str, Counters]:
         """A client's lags are those of its embeddings when others' updates used them."""

@@ -195,6 +195,11 @@ def _with_private_labels(setting: Setting, job: Job) -> Setting:
             f"that loss alone is corrected for it. Got the loss {setting.loss.name}. Leave label_dp_epsilon out, or "
             "learn one class against all others."
         )
+    if len(setting.weights):
+        raise BadJob(
+            "label_dp_epsilon goes with rows that count alike: derivatives tell every party the weight of each row as "
+            "it is, and class_weight follows from the labels. Leave class_weight and weights out, or label_dp_epsilon."
+        )
     assert job.label_dp_epsilon is not None
     stream = SeededNoise(job.seed, "labels").stream(0)
     truth = (setting.y_train > 0).astype(np.float64)[:, None]

@@ -15,6 +15,7 @@ import numpy as np
 
 from offbeat.algorithms.vafl import Vafl
 from offbeat.data.assemble import VerticalData
+from offbeat.data.preparation import UNIT_ROWS
 from offbeat.errors import BadJob
 from offbeat.jobs.embedding import OWN
 from offbeat.jobs.vertical import SERVER, Job
@@ -35,6 +36,7 @@ from offbeat.names import did_you_mean
 from offbeat.privacy.embedding import PrivateEmbedding, calibrate
 
 ADAM_STEP = 2e-3
+EMBEDDING_SHARE, COVARIANCE_SHARE = 0.1, 0.25  # of mu^2, where a record leaves once; chosen on held-out rows
 CURVATURE = {"softmax": 0.5, "logistic": 0.25, "squared": 1.0}
 
 
@@ -216,10 +218,13 @@ def options_of(job: Job, data: VerticalData, head: Head) -> Vafl:
     entry = job.embedding
     optimiser = _optimiser(job, data, head)
     batch = max(min(job.batch_least, data.rows), data.rows // 100) if job.batch == "auto" else job.batch
+    once = takes_covariance(entry)
+    if job.batch == "auto" and once:
+        batch = data.rows  # one step of all rows has the least noise
     return Vafl(
         variant=job.algorithm,
         batch=int(batch),
-        passes=job.passes,
+        passes=min(job.passes, 1.0) if once else job.passes,
         in_flight=job.in_flight,
         optimiser=optimiser,
         head_optimiser=optimiser if entry.head_step is None else replace(optimiser, step=entry.head_step),
@@ -232,7 +237,7 @@ def options_of(job: Job, data: VerticalData, head: Head) -> Vafl:
         initial_upload=entry.initial_upload,
         noise=entry.noise,
         inner_noise=entry.inner_noise,
-        private=private_mode(entry),
+        private=private_mode(entry, row_norm=len(data.names) ** -0.5 if UNIT_ROWS in data.source else None),
     )
 
 
@@ -258,6 +263,8 @@ def _optimiser(job: Job, data: VerticalData, head: Head) -> Any:
             "An automatic step is known for linear embeddings under an additive head, and for Adam. For these networks "
             'give `step` a number, or leave embedding.optimiser = "sgd" out.'
         )
+    if takes_covariance(job.embedding):
+        return Sgd(1.0 / (CURVATURE[head.loss_name] * len(data.names)))
     return Sgd(automatic_step(data, head, public=job.embedding.epsilon is not None))
 
 
@@ -283,20 +290,24 @@ def _penalty(job: Job) -> ClientPenalty:
     return ClientPenalty() if none else ClientPenalty(job.penalty_kind, job.strength)
 
 
-def private_mode(entry: Any, *, predictions_max: int = 0) -> PrivateEmbedding | None:
-    """The mechanism of a table [embedding] with an epsilon."""
+def private_mode(entry: Any, *, predictions_max: int = 0, row_norm: float | None = None) -> PrivateEmbedding | None:
+    """The mechanism of a table [embedding] with an epsilon. `row_norm`: to which rows are scaled."""
     if entry.epsilon is None:
         return None
-    if entry.uploads_max is None:
-        raise BadJob(
-            "embedding.epsilon needs embedding.uploads_max: how often one record's embedding may leave at most. Every "
-            "upload costs, so a small number (5 to 50) leaves less noise in each."
-        )
+    once = {"embedding_share": EMBEDDING_SHARE, "covariance_share": COVARIANCE_SHARE}
     return calibrate(
         entry.epsilon,
         entry.delta,
-        entry.uploads_max,
+        entry.uploads_max or 1,
         clip=entry.clip,
         gradient_clip=entry.gradient_clip,
         predictions_max=predictions_max,
+        covariance_clip=entry.covariance_clip or row_norm,
+        **(once if takes_covariance(entry) else {}),
     )
+
+
+def takes_covariance(entry: Any) -> bool:
+    """Whether a table [embedding] asks for privacy and leaves open how often records may leave: then they leave once,
+    and each client's one step is multiplied with the inverse of a private covariance (docs/decisions/0152)."""
+    return entry.epsilon is not None and entry.uploads_max is None

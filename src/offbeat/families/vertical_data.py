@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from offbeat.data.assemble import VerticalData
+from offbeat.data.assemble import VerticalData, preparations_by_party
 from offbeat.data.formats import read_frame
-from offbeat.data.labels import Task
+from offbeat.data.labels import AnyTask
 from offbeat.data.preparation import Preparation, preparation_from
 from offbeat.data.table import Table, read_table
 from offbeat.data.vertical import vertical_from_dataset, vertical_from_tables
@@ -50,7 +50,7 @@ def _from_files(job: Job) -> VerticalData:
     return vertical_from_tables(
         tables,
         labels_at=holders,
-        preparation=preparations,
+        preparation=_each_its_own(job, preparations, tables),
         test_fraction=0.2 if job.data.test_fraction is None else job.data.test_fraction,
         seed=job.seed,
         task=_task(job),
@@ -85,6 +85,16 @@ def preparation_of(entry: PartyEntry, job: Job) -> Preparation:
     return chosen if job.data.rows is None else msgspec.structs.replace(chosen, rows=job.data.rows)
 
 
+def _each_its_own(job: Job, preparations: dict[str, Preparation], tables: dict[str, Table]) -> dict[str, Preparation]:
+    """Of the columns that `data.prepare` names for all parties, each gets those that it has."""
+    common = [entry.name for entry in job.party if entry.prepare is None]
+    if not common:
+        return preparations
+    columns = {name: table.columns for name, table in tables.items()}
+    by_party = preparations_by_party(preparations[common[0]], columns)
+    return preparations | {name: by_party[name] for name in common}
+
+
 def _table(entry: PartyEntry, preparation: Preparation, job: Job) -> Table:
     beside = [name for name in (entry.weight, entry.exposure) if name is not None]
     table = read_table(
@@ -99,8 +109,8 @@ def _table(entry: PartyEntry, preparation: Preparation, job: Job) -> Table:
     return with_weights(table, entry.weight, entry.exposure)
 
 
-def _task(job: Job) -> Task:
-    if job.task == "auto":
+def _task(job: Job) -> AnyTask:
+    if job.task == "auto" and job.loss != "auto":
         return "regression" if job.loss in ("squared", "poisson", "gamma", "huber") else "classification"
     return job.task
 

@@ -37,6 +37,7 @@ class EmbeddingEntry(Settings, frozen=True):
     uploads_max: Count | None = None
     clip: Positive = 1.0
     gradient_clip: Positive = 1.0
+    covariance_clip: Positive | None = None
     secret_noise: bool = False
 
     @property
@@ -95,4 +96,6 @@ def _uses(job: Any) -> Iterator[Use]:
     yield Use(("device",), bool(networks) or deep_head, "networks")
     yield Use(("inner_noise",), bool(networks) and entry.noise > 0, "networks with embedding.noise above 0")
     yield Use(("delta", "uploads_max", "clip", "gradient_clip"), private, "private mode, with embedding.epsilon")
+    once = private and entry.uploads_max is None
+    yield Use(("covariance_clip",), once, "private mode without embedding.uploads_max")
     yield Use(("secret_noise",), noisy, "runs with embedding.epsilon, embedding.noise or label_dp_epsilon")

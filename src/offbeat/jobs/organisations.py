@@ -29,8 +29,8 @@ from offbeat.learning.losses import DEBIASED_LOGISTIC, Loss, loss_named, softmax
 from offbeat.privacy.label_response import EPSILON_MOST
 from offbeat.runtime.grpc.identity import NAME_PATTERN
 from offbeat.settings import (
+    FINITE,
     Count,
-    Fraction,
     NotNegative,
     Positive,
     Settings,
@@ -56,7 +56,7 @@ class OrgMethod(Settings, frozen=True):
     in_flight: Annotated[int, Meta(ge=1, le=IN_FLIGHT_MOST)] = 2
     secure_sum: Literal["pairwise", "two-tree", "tree"] = "pairwise"
     two_party_insecure: bool = False
-    label_dp_epsilon: Annotated[float, Meta(gt=0, le=EPSILON_MOST)] | None = (
+    label_dp_epsilon: Annotated[float, Meta(ge=1e-6, le=EPSILON_MOST)] | None = (
         None  # answer the labels at random, once for each epsilon
     )
     product_epsilon: Epsilon | None = None  # noise inside every sum, over the whole run
@@ -91,11 +91,12 @@ class OrgEmbedding(Settings, frozen=True):
     hidden: Annotated[tuple[Width, ...], Meta(max_length=16)] = (32,)
     channels: Width = 8
     optimiser: Literal["auto", "sgd", "adam"] = "auto"  # auto: sgd for linear ones, adam for networks
-    epsilon: Positive | None = None
-    delta: Fraction = 1e-5
-    uploads_max: Count | None = None  # how often one record's number may leave
+    epsilon: Annotated[float, Meta(ge=1e-6, le=1e6)] | None = None  # beyond, nobody can say what it costs
+    delta: Annotated[float, Meta(ge=1e-100, lt=1)] = 1e-5
+    uploads_max: Count | None = None  # how often one record's number may leave; None: once (linear ones alone)
     clip: Positive = 1.0
     gradient_clip: Positive = 1.0
+    covariance_clip: Positive | None = None  # of a row's norm; None: the root of the number of columns
 
 
 class OrgRows(Settings, frozen=True):
@@ -109,7 +110,7 @@ class OrgNetwork(Settings, frozen=True):
     """What happens when a party is not heard."""
 
     on_loss: Literal["wait", "continue", "stop"] = "wait"
-    loss_s: Positive = 15.0
+    loss_s: Annotated[float, Meta(ge=1, le=FINITE)] = 15.0  # parties are heard five times as often
     wait_s: Positive = 600.0
     fsync: bool = False  # True: every event is on the disk before it has effects; survives a power cut, and is slower
 
@@ -299,10 +300,10 @@ def _check_embedding(job: OrgJob, where: str | Path) -> None:
         )
     if job.method.start:
         raise BadJob(f"{where}: start is for the linear methods; '{job.method.algorithm}' begins anew.")
-    if job.embedding.epsilon is not None and job.embedding.uploads_max is None:
+    if job.embedding.epsilon is not None and job.embedding.uploads_max is None and job.embedding.kind != "linear":
         raise BadJob(
-            f"{where}: embedding.epsilon needs embedding.uploads_max, how often one record's number may leave at most; "
-            "5 to 50 leave less noise in each."
+            f"{where}: embedding.epsilon needs embedding.uploads_max for networks, how often one record's number may "
+            "leave at most; 5 to 50 leave less noise in each."
         )
     first = job.embedding.kind != "linear" and job.method.algorithm != "vafl-sync"
     if first and job.embedding.epsilon is not None and job.embedding.uploads_max == 1:

@@ -46,9 +46,23 @@ def job_from(tree: Mapping[str, Any], *, where: str = "the job", folder: Path | 
     data = tree.get("data")
     by_rows = "site" in tree or (isinstance(data, Mapping) and "edges" in data)
     algorithm = tree.get("algorithm", DEFAULT_HORIZONTAL if by_rows else DEFAULT_ALGORITHM)
-    if isinstance(algorithm, str) and family_named(algorithm, by_rows=by_rows) == "horizontal":
-        return edge_job_from(tree, where, folder)
-    return vertical_job_from(tree, where, folder)
+    horizontal = isinstance(algorithm, str) and family_named(algorithm, by_rows=by_rows) == "horizontal"
+    _check_tables(tree, where, algorithm, horizontal)
+    return edge_job_from(tree, where, folder) if horizontal else vertical_job_from(tree, where, folder)
+
+
+def _check_tables(tree: Mapping[str, Any], where: str, algorithm: object, horizontal: bool) -> None:
+    """A method for rows needs sites, one for columns needs parties; the other word is a choice of the wrong method."""
+    if horizontal and "party" in tree:
+        raise BadJob(
+            f"{where}: {algorithm} is for sites that have different rows, each listed as [[site]]; the job has "
+            f'[[party]]. For parties that have different columns choose algorithm = "{DEFAULT_ALGORITHM}", for example.'
+        )
+    if not horizontal and "site" in tree:
+        raise BadJob(
+            f"{where}: {algorithm} is for parties that have different columns, each listed as [[party]]; the job has "
+            f'[[site]]. For sites that have different rows choose algorithm = "{DEFAULT_HORIZONTAL}", for example.'
+        )
 
 
 def family_name(job: AnyJob) -> str:

@@ -16,11 +16,13 @@ WITHIN = 0.25
 NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 
 
-def kept_rows(name: str, folder: Path) -> list[Mapping[str, Any]]:
-    """The kept result of a reproduction: the full one, else that of a quick run; nothing where there is none."""
+def kept_rows(name: str, folder: Path, quick: bool = False) -> list[Mapping[str, Any]]:
+    """The kept result of a reproduction: of a run of the same kind, quick or full, else of the other; nothing where
+    there is none."""
     if not folder.is_dir():
         raise BadInput(f"Kept results are expected in {folder}; there is no such folder. Name another one with --kept.")
-    for path in (folder / f"{name}.json", folder / f"{name}-quick.json"):
+    names = (f"{name}.json", f"{name}-quick.json")
+    for path in (folder / each for each in (reversed(names) if quick else names)):
         if path.is_file() and (rows := json.loads(path.read_text()).get("rows")):
             return list(rows)
     return []

@@ -23,6 +23,7 @@ from offbeat.learning.penalties import L2, NONE, Penalty
 Floats = NDArray[np.float64]
 NEWTON_STEPS_MOST = 100
 DIRECT_WIDTH_MOST = 1000
+RANDOM_STARTS = 2
 
 
 def products(X: Any, w: Floats, loss: Loss) -> Floats:
@@ -112,7 +113,6 @@ def best_known(
     strength: float,
     *,
     rng: np.random.Generator,
-    starts: int = 4,
     free: int = 0,
 ) -> tuple[Floats, float]:
     """(w, f) of the lowest stationary point that L-BFGS finds from zero, from the l2 optimum and from random points.
@@ -121,7 +121,7 @@ def best_known(
     """
     width = loss.outputs * X.shape[1]
     firsts = [np.zeros(width), optimum(X, y, loss, max(strength, 1e-8), free=free, tolerance=1e-6)[0]]
-    firsts += [rng.standard_normal(width) for _ in range(starts - len(firsts))]
+    firsts += [rng.standard_normal(width) for _ in range(RANDOM_STARTS)]
     ends = [descend(X, y, first, loss, penalty, strength, free=free) for first in firsts]
     values = [objective(X, y, w, loss, penalty, strength, free) for w in ends]
     best = int(np.argmin(values))
@@ -154,25 +154,22 @@ def descend(
             penalised(part, loss, free)[:] += bend
         return value + bend * float(penalised(up + down, loss, free).sum()), slopes
 
-    options: Any = {"maxiter": iterations, "maxfun": 20000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20}
+    def rising(rises: Floats) -> tuple[float, Floats]:
+        value, slope = both(from_rises(rises, orders))
+        return value, slope_by_rises(slope, orders)
+
+    def least(function: Callable[[Floats], tuple[float, Floats]], first: Floats, bound: Any) -> Floats:
+        options: Any = {"maxiter": iterations, "maxfun": 20000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20}
+        bounds = None if bound is None else scipy.optimize.Bounds(bound, np.inf)
+        found = scipy.optimize.minimize(function, first, jac=True, method="L-BFGS-B", options=options, bounds=bounds)
+        return np.asarray(found.x, dtype=np.float64)
+
     if orders:
-
-        def rising(rises: Floats) -> tuple[float, Floats]:
-            value, slope = both(from_rises(rises, orders))
-            return value, slope_by_rises(slope, orders)
-
-        bounds = scipy.optimize.Bounds(least_rises(len(start), orders), np.inf)
-        result = scipy.optimize.minimize(
-            rising, np.zeros(len(start)), jac=True, method="L-BFGS-B", options=options, bounds=bounds
-        )
-        return from_rises(np.asarray(result.x), orders)
+        return from_rises(least(rising, np.zeros(len(start)), least_rises(len(start), orders)), orders)
     if bend == 0.0:
-        result = scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", options=options)
-        return np.asarray(result.x, dtype=np.float64)
-    parts = np.concatenate((np.maximum(start, 0.0), np.maximum(-start, 0.0)))
-    bounds = scipy.optimize.Bounds(0.0, np.inf)
-    result = scipy.optimize.minimize(split, parts, jac=True, method="L-BFGS-B", options=options, bounds=bounds)
-    return np.asarray(result.x[: len(start)] - result.x[len(start) :], dtype=np.float64)
+        return least(both, start, None)
+    up, down = np.split(least(split, np.concatenate((np.maximum(start, 0.0), np.maximum(-start, 0.0))), 0.0), 2)
+    return up - down
 
 
 def _newton_step(X: Any, y: Floats, w: Floats, slope: Floats, loss: Loss, strength: float, free: int) -> Floats:

@@ -5,7 +5,6 @@ one another (batch normalisation) cannot have per-row gradients and is refused. 
 """
 
 import math
-from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +36,7 @@ def _torch() -> Any:
 class DeepModel:
     """A classifier given by a module that maps rows to one score for each class.
 
-    `row_shape` is the shape of one row as the module wants it, for instance (1, 28, 28). `row_loss` is a loss in the
-    manner of torch.nn.functional, with a `reduction` of "sum" or "mean"; the default is the cross-entropy.
+    `row_shape` is the shape of one row as the module wants it, for instance (1, 28, 28). The loss is the cross-entropy.
     PyTorch puts the parameters of a call into the module while it lasts, so calls go one at a time; parties on threads
     that are to compute side by side need a model each.
     """
@@ -47,7 +45,6 @@ class DeepModel:
         self,
         module: "torch.nn.Module",
         row_shape: tuple[int, ...],
-        row_loss: Callable[..., Any] | None = None,
         chunk_rows: int = CHUNK_ROWS,
     ) -> None:
         torch = _torch()
@@ -59,7 +56,7 @@ class DeepModel:
         self._shapes = [tuple(value.shape) for _, value in module.named_parameters()]
         self._sizes = [int(value.numel()) for _, value in module.named_parameters()]
         self._start = np.concatenate([value.detach().numpy().ravel() for value in module.parameters()])
-        self._row_loss = row_loss or torch.nn.functional.cross_entropy
+        self._row_loss = torch.nn.functional.cross_entropy
         self._one_at_a_time = Lock()
         self._row_gradients = torch.func.vmap(torch.func.grad(self._loss_of_one), in_dims=(None, 0, 0))
 
@@ -79,13 +76,10 @@ class DeepModel:
         return self._start.astype(np.float64)
 
     def check(self, data: EdgeData) -> None:
-        ours = self._row_loss is _torch().nn.functional.cross_entropy  # what labels another takes, its owner knows
-        refuse_misfits(data, math.prod(self.row_shape), self._classes() if ours else data.classes)
-
-    def _classes(self) -> int:
         torch = _torch()
         with self._one_at_a_time, torch.no_grad():
-            return int(self.module(torch.zeros(1, *self.row_shape)).shape[1])
+            classes = int(self.module(torch.zeros(1, *self.row_shape)).shape[1])
+        refuse_misfits(data, math.prod(self.row_shape), classes)
 
     def gradient_sum(self, parameters: Vector, data: EdgeData, rows: Rows) -> Vector:
         """Nothing to clip: one backward pass for all rows."""

@@ -68,7 +68,26 @@ def on_grid(raw: Array, disturbance: Disturbance) -> tuple[Array, Array]:
     return (whole + noise) * disturbance.grid.step, noise
 
 
-class Embedding(Protocol):
+class Trainable(Protocol):
+    """What clients' and server's models have in common."""
+
+    @property
+    def work(self) -> int:
+        """Multiplications of one row's forward pass: what a cost model charges by."""
+        ...
+
+    def initial(self, rng: np.random.Generator) -> Weights: ...
+
+    def step(self, rule: "Optimiser", trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        """(new weights, new memory): `rule.apply`, in whatever way suits the tensors."""
+        ...
+
+    def to_arrays(self, tensors: Tensors) -> dict[str, Array]: ...
+
+    def from_arrays(self, arrays: Mapping[str, Array]) -> Tensors: ...
+
+
+class Embedding(Trainable, Protocol):
     """A client's model."""
 
     @property
@@ -85,11 +104,6 @@ class Embedding(Protocol):
         ...
 
     @property
-    def work(self) -> int:
-        """Multiplications of one row's forward pass: what a cost model charges by."""
-        ...
-
-    @property
     def begins_at_zero(self) -> bool:
         """Whether the first weights make every row's embedding zero, whatever is in the row."""
         ...
@@ -97,8 +111,6 @@ class Embedding(Protocol):
     def place(self, features: Any) -> Any:
         """The client's rows, held where and how the passes want them."""
         ...
-
-    def initial(self, rng: np.random.Generator) -> Weights: ...
 
     def forward(self, weights: Weights, features: Any, rows: Array, disturbance: Disturbance) -> Forward: ...
 
@@ -118,14 +130,6 @@ class Embedding(Protocol):
         """The undisturbed embedding, as it is for prediction."""
         ...
 
-    def step(self, rule: "Optimiser", trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
-        """(new weights, new memory): `rule.apply`, in whatever way suits the tensors."""
-        ...
-
-    def to_arrays(self, tensors: Tensors) -> dict[str, Array]: ...
-
-    def from_arrays(self, arrays: Mapping[str, Array]) -> Tensors: ...
-
 
 class HeadPass(NamedTuple):
     loss: float  # mean over the rows
@@ -134,7 +138,7 @@ class HeadPass(NamedTuple):
     kept: Tensors
 
 
-class Head(Protocol):
+class Head(Trainable, Protocol):
     """The server's model."""
 
     @property
@@ -142,11 +146,6 @@ class Head(Protocol):
 
     @property
     def loss_name(self) -> str: ...
-
-    @property
-    def work(self) -> int: ...
-
-    def initial(self, rng: np.random.Generator) -> Weights: ...
 
     def evaluate(
         self, weights: Weights, embeddings: Sequence[Array], targets: Array, wanted: Sequence[int]
@@ -164,16 +163,24 @@ class Head(Protocol):
         """The mean loss, as `evaluate` has it, without gradients and in prediction mode."""
         ...
 
-    def step(self, rule: "Optimiser", trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
-        """(new weights, new memory): `rule.apply`, in whatever way suits the tensors."""
-        ...
-
-    def to_arrays(self, tensors: Tensors) -> dict[str, Array]: ...
-
-    def from_arrays(self, arrays: Mapping[str, Array]) -> Tensors: ...
-
 
 # -- the linear embedding -------------------------------------------------------------------------------------------
+
+
+class _InArrays:
+    """What linear models do with their weights."""
+
+    def step(self, rule: "Optimiser", trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        return rule.apply(trained, gradient, memory)
+
+    def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
+        return {name: np.array(value) for name, value in tensors.items()}
+
+    def from_arrays(self, arrays: Mapping[str, Array]) -> Tensors:
+        return {name: np.array(value) for name, value in arrays.items()}
+
+
+MOMENT_ROWS = 4096  # at a time: sparse ones are made dense
 
 
 class _LinearTrace(NamedTuple):
@@ -183,7 +190,7 @@ class _LinearTrace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LinearEmbedding:
+class LinearEmbedding(_InArrays):
     """h = W x (+ b): with an additive head this is logistic, softmax or linear regression over all columns."""
 
     inputs: int
@@ -235,17 +242,26 @@ class LinearEmbedding:
     def check_row_gradients(self) -> None:
         pass
 
+    def grid_moments(self, features: Any, grid: Grid) -> Integers:
+        """Sum of every row's outer product with itself in steps of the grid, each clipped, rounded and held to its
+        bound; a bias is a column of ones."""
+        total = np.zeros((self.inputs + self.bias,) * 2, dtype=np.int64)
+        for first in range(0, features.shape[0], MOMENT_ROWS):
+            x = features[first : first + MOMENT_ROWS]
+            dense = x.toarray() if hasattr(x, "toarray") else x
+            left = np.hstack([dense, np.ones((len(dense), 1))]) if self.bias else dense
+            total += sum_outer(np.ascontiguousarray(left), x, self.bias, grid)
+        return total
+
+    def turned(self, gradient: Tensors, metric: Array) -> Tensors:
+        """The gradient times a matrix over the columns."""
+        if not self.bias:
+            return {"weight": gradient["weight"] @ metric}
+        both = np.column_stack([gradient["weight"], gradient["bias"]]) @ metric
+        return {"weight": both[:, :-1], "bias": both[:, -1]}
+
     def infer(self, weights: Weights, features: Any, rows: Array) -> Array:
         return self._raw(weights, features[rows])
-
-    def step(self, rule: "Optimiser", trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
-        return rule.apply(trained, gradient, memory)
-
-    def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
-        return {name: np.array(value) for name, value in tensors.items()}
-
-    def from_arrays(self, arrays: Mapping[str, Array]) -> Tensors:
-        return {name: np.array(value) for name, value in arrays.items()}
 
     def _raw(self, weights: Weights, x: Any) -> Array:
         product = np.asarray(x @ weights.trained["weight"].T)
@@ -275,7 +291,7 @@ LOSSES = ("softmax", "logistic", "squared")
 
 
 @dataclass(frozen=True)
-class AdditiveHead:
+class AdditiveHead(_InArrays):
     """z = sum of the clients' embeddings (+ bias); the loss of z against a target row.
 
     | loss     | target                     | loss of one row            | derivative   |
@@ -322,15 +338,6 @@ class AdditiveHead:
 
     def loss(self, weights: Weights, embeddings: Sequence[Array], targets: Array) -> float:
         return mean_loss(self.loss_name, self._sum(weights, embeddings), targets)
-
-    def step(self, rule: "Optimiser", trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
-        return rule.apply(trained, gradient, memory)
-
-    def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
-        return {name: np.array(value) for name, value in tensors.items()}
-
-    def from_arrays(self, arrays: Mapping[str, Array]) -> Tensors:
-        return {name: np.array(value) for name, value in arrays.items()}
 
     def _sum(self, weights: Weights, embeddings: Sequence[Array]) -> Array:
         z = np.zeros(embeddings[0].shape)

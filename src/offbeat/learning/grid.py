@@ -68,9 +68,10 @@ def sum_outer(left: npt.NDArray[np.float64], right: Any, ones: bool, grid: Grid)
     `right` is an array or a CSR matrix without repeated entries. `ones`: a column of ones follows its columns.
     """
     total = np.zeros((left.shape[1], right.shape[1] + ones))
-    squares = right.multiply(right).sum(axis=1) if hasattr(right, "multiply") else np.square(right).sum(axis=1)
-    norms = np.linalg.norm(left, axis=1) * np.sqrt(np.asarray(squares).ravel() + ones)
-    scaled = left * grid.factors(norms, total.size)[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):  # such a row is not within the bound
+        squares = right.multiply(right).sum(axis=1) if hasattr(right, "multiply") else np.square(right).sum(axis=1)
+        norms = np.linalg.norm(left, axis=1) * np.sqrt(np.asarray(squares).ravel() + ones)
+        scaled = left * grid.factors(norms, total.size)[:, None]
     limit = float(grid.bound**2)
     if hasattr(right, "indptr"):
         assert right.has_canonical_format, "a repeated entry would be rounded in two parts"

@@ -80,21 +80,16 @@ class Loss:
     """Of Huber's loss alone: how far from the label it is a square."""
 
 
+# -- their parts -----------------------------------------------------------------------------------------------------
+
+
 def _sigmoid(t: Floats) -> Floats:
     """1 / (1 + exp(-t)) in two branches, so that neither tail loses its digits."""
     small = np.exp(-np.abs(t))
     return np.where(t >= 0.0, 1.0, small) / (1.0 + small)
 
 
-def _logistic(z: Floats, y: Floats) -> Floats:
-    return np.asarray(np.logaddexp(0.0, -y * z))
-
-
-def _logistic_derivative(z: Floats, y: Floats) -> Floats:
-    return -y * _sigmoid(-y * z)
-
-
-def _logistic_second(z: Floats, y: Floats) -> Floats:
+def _sigmoid_slope(z: Floats, y: Floats) -> Floats:
     small = np.exp(-np.abs(z))
     return small / (1.0 + small) ** 2
 
@@ -115,27 +110,7 @@ def _entropy(p: Floats) -> Floats:
     return -p * np.log(np.where(p > 0.0, p, 1.0))
 
 
-def _debiased(z: Floats, t: Floats) -> Floats:
-    return np.asarray(np.logaddexp(0.0, z) - t * z)
-
-
-def _debiased_derivative(z: Floats, t: Floats) -> Floats:
-    return np.asarray(_sigmoid(z) - t)
-
-
-def _debiased_dual(theta: Floats, t: Floats) -> Floats:
-    return _logistic_dual(theta + t, np.full(np.shape(t), -1.0))
-
-
-def _squared(z: Floats, y: Floats) -> Floats:
-    return (z - y) ** 2
-
-
-def _squared_derivative(z: Floats, y: Floats) -> Floats:
-    return 2.0 * (z - y)
-
-
-def _constant_second(z: Floats, y: Floats) -> Floats:
+def _two(z: Floats, y: Floats) -> Floats:
     return np.full(np.shape(z), 2.0)
 
 
@@ -143,29 +118,9 @@ def _squared_dual(theta: Floats, y: Floats) -> Floats:
     return -theta * (y + theta / 4.0)
 
 
-def _hinge(z: Floats, y: Floats) -> Floats:
-    return np.maximum(0.0, 1.0 - y * z) ** 2
-
-
-def _hinge_derivative(z: Floats, y: Floats) -> Floats:
-    return -2.0 * y * np.maximum(0.0, 1.0 - y * z)
-
-
-def _hinge_second(z: Floats, y: Floats) -> Floats:
-    return np.where(y * z < 1.0, 2.0, 0.0)
-
-
 def _hinge_dual(theta: Floats, y: Floats) -> Floats:
     u = -theta * y
     return np.where(u >= 0.0, u - u * u / 4.0, -np.inf)
-
-
-def _margin(z: Floats, y: Floats) -> Floats:
-    return (1.0 - y * z) ** 2
-
-
-def _margin_derivative(z: Floats, y: Floats) -> Floats:
-    return -2.0 * y * (1.0 - y * z)
 
 
 def _margin_dual(theta: Floats, y: Floats) -> Floats:
@@ -173,35 +128,11 @@ def _margin_dual(theta: Floats, y: Floats) -> Floats:
     return u - u * u / 4.0
 
 
-def _poisson(z: Floats, y: Floats) -> Floats:
-    return np.asarray(_exp(z) - y * z - y - _entropy(y))
-
-
-def _poisson_derivative(z: Floats, y: Floats) -> Floats:
-    return _exp(z) - y
-
-
-def _poisson_second(z: Floats, y: Floats) -> Floats:
-    return _exp(z)
-
-
 def _poisson_dual(theta: Floats, y: Floats) -> Floats:
     expected = theta + y
     inside = expected >= 0.0
     value = np.where(inside, expected, 1.0)
     return np.where(inside, value + _entropy(value) - y - _entropy(y), -np.inf)
-
-
-def _gamma(z: Floats, y: Floats) -> Floats:
-    return np.asarray(y * _exp(-z) + z - 1.0 - np.log(y))
-
-
-def _gamma_derivative(z: Floats, y: Floats) -> Floats:
-    return 1.0 - y * _exp(-z)
-
-
-def _gamma_second(z: Floats, y: Floats) -> Floats:
-    return y * _exp(-z)
 
 
 def _gamma_second_from_derivative(theta: Floats) -> Floats:
@@ -233,10 +164,6 @@ def _softmax(z: Floats, y: Floats) -> Floats:
     return np.asarray(np.log(np.exp(z - top).sum(axis=0)) + top - at_label)
 
 
-def _softmax_derivative(z: Floats, y: Floats) -> Floats:
-    return _classes(z) - _indicators(z, y)
-
-
 def _indicators(like: Floats, y: Floats) -> Floats:
     """outputs x rows: 1 at each row's class."""
     return np.asarray(np.arange(len(like))[:, None] == y, dtype=np.float64)
@@ -259,6 +186,82 @@ def _softmax_dual(theta: Floats, y: Floats) -> Floats:
     return np.where(inside, _entropy(np.where(p > 0.0, p, 1.0)).sum(axis=0), -np.inf)
 
 
+# -- the losses ------------------------------------------------------------------------------------------------------
+
+LOGISTIC = Loss(
+    "logistic", 0, 0.25,
+    value=lambda z, y: np.asarray(np.logaddexp(0.0, -y * z)),
+    derivative=lambda z, y: -y * _sigmoid(-y * z),
+    second=_sigmoid_slope,
+    dual=_logistic_dual,
+    second_from_derivative=_logistic_second_from_derivative,
+)  # fmt: skip
+SQUARED = Loss(
+    "squared", 1, 2.0,
+    value=lambda z, y: (z - y) ** 2,
+    derivative=lambda z, y: 2.0 * (z - y),
+    second=_two,
+    dual=_squared_dual,
+    binary=False,
+)  # fmt: skip
+SQUARED_HINGE = Loss(
+    "squared-hinge", 2, 2.0,
+    value=lambda z, y: np.maximum(0.0, 1.0 - y * z) ** 2,
+    derivative=lambda z, y: -2.0 * y * np.maximum(0.0, 1.0 - y * z),
+    second=lambda z, y: np.where(y * z < 1.0, 2.0, 0.0),
+    dual=_hinge_dual,
+)  # fmt: skip
+LS_SVM = Loss(
+    "ls-svm", 3, 2.0,
+    value=lambda z, y: (1.0 - y * z) ** 2,
+    derivative=lambda z, y: -2.0 * y * (1.0 - y * z),
+    second=_two,
+    dual=_margin_dual,
+)  # fmt: skip
+DEBIASED_LOGISTIC = Loss(
+    "debiased-logistic", 4, 0.25,
+    value=lambda z, t: np.asarray(np.logaddexp(0.0, z) - t * z),
+    derivative=lambda z, t: np.asarray(_sigmoid(z) - t),
+    second=_sigmoid_slope,
+    dual=lambda theta, t: _logistic_dual(theta + t, np.full(np.shape(t), -1.0)),
+    binary=False,
+)  # fmt: skip
+_SOFTMAX = Loss(
+    "softmax", 5, 0.5,
+    value=_softmax,
+    derivative=lambda z, y: _classes(z) - _indicators(z, y),
+    second=_softmax_second,
+    dual=_softmax_dual,
+    binary=False,
+    second_from_derivative=_logistic_second_from_derivative,
+    hessian=_softmax_hessian,
+)  # fmt: skip
+POISSON = Loss(
+    "poisson", 6, 1.0,
+    value=lambda z, y: np.asarray(_exp(z) - y * z - y - _entropy(y)),
+    derivative=lambda z, y: _exp(z) - y,
+    second=lambda z, y: _exp(z),
+    dual=_poisson_dual,
+    binary=False,
+    grows=True,
+)  # fmt: skip
+GAMMA = Loss(
+    "gamma", 7, 1.0,
+    value=lambda z, y: np.asarray(y * _exp(-z) + z - 1.0 - np.log(y)),
+    derivative=lambda z, y: 1.0 - y * _exp(-z),
+    second=lambda z, y: y * _exp(-z),
+    dual=_gamma_dual,
+    binary=False,
+    grows=True,
+    second_from_derivative=_gamma_second_from_derivative,
+)  # fmt: skip
+
+
+def softmax(classes: int) -> Loss:
+    """The loss of so many classes, each with an output of its own. No class is set apart, so all have a penalty."""
+    return replace(_SOFTMAX, outputs=classes)
+
+
 def huber(delta: float) -> Loss:
     """The square of how far a product is from its label, up to `delta`; beyond, a straight line goes on from there, so
     that a few labels far from all others pull no harder than some. Minus its conjugate is that of the square, for
@@ -268,46 +271,16 @@ def huber(delta: float) -> Loss:
         near = np.clip(z - y, -delta, delta)
         return np.asarray(near * (2.0 * (z - y) - near))
 
-    def derivative(z: Floats, y: Floats) -> Floats:
-        return np.asarray(2.0 * np.clip(z - y, -delta, delta))
+    return Loss(
+        "huber", 8, 2.0,
+        value=value,
+        derivative=lambda z, y: np.asarray(2.0 * np.clip(z - y, -delta, delta)),
+        second=lambda z, y: np.where(np.abs(z - y) <= delta, 2.0, 0.0),
+        dual=lambda theta, y: np.where(np.abs(theta) <= 2.0 * delta, _squared_dual(theta, y), -np.inf),
+        binary=False,
+        delta=delta,
+    )  # fmt: skip
 
-    def second(z: Floats, y: Floats) -> Floats:
-        return np.where(np.abs(z - y) <= delta, 2.0, 0.0)
-
-    def dual(theta: Floats, y: Floats) -> Floats:
-        return np.where(np.abs(theta) <= 2.0 * delta, _squared_dual(theta, y), -np.inf)
-
-    return Loss("huber", 8, 2.0, value, derivative, second, dual, binary=False, delta=delta)
-
-
-def softmax(classes: int) -> Loss:
-    """The loss of so many classes, each with an output of its own. No class is set apart, so all have a penalty."""
-    return replace(_SOFTMAX, outputs=classes)
-
-
-LOGISTIC = Loss(
-    "logistic", 0, 0.25, _logistic, _logistic_derivative, _logistic_second, _logistic_dual,
-    second_from_derivative=_logistic_second_from_derivative,
-)  # fmt: skip
-SQUARED = Loss("squared", 1, 2.0, _squared, _squared_derivative, _constant_second, _squared_dual, binary=False)
-SQUARED_HINGE = Loss("squared-hinge", 2, 2.0, _hinge, _hinge_derivative, _hinge_second, _hinge_dual)
-LS_SVM = Loss("ls-svm", 3, 2.0, _margin, _margin_derivative, _constant_second, _margin_dual)
-DEBIASED_LOGISTIC = Loss(
-    "debiased-logistic", 4, 0.25, _debiased, _debiased_derivative, _logistic_second, _debiased_dual, binary=False
-)  # fmt: skip
-
-_SOFTMAX = Loss(
-    "softmax", 5, 0.5, _softmax, _softmax_derivative, _softmax_second, _softmax_dual, binary=False,
-    second_from_derivative=_logistic_second_from_derivative, hessian=_softmax_hessian,
-)  # fmt: skip
-
-POISSON = Loss(
-    "poisson", 6, 1.0, _poisson, _poisson_derivative, _poisson_second, _poisson_dual, binary=False, grows=True
-)  # fmt: skip
-GAMMA = Loss(
-    "gamma", 7, 1.0, _gamma, _gamma_derivative, _gamma_second, _gamma_dual, binary=False, grows=True,
-    second_from_derivative=_gamma_second_from_derivative,
-)  # fmt: skip
 
 GROWING = (POISSON, GAMMA)
 LOSSES = (LOGISTIC, SQUARED, SQUARED_HINGE, LS_SVM)

@@ -19,7 +19,6 @@ and restored beside the weights.
 import copy
 from collections.abc import Mapping, Sequence
 from math import prod, sqrt
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +71,26 @@ class Perturb(nn.Module):  # type: ignore[misc]
 # -- embeddings -----------------------------------------------------------------------------------------------------
 
 
+class _OnDevice:
+    """What embeddings and heads do with tensors, each on a device of its own."""
+
+    device: str
+    _kind: Any
+
+    def step(self, rule: Optimiser, trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        return step_together(rule, trained, gradient, memory)
+
+    def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
+        """Numpy copies, wherever the tensors lie."""
+        return {name: np.array(v.detach().cpu().numpy() if hasattr(v, "detach") else v) for name, v in tensors.items()}
+
+    def from_arrays(self, arrays: Mapping[str, Array]) -> Tensors:
+        return {name: torch.as_tensor(np.array(value), device=self.device) for name, value in arrays.items()}
+
+    def _tensor(self, values: Array) -> Any:
+        return torch.as_tensor(values, dtype=self._kind, device=self.device)
+
+
 class _Trace(NamedTuple):
     """What a gradient needs: the graph for the mean, the inputs for one gradient a row."""
 
@@ -83,7 +102,7 @@ class _Trace(NamedTuple):
     noise: Any
 
 
-class TorchEmbedding:
+class TorchEmbedding(_OnDevice):
     """An embedding from any module that maps a batch (b, *example) to (b, width). One object for each party.
 
     `final` is the paper's last activation, behind the last layer's noise. `device` is this party's own.
@@ -206,18 +225,6 @@ class TorchEmbedding:
         after = self.forward(before, rows.reshape(2, *self.example), np.arange(2), Disturbance()).kept
         return [name for name, value in after.items() if not torch.equal(value, before.kept[name])]
 
-    def step(self, rule: Optimiser, trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
-        return step_together(rule, trained, gradient, memory)
-
-    def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
-        return to_arrays(tensors)
-
-    def from_arrays(self, arrays: Mapping[str, Array]) -> Tensors:
-        return from_arrays(arrays, self.device)
-
-    def _tensor(self, values: Array) -> Any:
-        return torch.as_tensor(values, dtype=self._kind, device=self.device)
-
     def _set_noise(self, seed: int | None) -> None:
         for number, layer in enumerate(self._perturbed):
             layer.generator = None if seed is None else torch.Generator(device=self.device)
@@ -256,7 +263,7 @@ class DeviceShelf:
         return torch.as_tensor(rows, device=self.device)
 
 
-class TorchHead:
+class TorchHead(_OnDevice):
     """A head from any module over the concatenation or the sum of the clients' embeddings, with `outputs` scores."""
 
     def __init__(
@@ -316,15 +323,6 @@ class TorchHead:
     def loss(self, weights: Weights, embeddings: Sequence[Array], targets: Array) -> float:
         return float(self._losses(self._predict(weights, embeddings), targets).mean())
 
-    def step(self, rule: Optimiser, trained: Tensors, gradient: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
-        return step_together(rule, trained, gradient, memory)
-
-    def to_arrays(self, tensors: Tensors) -> dict[str, Array]:
-        return to_arrays(tensors)
-
-    def from_arrays(self, arrays: Mapping[str, Array]) -> Tensors:
-        return from_arrays(arrays, self.device)
-
     def _predict(self, weights: Weights, embeddings: Sequence[Array]) -> Any:
         _switch(self.module, training=False)
         with torch.no_grad():
@@ -342,9 +340,6 @@ class TorchHead:
         if self.loss_name == "logistic":
             return (nn.functional.softplus(z) - t * z).sum(1)
         return 0.5 * (z - t).square().sum(1)
-
-    def _tensor(self, values: Array) -> Any:
-        return torch.as_tensor(values, dtype=self._kind, device=self.device)
 
 
 # -- ready-made networks --------------------------------------------------------------------------------------------
@@ -417,7 +412,7 @@ def lstm(inputs: int, width: int, hidden: int = 32, *, c: float = 0.0, seed: int
         return LastState(inputs, width, hidden, c)
 
 
-# -- weights to disk and back ---------------------------------------------------------------------------------------
+# -- weights, as tensors and arrays -----------------------------------------------------------------------------------
 
 
 def weights_of(module: Any) -> Weights:
@@ -430,33 +425,6 @@ def module_with(embedding: TorchEmbedding | TorchHead, weights: Weights) -> Any:
     module = copy.deepcopy(embedding.module)
     module.load_state_dict({**weights.trained, **weights.kept})
     return module
-
-
-def to_arrays(tensors: Tensors) -> dict[str, Array]:
-    """Numpy copies, wherever the tensors lie."""
-    return {name: np.array(v.detach().cpu().numpy() if hasattr(v, "detach") else v) for name, v in tensors.items()}
-
-
-def from_arrays(arrays: Mapping[str, Array], device: str) -> Tensors:
-    return {name: torch.as_tensor(np.array(value), device=device) for name, value in arrays.items()}
-
-
-def save_weights(path: Path, weights: Weights) -> None:
-    """Weights and buffers as safetensors: no pickle."""
-    from safetensors.numpy import save_file
-
-    named = {f"trained.{n}": v for n, v in to_arrays(weights.trained).items()}
-    save_file({**named, **{f"kept.{n}": v for n, v in to_arrays(weights.kept).items()}}, path)
-
-
-def load_weights(path: Path, device: str = "cpu") -> Weights:
-    from safetensors.numpy import load_file
-
-    parts: dict[str, dict[str, Array]] = {"trained": {}, "kept": {}}
-    for name, value in load_file(path).items():
-        part, rest = name.split(".", 1)
-        parts[part][rest] = value
-    return Weights(from_arrays(parts["trained"], device), from_arrays(parts["kept"], device))
 
 
 # -- steps over all tensors at once ---------------------------------------------------------------------------------

@@ -90,10 +90,6 @@ def _nonconvex(w: Floats) -> float:
     return 0.5 * float(np.sum(square / (1.0 + square)))
 
 
-def _nonconvex_gradient(w: Floats) -> Floats:
-    return w / (1.0 + w * w) ** 2
-
-
 def _nonconvex_curvature_beyond(w: Floats) -> Floats:
     """(1 - 3w^2) / (1+w^2)^3 falls from 1 to -1/4 at w = 1, and rises to 0 from there."""
     square = w * w
@@ -101,13 +97,11 @@ def _nonconvex_curvature_beyond(w: Floats) -> Floats:
     return np.where(square < 1.0, np.maximum(second, 0.25), -second)
 
 
-def _nothing(w: Floats) -> float:
-    return 0.0
-
-
 L2 = Penalty("l2", 0, 1.0, True, _l2, np.array, np.ones_like)
-NONCONVEX = Penalty("nonconvex", 1, 1.0, False, _nonconvex, _nonconvex_gradient, _nonconvex_curvature_beyond)
-NONE = Penalty("none", 2, 0.0, True, _nothing, np.zeros_like, np.zeros_like)
+NONCONVEX = Penalty(
+    "nonconvex", 1, 1.0, False, _nonconvex, lambda w: w / (1.0 + w * w) ** 2, _nonconvex_curvature_beyond
+)
+NONE = Penalty("none", 2, 0.0, True, lambda w: 0.0, np.zeros_like, np.zeros_like)
 
 PENALTIES = (L2, NONCONVEX, NONE)
 

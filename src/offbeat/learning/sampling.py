@@ -22,11 +22,6 @@ OFFSET_FROM = 4
 """Blocks of fewer rows than this are cut without an offset."""
 
 
-def shuffled_rows(rows: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The one shuffle: the order in which every party lays out its rows, from a generator they share."""
-    return rng.permutation(rows).astype(np.int64, copy=False)
-
-
 class Schedule:
     """The blocks of a run, numbered from 0: passes over all rows, each in blocks of at most `batch` rows.
 

@@ -18,12 +18,12 @@ def accuracy(scores: Floats, y: Floats) -> float:
 
 def area_under_curve(scores: NDArray[Any], positive: NDArray[Any]) -> float:
     """The chance that a positive scores above a negative, ties counted half; NaN when one class is absent."""
-    from scipy.stats import rankdata
-
     count = int(np.count_nonzero(positive))
     if count in (0, len(positive)):
         return float("nan")
-    below = float(rankdata(scores)[positive].sum()) - count * (count + 1) / 2
+    _, group, ties = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(ties) - (ties - 1) / 2  # those of equal scores are the same
+    below = float(ranks[group][positive].sum()) - count * (count + 1) / 2
     return below / (count * (len(positive) - count))
 
 

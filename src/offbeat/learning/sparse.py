@@ -31,6 +31,10 @@ PENALTY_OWED_MOST = 0.25
 WHOLE_FROM = 1 / 3
 """Jobs work on all columns where a batch has at least so many non-zeros a column: streaming over columns that are not
 touched is then cheaper than finding out which are."""
+KEPT = (
+    *("version", "_s", "_c", "_owed", "_steepest", "metric_kind", "_pairs", "_constant", "_mean", "_intercept"),
+    *("_metric", "_curvature", "table", "_seen"),
+)
 
 
 class SparseBlock:
@@ -86,28 +90,18 @@ class SparseBlock:
     def answer(
         self, start: int, stop: int, point: Floats | None, mask: Words | None, at: int, scale: float, limit: float
     ) -> Words:
-        self._check_point(start, stop, point)
-        rows = stop - start
-        count = self.outputs * rows
+        share = self.share(start, stop, point)
+        count = len(share)
         out = np.empty(count, np.uint64)
         if mask is None:
-            inside = words.encode(self.share(start, stop, point), scale, limit, out)
+            inside = words.encode(share, scale, limit, out)
         elif 0 <= at <= len(mask) - count:
-            inside = 0
-            for k in range(self.outputs):
-                place = (mask, at + k * rows, scale, limit, out[k * rows : (k + 1) * rows])
-                inside += self._masked(start, k, point, place)
+            inside = words.encode_under(share, mask[at : at + count], scale, limit, out)
         else:
             refuse_length(f"a mask from word {at} on", len(mask) - at, count)
         if inside != count:
             refuse_share(scale, limit)
         return out
-
-    def _masked(self, start: int, k: int, point: Floats | None, place: tuple[Any, ...]) -> int:
-        csr = (self._offsets, self._columns, self._values, start)
-        if point is None:
-            return int(kernels.lazy_masked(*csr, self._pairs[k], *self._lazy(), self._constant[k], *place))
-        return int(kernels.plain_masked(*csr, point[k, :-1], point[k, -1], *place))
 
     def _check_point(self, start: int, stop: int, point: Floats | None) -> None:
         if not 0 <= start < stop <= self.rows:
@@ -362,32 +356,13 @@ class SparseBlock:
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        held = {
-            "pairs": self._pairs,
-            "constant": self._constant,
-            "mean": self._mean,
-            "intercept": self._intercept,
-            "metric": self._metric,
-            "curvature": self._curvature,
-            "table": self.table,
-            "seen": self._seen,
-        }
-        plain = {
-            "version": self.version,
-            "s": self._s,
-            "c": self._c,
-            "owed": self._owed,
-            "steepest": self._steepest,
-            "metric_kind": self.metric_kind,
-        }
-        return plain | {name: values.copy() for name, values in held.items()}
+        found = {name.lstrip("_"): getattr(self, name) for name in KEPT}
+        return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in found.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._take_metric(np.array(state["metric"]))
-        self._pairs[:] = shaped(np.asarray(state["pairs"]), self._pairs)
-        self.table[:] = shaped(np.asarray(state["table"]), self.table)
-        for name in ("constant", "mean", "intercept", "curvature", "seen"):
-            setattr(self, f"_{name}", np.array(state[name]))
-        self._s, self._c, self._owed = float(state["s"]), float(state["c"]), float(state["owed"])
-        self.version, self._steepest = int(state["version"]), float(state["steepest"])
-        self.metric_kind = state["metric_kind"]
+        shaped(state["pairs"], self._pairs)
+        shaped(state["table"], self.table)
+        for name in KEPT:
+            value = state[name.lstrip("_")]
+            setattr(self, name, value.copy() if isinstance(value, np.ndarray) else value)

@@ -16,23 +16,9 @@ No `fastmath` here: a row's gathers do not vectorise, and reordering them only m
 """
 
 import numba
-import numpy as np
 from numba import types
 
-from offbeat.learning.kernels import (
-    COUNT,
-    INT,
-    READ,
-    REAL,
-    WORDS,
-    WORDS_OUT,
-    WRITE,
-    compiled,
-    encode_masked,
-    given,
-    residuals,
-    taken,
-)
+from offbeat.learning.kernels import INT, READ, REAL, WRITE, compiled, given, residuals, taken
 from offbeat.learning.penalties import after_penalty, penalty_slope
 
 OFFSETS = given(types.int64)
@@ -50,8 +36,9 @@ def _weight(pairs, s, c, code, owed, metric, j):  # type: ignore[no-untyped-def]
     return after_penalty(code, s * pairs[j, 0] + c * pairs[j, 1], owed * metric[j] if len(metric) > 0 else owed)
 
 
-@numba.njit(inline="always")
-def _lazy_products(offsets, columns, values, start, pairs, s, c, code, owed, metric, z):  # type: ignore[no-untyped-def]
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, PAIRS, *LAZY, WRITE, fastmath=False)
+def lazy_share(offsets, columns, values, start, pairs, s, c, code, owed, metric, z):  # type: ignore[no-untyped-def]
+    """Without the block's constant, which the caller adds."""
     for i in range(len(z)):
         first, last = offsets[start + i], offsets[start + i + 1]
         column, x = columns[first:last], values[first:last]
@@ -70,8 +57,8 @@ def _lazy_products(offsets, columns, values, start, pairs, s, c, code, owed, met
             z[i] = by_v
 
 
-@numba.njit(inline="always")
-def _plain_products(offsets, columns, values, start, w, z):  # type: ignore[no-untyped-def]
+@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, WRITE, fastmath=False)
+def plain_share(offsets, columns, values, start, w, z):  # type: ignore[no-untyped-def]
     for i in range(len(z)):
         first, last = offsets[start + i], offsets[start + i + 1]
         column, x = columns[first:last], values[first:last]
@@ -79,37 +66,6 @@ def _plain_products(offsets, columns, values, start, w, z):  # type: ignore[no-u
         for k in range(len(column)):
             total += x[k] * w[column[k]]
         z[i] = total
-
-
-@compiled(types.void, OFFSETS, COLUMNS, READ, INT, PAIRS, *LAZY, WRITE, fastmath=False)
-def lazy_share(offsets, columns, values, start, pairs, s, c, code, owed, metric, z):  # type: ignore[no-untyped-def]
-    """Without the block's constant, which the caller adds."""
-    _lazy_products(offsets, columns, values, start, pairs, s, c, code, owed, metric, z)
-
-
-@compiled(types.void, OFFSETS, COLUMNS, READ, INT, READ, WRITE, fastmath=False)
-def plain_share(offsets, columns, values, start, w, z):  # type: ignore[no-untyped-def]
-    _plain_products(offsets, columns, values, start, w, z)
-
-
-@compiled(COUNT, OFFSETS, COLUMNS, READ, INT, PAIRS, *LAZY, REAL, WORDS, INT, REAL, REAL, WORDS_OUT, fastmath=False)
-def lazy_masked(  # type: ignore[no-untyped-def]
-    offsets, columns, values, start, pairs, s, c, code, owed, metric, constant, mask, at, scale, limit, out
-):
-    z = np.empty(len(out))
-    _lazy_products(offsets, columns, values, start, pairs, s, c, code, owed, metric, z)
-    for i in range(len(z)):
-        z[i] += constant
-    return encode_masked(z, scale, limit, mask, at, out)
-
-
-@compiled(COUNT, OFFSETS, COLUMNS, READ, INT, READ, REAL, WORDS, INT, REAL, REAL, WORDS_OUT, fastmath=False)
-def plain_masked(offsets, columns, values, start, w, constant, mask, at, scale, limit, out):  # type: ignore[no-untyped-def]
-    z = np.empty(len(out))
-    _plain_products(offsets, columns, values, start, w, z)
-    for i in range(len(z)):
-        z[i] += constant
-    return encode_masked(z, scale, limit, mask, at, out)
 
 
 @numba.njit(inline="always")

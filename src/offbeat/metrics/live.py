@@ -127,6 +127,8 @@ class LiveRun:
         self._write()
 
     def _write(self) -> None:
+        if not self.folder.is_dir():
+            raise FileNotFoundError("the folder was removed")
         if self._waiting and self._rows is not None:
             rows, self._waiting = b"".join(self._waiting), []
             self._rows.write(rows)

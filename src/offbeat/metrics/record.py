@@ -119,6 +119,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     options        the job, and under `chosen` what was chosen for it
     data           which data it was
     held_out       curves and counts of the test rows, where whoever wrote the record may know their labels
+    coefficients   of a linear model with one output, trained in one place: by party, the largest few, by the names of
+                   its prepared columns; an organisation's record may be shown to others, and has none
     worth          what each party is worth, once `offbeat worth` has found it
     transcripts    by file: the SHA-256 of what both ends of each link signed (`offbeat audit --verify` checks it)
     versions       of Python and the packages
@@ -148,6 +150,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     data: DataRecord = DataRecord()
     held_out: HeldOut | None = None
+    coefficients: dict[str, dict[str, float]] = {}
     worth: Worth | None = None
     transcripts: dict[str, str] = {}
     versions: dict[str, str] = {}

@@ -6,8 +6,11 @@ the other, each time going on with what is left, bucket by bucket. The next memb
 below has the messages.
 
 Each party says how many ids it brings before the run begins, and nobody may bring more: a member counts what the leader
-asks for, the leader counts what members have. A bucket is asked for once. A party takes the joined rows only after
-every other party has shown it the same digest over them, so no row is used that one of them lacks.
+asks for, the leader counts what members have. A bucket is asked for once. Points leave in an order that says nothing
+of their tokens: an order of tokens would tell how many ids lie between two that are known. An id of a member stands
+for one of the leader's, and the leader names the common rows to each member by the points which that member has shown:
+whoever lacks a row is told nothing of it. A party takes the joined rows only after every other party has shown it the
+same digest over them, so no row is used that an honest party lacks.
 
 With that digest each party promises a random number, and tells it when it has everybody's promise: their hash is the
 *coin* that decides which rows are held out for testing. Nobody who matches ids knows it.
@@ -21,7 +24,6 @@ that was computed elsewhere can be imported: then only the last step runs.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,14 +31,14 @@ from numpy.typing import NDArray
 
 from offbeat.errors import BadData, PeerFailed, UnexpectedEvent
 from offbeat.orgs.blinding import multiplied, points_of
-from offbeat.orgs.tokens import TOKEN_BYTES, IdColumn, bucket_bounds, digest_of
+from offbeat.orgs.tokens import IdColumn, bucket_bounds, digest_of
 from offbeat.orgs.x25519 import POINT_BYTES
 from offbeat.party import contract
 from offbeat.party.protocol import Line, messages_of
 
 BUCKET_IDS = 2000  # about a fifth of a second of arithmetic
 BUCKETS_IN_FLIGHT = 4
-JOINED_TOKENS = 200_000  # in one message
+JOINED_ROWS = 200_000  # in one message
 MARK_BYTES = 16  # of a point that was blinded twice: enough to compare it
 TOO_FEW = "too-few"
 
@@ -72,14 +74,14 @@ class Answered(contract.Message, frozen=True):
 
 
 class Joined(contract.Message, frozen=True):
-    """Part of the tokens that all parties have, in their common order.
+    """Part of the rows that all parties have: 8 bytes each, which bucket of the member's own points and which of them.
 
-    Reveals: which of its own ids all the others have too, to every party.
+    Reveals: which of its own ids all the others have too, to one member.
     """
 
     part: int
     parts: int
-    tokens: bytes
+    places: bytes
 
 
 class TooFew(contract.Message, frozen=True):
@@ -116,12 +118,22 @@ PROTOCOL = (
     Line(ReadyToAlign, "member", "leader", "at the start: it is here, and refuses fewer common ids than this"),
     Line(Blinded, "leader", "member", "bucket by bucket, to one member after the other: what is left of its points"),
     Line(Answered, "member", "leader", "as the answer: these blinded a second time, and its own points of the bucket"),
-    Line(Joined, "leader", "member", "when all members were asked, to all: the tokens that everybody has, in order"),
+    Line(
+        Joined,
+        "leader",
+        "member",
+        "when all members were asked, to each: which of the points that it sent all have",
+    ),
     Line(TooFew, "leader", "member", "instead, where somebody wants more common ids than there are"),
     Line(Seen, "party", "party", "when it has the rows in that order, to all"),
     Line(Tossed, "party", "party", "when all have shown the same rows, to all: its part of the coin"),
 )
 MESSAGES = messages_of(PROTOCOL)
+
+
+Left = tuple[list[int], bytes, list[list[int]]]
+"""Of a bucket: the leader's places that are left, their points, and for each member asked so far which of its points
+these are."""
 
 
 class Aligner:
@@ -160,9 +172,11 @@ class Aligner:
         self._promises: dict[contract.PartyName, bytes] = {}
         self._tossed: dict[contract.PartyName, bytes] = {}
         self._next_bucket = 0
-        self._left: dict[int, tuple[list[int], bytes]] = {}  # the leader's places that are left of a bucket, and points
+        self._left: dict[int, Left] = {}
         self._stage: dict[int, int] = {}  # which member a bucket is with
         self._done: list[int] = []
+        self._picked: dict[contract.PartyName, list[int]] = {member: [] for member in self.members}
+        self._shown: dict[int, list[int]] = {}  # by bucket: a member's own places, in the order of the points it sent
         self._asked: dict[int, int] = {}  # how many ids the leader asked a member for, by bucket
         self._given: dict[contract.PartyName, int] = {}  # how many ids of its own each member has shown the leader
         self._parts: dict[int, bytes] = {}
@@ -249,7 +263,7 @@ class Aligner:
         stage = self._stage.get(body.bucket)
         in_turn = stage is not None and self._order[stage] == sender and body.bucket in self._left
         self._refuse_unless(in_turn, sender, f"answered bucket {body.bucket} of the alignment out of turn")
-        places, _ = self._left[body.bucket]
+        places = self._left[body.bucket][0]
         whole = len(body.marks) == len(places) * MARK_BYTES and len(body.own) % POINT_BYTES == 0
         self._refuse_unless(whole, sender, f"answered bucket {body.bucket} with another number of ids than was asked")
         given = self._given[sender] = self._given.get(sender, 0) + len(body.own) // POINT_BYTES
@@ -260,17 +274,21 @@ class Aligner:
 
     def _computed(self, kind: str, bucket: int, result: Any) -> list[contract.Effect]:
         if kind == "answer":
-            marks, own = result
+            marks, own, order = result
+            self._shown[bucket] = [self._bounds[bucket] + place for place in order]
             return [contract.Send(self.leader, Answered(bucket, marks, own))]
         if kind == "blind":
-            first, last = self._bounds[bucket], self._bounds[bucket + 1]
-            self._left[bucket] = (list(range(first, last)), result)
+            points, order = result
+            self._left[bucket] = ([self._bounds[bucket] + place for place in order], points, [])
         else:
             self._left[bucket] = _kept(self._left[bucket], result)
             self._stage[bucket] += 1
         if self._left[bucket][0] and self._stage[bucket] < len(self._order):
             return self._ask_member(bucket)
-        self._done += self._left.pop(bucket)[0]
+        places, _, picks = self._left.pop(bucket)
+        self._done += places
+        for member, picked in zip(self._order, picks, strict=False):  # none is left for those who were not asked
+            self._picked[member] += [(bucket << 32) + place for place in picked]
         del self._stage[bucket]
         return self._start_buckets()
 
@@ -284,8 +302,9 @@ class Aligner:
         parts = _parts(rows)
         effects: list[contract.Effect] = []
         for part in range(parts):
-            some = self.joined[part * JOINED_TOKENS : (part + 1) * JOINED_TOKENS]
-            effects.append(contract.Broadcast(self.members, Joined(part, parts, b"".join(some))))
+            for member, picked in self._picked.items():
+                some = np.array(picked[part * JOINED_ROWS : (part + 1) * JOINED_ROWS], "<u8")
+                effects.append(contract.Send(member, Joined(part, parts, some.tobytes())))
         return [*effects, *self._see()]
 
     # -- a member -------------------------------------------------------------------------------------------------
@@ -306,21 +325,28 @@ class Aligner:
         in_turn = sender == self.leader and self.joined is None and body.part not in self._parts
         self._refuse_unless(in_turn, sender, "joins ids out of turn")
         most = _parts(min(self.sizes.values()))
-        fits = 0 <= body.part < body.parts <= most and len(body.tokens) <= JOINED_TOKENS * TOKEN_BYTES
+        fits = 0 <= body.part < body.parts <= most and len(body.places) <= 8 * JOINED_ROWS and len(body.places) % 8 == 0
         self._refuse_unless(fits, sender, "joins more ids than the smallest party has")
-        self._parts[body.part] = body.tokens
+        self._parts[body.part] = body.places
         if len(self._parts) < body.parts:
             return []
-        whole = b"".join(self._parts[part] for part in range(body.parts))
+        named = np.frombuffer(b"".join(self._parts[part] for part in range(body.parts)), "<u8")
         self._parts.clear()
-        tokens = [whole[i : i + TOKEN_BYTES] for i in range(0, len(whole), TOKEN_BYTES)]
-        self._refuse_unless(all(a < b for a, b in pairwise(tokens)), sender, "joins an id twice")
-        known = bool((self.column.rows_of(tokens) >= 0).all())
-        self._refuse_unless(known, sender, f"joins ids that '{self.name}' does not have")
+        tokens = [self.column.tokens[place] for place in self._places(sender, named.tolist())]
         if len(tokens) < self.least:
             return [contract.Finish(TOO_FEW, f"{len(tokens)} rows are shared, and '{self.name}' wants {self.least}")]
         self.joined = tokens
         return self._see()
+
+    def _places(self, sender: contract.PartyName, named: Sequence[int]) -> list[int]:
+        """Where the ids are whose points the leader names."""
+        found = []
+        for bucket, place in (divmod(name, 2**32) for name in named):
+            shown = self._shown.get(bucket, [])
+            self._refuse_unless(place < len(shown), sender, f"joins ids that '{self.name}' has not shown")
+            found.append(shown[place])
+        self._refuse_unless(len(set(found)) == len(found), sender, "joins an id twice")
+        return sorted(found)
 
     def _on_too_few(self, sender: contract.PartyName, body: TooFew) -> list[contract.Effect]:
         self._refuse_unless(sender == self.leader, sender, f"ends an alignment that '{self.leader}' leads")
@@ -390,33 +416,17 @@ class Aligner:
 
     # -- going on later -------------------------------------------------------------------------------------------
 
-    _PLAIN = (
-        "agreed",
-        "joined",
-        "coin",
-        "_promises",
-        "_tossed",
-        "_leasts",
-        "_next_bucket",
-        "_stage",
-        "_done",
-        "_asked",
-        "_given",
-        "_parts",
-    )
-    _PAIRS = ("_seen", "_left", "_work")
+    _KEPT = (
+        "agreed", "joined", "coin", "_promises", "_tossed", "_leasts", "_next_bucket", "_stage", "_done", "_asked",
+        "_given", "_parts", "_picked", "_shown", "_seen", "_left", "_work", "_ticket",
+    )  # fmt: skip
 
     def snapshot(self) -> contract.State:
-        plain = {name: _copy(getattr(self, name)) for name in self._PLAIN}
-        pairs = {name: [[key, *entry] for key, entry in getattr(self, name).items()] for name in self._PAIRS}
-        return {**plain, **pairs, "_ticket": self._ticket}
+        return {name: _copy(getattr(self, name)) for name in self._KEPT}
 
     def restore(self, state: contract.State) -> None:
-        for name in self._PLAIN:
+        for name in self._KEPT:
             setattr(self, name, _copy(state[name]))
-        for name in self._PAIRS:
-            setattr(self, name, {key: (first, second) for key, first, second in state[name]})
-        self._ticket = state["_ticket"]
 
 
 def promise_of(name: contract.PartyName, digest: str, number: bytes) -> bytes:
@@ -425,37 +435,53 @@ def promise_of(name: contract.PartyName, digest: str, number: bytes) -> bytes:
 
 
 def _copy(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, list) else value
+    """What is changed in place; entries are replaced as a whole."""
+    if isinstance(value, Mapping):
+        return {key: list(entry) if isinstance(entry, list) else entry for key, entry in value.items()}
+    return list(value) if isinstance(value, list) else value
 
 
 def _parts(rows: int) -> int:
-    return max(1, -(-rows // JOINED_TOKENS))
+    return max(1, -(-rows // JOINED_ROWS))
 
 
 # -- the arithmetic, as jobs ------------------------------------------------------------------------------------------
 
 
-def _blinded(key: bytes, tokens: Sequence[bytes], who: str) -> bytes:
-    return multiplied(key, points_of(tokens), who)
+def _blinded(key: bytes, tokens: Sequence[bytes], who: str) -> tuple[bytes, list[int]]:
+    """(the points of the tokens times the key, in the order of their bytes, which of the tokens each is of)."""
+    points = _pieces(multiplied(key, points_of(tokens), who), POINT_BYTES)
+    order = sorted(range(len(points)), key=points.__getitem__)
+    return b"".join(points[place] for place in order), order
 
 
-def _answer(key: bytes, own: Sequence[bytes], asked: bytes, asker: str, who: str) -> tuple[bytes, bytes]:
-    """(marks of the asker's ids under both keys, our own ids under ours)."""
+def _answer(key: bytes, own: Sequence[bytes], asked: bytes, asker: str, who: str) -> tuple[bytes, bytes, list[int]]:
+    """(marks of the asker's ids under both keys, our own ids under ours, and which these are)."""
     if not own:  # nothing here can be shared: marks that match nothing
-        return bytes(len(asked) // POINT_BYTES * MARK_BYTES), b""
-    return b"".join(_marks(multiplied(key, asked, asker))), _blinded(key, own, who)
+        return bytes(len(asked) // POINT_BYTES * MARK_BYTES), b"", []
+    return b"".join(_marks(multiplied(key, asked, asker))), *_blinded(key, own, who)
 
 
-def _matches(key: bytes, marks: bytes, own: bytes, member: str) -> list[int]:
-    """Which of the asked ids the member has: those whose mark is among its ids' under both keys."""
-    theirs = set(_marks(multiplied(key, own, member)))
-    return [i for i in range(len(marks) // MARK_BYTES) if marks[i * MARK_BYTES : (i + 1) * MARK_BYTES] in theirs]
+def _matches(key: bytes, marks: bytes, own: bytes, member: str) -> list[tuple[int, int]]:
+    """Which of the asked ids the member has: those whose mark is among its ids' under both keys, and of which one."""
+    theirs = {mark: place for place, mark in enumerate(_marks(multiplied(key, own, member)))}
+    found = [(i, theirs[mark]) for i, mark in enumerate(_pieces(marks, MARK_BYTES)) if mark in theirs]
+    if len({place for _, place in found}) < len(found):
+        raise PeerFailed(f"'{member}' says of two ids in the alignment that they are the same one of its own.")
+    return found
 
 
 def _marks(points: bytes) -> list[bytes]:
-    return [points[at : at + MARK_BYTES] for at in range(0, len(points), POINT_BYTES)]
+    return [point[:MARK_BYTES] for point in _pieces(points, POINT_BYTES)]
 
 
-def _kept(left: tuple[list[int], bytes], matches: Sequence[int]) -> tuple[list[int], bytes]:
-    places, points = left
-    return [places[i] for i in matches], b"".join(points[i * POINT_BYTES : (i + 1) * POINT_BYTES] for i in matches)
+def _pieces(whole: bytes, size: int) -> list[bytes]:
+    return [whole[at : at + size] for at in range(0, len(whole), size)]
+
+
+def _kept(left: Left, matches: Sequence[tuple[int, int]]) -> Left:
+    places, points, picks = left
+    found = [i for i, _ in matches]
+    before = [[picked[i] for i in found] for picked in picks]
+    kept = b"".join(points[i * POINT_BYTES : (i + 1) * POINT_BYTES] for i in found)
+    return [places[i] for i in found], kept, [*before, [place for _, place in matches]]

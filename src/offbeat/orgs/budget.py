@@ -10,10 +10,21 @@ comes from a secret of the owner, so that a second job shows the same answers an
 another column, or a column in which one label has changed is answered by new draws, and charged. Were the old draws
 used for it, two answers would show who has changed. Noisy embeddings and noisy products are drawn anew in every run and
 charged each time.
+
+An edge site has one account too (`SiteAccount`), beside its key, whatever state folder a run has:
+
+    ledger/account.json    what every run released, or may still release
+    <state>/<run>/NAME.reservation    which reservation a run's state belongs to
+
+A run reserves its whole plan before it connects, and is settled at its end: what it did not send is free again. A run
+that was killed keeps its reservation and goes on with it, from the same state folder. From another folder it is another
+run: it reserves anew, and what the first one reserved stays spent.
 """
 
 import hashlib
+import json
 import os
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,15 +37,14 @@ import numpy as np
 from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Floats
 from offbeat.errors import BadData, Refused
+from offbeat.families.networks import private_mode
 from offbeat.jobs.organisations import OrgJob
-from offbeat.orgs.durable import append_line, locked, read_lines, write_durably
+from offbeat.orgs.durable import append_line, locked, now_text, read_lines, write_durably
 from offbeat.orgs.keyed_noise import WordsByName
-from offbeat.orgs.run_names import now_text
 from offbeat.privacy import accountant
 from offbeat.privacy.accountant import PureRelease
-from offbeat.privacy.embedding import calibrate
 from offbeat.privacy.label_response import private_targets
-from offbeat.privacy.ledger import Releases, from_plain, plain, together
+from offbeat.privacy.ledger import Account, Budget, Releases, from_plain, plain, together
 from offbeat.privacy.products import release_within
 
 SECRET_BYTES = 32
@@ -68,11 +78,11 @@ def charges_of(job: OrgJob, me: str, run: str = "", column: str = "", digest: st
 
 
 def _embedding_plan(job: OrgJob) -> Releases:
-    """All that one record can cost in a run: its uploads, its steps, and one embedding kept back for its score."""
-    entry = job.embedding
-    assert entry.epsilon is not None and entry.uploads_max is not None
-    mechanism = calibrate(entry.epsilon, entry.delta, entry.uploads_max, clip=entry.clip, predictions_max=1)
-    return dict(mechanism.cost(entry.uploads_max + 1, entry.uploads_max).items())
+    """All that one record can cost in a run: its uploads, its steps, the covariance where one is taken, and one
+    embedding kept back for its score."""
+    mechanism = private_mode(job.embedding, predictions_max=1)
+    assert mechanism is not None
+    return dict(mechanism.cost(mechanism.uploads_max + 1, mechanism.uploads_max).items())
 
 
 class PrivacyLedger:
@@ -107,6 +117,7 @@ class PrivacyLedger:
         path = self.folder / "labels.secret"
         with self._lock:
             if not path.is_file():
+                self._refuse_new_secret(path)
                 write_durably(path, os.urandom(SECRET_BYTES))
             secret = path.read_bytes()
         if len(secret) != SECRET_BYTES:
@@ -115,6 +126,14 @@ class PrivacyLedger:
                 "answers could be undone. Restore it from a backup; a new one would answer every label anew."
             )
         return secret
+
+    def _refuse_new_secret(self, path: Path) -> None:
+        """Other answers to labels that were answered before would be charged to nobody."""
+        if any(line.get("what") == LABELS for line in self.history()):
+            raise BadData(
+                f"{path} is gone, and labels were answered with it: a new one would answer every label anew, and two "
+                "answers tell more than one. Restore it from a backup."
+            )
 
 
 def _paid(lines: Sequence[Mapping[str, Any]], key: str) -> bool:
@@ -162,3 +181,39 @@ def private_labels(y: Floats, ids: Sequence[object], epsilon: float, secret: byt
     names = [f"{epsilon!r} {digest} {id_text(value)}" for value in ids]
     truth = (y > 0).astype(np.float64)[:, None]
     return np.ascontiguousarray(private_targets(truth, epsilon, WordsByName(secret, names))[:, 0])
+
+
+class SiteAccount:
+    """The account in this folder; safe for several runs of a site at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file, self._lock = folder / "account.json", folder / "account.lock"
+
+    def read(self) -> Account:
+        return Account.restored(json.loads(self._file.read_bytes())) if self._file.is_file() else Account()
+
+    def reserve(self, run: str, planned: Releases, budget: Budget) -> Releases:
+        """What this run may release, on the disk when this returns; nothing for a run that is over. Raises BudgetSpent
+        where the plan and what all other runs released do not fit into the budget together."""
+        with locked(self._lock):
+            account = self.read()
+            if run in account.runs and run not in account.open:
+                return {}
+            account = account.reserve(run, planned, budget)
+            self._write(account)
+            return account.runs[run]
+
+    def settle(self, run: str, spent: Releases) -> None:
+        with locked(self._lock):
+            self._write(self.read().settle(run, spent))
+
+    def _write(self, account: Account) -> None:
+        write_durably(self._file, json.dumps(account.snapshot()).encode())
+
+
+def reservation_name(state: Path, run: str, name: str) -> str:
+    """The name under which the run whose state lies here has reserved, or will."""
+    file = state / f"{name}.reservation"
+    if not file.is_file():
+        write_durably(file, f"{run} {secrets.token_hex(16)}".encode())
+    return file.read_text(encoding="utf-8")

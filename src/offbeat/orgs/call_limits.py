@@ -6,7 +6,7 @@ private/refusals.json   the last refusals of each member, over restarts
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,8 +15,7 @@ import msgspec
 from offbeat.errors import OffbeatError, Refused
 from offbeat.orgs.control import RefusedCall
 from offbeat.orgs.discreet import printable
-from offbeat.orgs.durable import write_durably
-from offbeat.orgs.run_names import now_text
+from offbeat.orgs.durable import now_text, write_durably
 
 log = logging.getLogger("offbeat.party")
 
@@ -27,10 +26,11 @@ PROPOSALS = ("Propose", "Submit")  # of these mistakes are kept, too
 
 
 class CallLimits:
-    """`most`: other numbers than the usual one, by kind of request. Thread-safe."""
+    """`most`: other numbers than the usual one, by kind of request. `note` hears of refused proposals, as rarely as
+    the log does. Thread-safe."""
 
-    def __init__(self, owner: str, most: Mapping[type, int], kept: Path) -> None:
-        self._owner, self._most, self._path = owner, most, kept
+    def __init__(self, owner: str, most: Mapping[type, int], kept: Path, note: Callable[[str, str], None]) -> None:
+        self._owner, self._most, self._path, self._note = owner, most, kept, note
         self._open: Counter[tuple[str, type]] = Counter()
         self._lock = threading.Lock()
         self.refused: Counter[str] = Counter()
@@ -58,6 +58,8 @@ class CallLimits:
             rare = count <= REFUSALS_LOGGED or count & (count - 1) == 0
             if isinstance(problem, Refused) or request in PROPOSALS:
                 self._keep(RefusedCall(now_text(), peer, request, printable(str(problem))), rare)
+        if rare and request == PROPOSALS[0]:
+            self._note(peer, printable(str(problem)))
         if rare:
             log.warning("%s was refused: %s (%d so far)", peer, problem, count)
 

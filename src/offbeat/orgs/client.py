@@ -8,6 +8,7 @@ The scores come from all parties together, through the daemon of the folder name
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 from offbeat.data.holdout import id_text
 from offbeat.errors import BadData, BadInput, BadJob
-from offbeat.orgs.control import PeerCalls, Predict, Predicted, Request
+from offbeat.orgs.control import Predict, Predicted, Request
+from offbeat.orgs.lines import OwnDaemon
 from offbeat.orgs.party_config import read_home
 
 PREDICT_WITHIN_S = 120.0
@@ -108,9 +110,8 @@ def connect(home: str | Path, run: str, address: str = "") -> JointModel:
 
 def ask(home_path: Path, request: Request, address: str = "", timeout_s: float = 60.0) -> Any:
     """An owner's request to its own daemon, under its own certificate."""
-    home = read_home(home_path)
-    addresses = {home.name: address or home.daemon_address()}
-    return PeerCalls(home.identity(), home.roster(), addresses).call(home.name, request, timeout_s)
+    with closing(OwnDaemon(read_home(home_path), address)) as daemon:
+        return daemon.ask(request, timeout_s)
 
 
 def _answer(answer: Predicted, score: Any) -> Any:

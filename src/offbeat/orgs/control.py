@@ -4,9 +4,7 @@ A peer may propose, count, begin, report and halt; everything else is for the ow
 certificate. An error at the other side arrives as the same type, in words that hold none of its data.
 """
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Union
 
 import msgspec
@@ -14,9 +12,6 @@ import msgspec
 from offbeat import errors
 from offbeat.errors import OffbeatError, PeerFailed
 from offbeat.orgs.discreet import OWNER_TEXT_MOST, printable
-from offbeat.runtime.delivery import Bounds
-from offbeat.runtime.grpc.identity import Identity, Member, PinnedRoster, out_of_time
-from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, SERVICE, offbeat_version
 
 METHOD = "Control"
 ENDED_PHASES = ("done", "failed", "refused", "stopped")
@@ -109,17 +104,13 @@ class HaltRun(Request, frozen=True, tag="Halt"):
     reason: Sentence
 
 
-class OpenPrediction(Request, frozen=True):
-    run: RunName
-    prediction: Word
-    rows: Whole
-
-
 class OpenScoring(Request, frozen=True):
-    """Open a standing scoring session (orgs/standing.py); the answer is a key."""
+    """Open a standing scoring session (orgs/standing.py); the answer is a key. `without`: parties that do not answer
+    and are left out, where every policy allows it."""
 
     run: RunName
     service: Word
+    without: Annotated[list[Word], msgspec.Meta(max_length=1000)] = []
 
 
 SignedKey = tuple[Annotated[bytes, msgspec.Meta(max_length=64)], Annotated[bytes, msgspec.Meta(max_length=256)]]
@@ -163,7 +154,7 @@ class Status(Request, frozen=True):
 
 
 class ListRuns(Request, frozen=True):
-    pass
+    """Which runs are there, what was refused lately, and how often have rows been used?"""
 
 
 class Stop(Request, frozen=True):
@@ -171,7 +162,7 @@ class Stop(Request, frozen=True):
 
 
 class Decide(Request, frozen=True):
-    """The owner accepts or refuses a proposal that waits for it (orgs/approvals.py)."""
+    """The owner accepts or refuses a proposal that waits for it (orgs/run_queue.py)."""
 
     run: str
     accept: bool
@@ -179,21 +170,8 @@ class Decide(Request, frozen=True):
     reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
-class LastRefusals(Request, frozen=True):
-    """What was refused lately, to whom and why?"""
-
-
-class RowsUsed(Request, frozen=True):
-    """How often have rows been used?"""
-
-
 class Predict(Request, frozen=True):
-    run: str
-    ids: list[str]
-
-
-class ScoreRows(Request, frozen=True):
-    """Score these rows over the standing session of a run."""
+    """Score these rows together with the run's other parties."""
 
     run: str
     ids: list[str]
@@ -265,10 +243,6 @@ class RunStatus(Answer, frozen=True):
         return self.phase in ENDED_PHASES
 
 
-class Runs(Answer, frozen=True):
-    runs: list[RunStatus]
-
-
 class RefusedCall(CallBody, frozen=True):
     """A request that was refused, for the last time at `at`."""
 
@@ -279,17 +253,14 @@ class RefusedCall(CallBody, frozen=True):
     times: int = 1
 
 
-class Refusals(Answer, frozen=True):
-    """The oldest first."""
+class Runs(Answer, frozen=True):
+    """`refusals`: the oldest first. So many rows have entered a sum, or may still in a run under way; the most used of
+    them so often."""
 
-    refusals: list[RefusedCall]
-
-
-class RowUses(Answer, frozen=True):
-    """So many rows have entered a sum, or may still in a run under way; the most used of them so often."""
-
-    rows: int
-    most: int
+    runs: list[RunStatus] = []
+    refusals: list[RefusedCall] = []
+    rows_used: int = 0
+    most_used: int = 0
 
 
 class Predicted(Answer, frozen=True):
@@ -375,76 +346,3 @@ def error_named(kind: str, message: str) -> OffbeatError:
     known = isinstance(found, type) and issubclass(found, OffbeatError)
     error: OffbeatError = found(message) if known else PeerFailed(message)
     return error
-
-
-@dataclass(frozen=True)
-class PeerCalls:
-    """Makes control calls in this party's name. `addresses`: others than those of the roster."""
-
-    identity: Identity
-    roster: PinnedRoster
-    addresses: Mapping[str, str] = field(default_factory=dict)
-
-    def call(self, peer: str, request: Request, timeout_s: float = CALL_WITHIN_S) -> Answer:
-        """One request, one answer; raises what the other side raised, or `PeerFailed` if it cannot be reached."""
-        import grpc
-
-        from offbeat.runtime.grpc.dialer import open_channel
-
-        member = self._member(peer)
-        # The pinned certificates are the only anchors: whoever else an authority has signed, or a member could sign, is
-        # not this member.
-        pinned = PinnedRoster((), member.certificates)
-        wire = open_channel(self.identity, pinned, member, Bounds())
-        try:
-            raw = wire.unary_unary(f"/{SERVICE}/{METHOD}")(encode(request), timeout=timeout_s)
-        except grpc.RpcError as problem:
-            raise PeerFailed(unreachable(member, problem)) from problem
-        finally:
-            wire.close()
-        return decode_answer(raw)
-
-    def _member(self, peer: str) -> Member:
-        member = self.roster.member(peer)
-        address = self.addresses.get(peer, member.address)
-        if not address:
-            raise PeerFailed(f"'{peer}' has no address in the roster and can only be waited for.")
-        return replace(member, address=address)
-
-
-def unreachable(member: Member, problem: Any) -> str:
-    code, detail = problem.code(), str(problem.details())
-    if code.name == "PERMISSION_DENIED":
-        return f"'{member.name}' refused us: {detail}."
-    if code.name == "DEADLINE_EXCEEDED":
-        return f"'{member.name}' at {member.address} did not answer in time; is its daemon busy or stopped?"
-    if trouble := out_of_time(member.certificate_pem):
-        return f"'{member.name}' cannot be reached at {member.address}: its certificate {trouble}"
-    for sign, meaning in _SIGNS.items():
-        if sign in detail:
-            return f"'{member.name}' cannot be reached at {member.address}: {meaning}"
-    return f"'{member.name}' cannot be reached at {member.address} ({detail}). {_RUNNING}"
-
-
-_RUNNING = "Is `offbeat party serve` running there, is the port open, and does its roster hold our certificate?"
-_PINNED = "`offbeat keys show` lists what is pinned; compare it with that party, by telephone."
-_SIGNS = {
-    "Connection refused": "nothing listens there. Is `offbeat party serve` running, and is the address in the roster "
-    "its own?",
-    "certificate has expired": "its certificate has expired. It makes a new one, and everybody trusts that "
-    "(docs/how-to/rotating-keys.md).",
-    "CERTIFICATE_VERIFY_FAILED": "whoever listens there does not show the certificate that our roster pins for it. "
-    + _PINNED,
-    "Hostname Verification": "another party listens there than the one our roster names. Is the address right? "
-    + _PINNED,
-    "WRONG_VERSION_NUMBER": "whatever listens there does not speak TLS. Is the port right?",
-    "Socket closed": "it closed the connection while we showed our certificate. Its roster holds none of us or an "
-    "older one (then it must `offbeat keys trust` ours), or ours is not valid by its clock (`offbeat party check`).",
-    "name not found": "there is no host of this name. Is the address in the roster right?",
-    "Domain name": "there is no host of this name. Is the address in the roster right?",
-}
-"""What gRPC says, and what it means for the people at both ends."""
-
-
-def pong(name: str, roster: PinnedRoster) -> Pong:
-    return Pong(name, offbeat_version(), PROTOCOL_VERSION, roster.hash, time.time())

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,39 +21,38 @@ from offbeat.errors import BadInput, NotYet, OffbeatError, Refused
 from offbeat.jobs.organisations import OrgJob, check_method, job_from_text
 from offbeat.metrics.prometheus import metrics_text
 from offbeat.orgs import control
-from offbeat.orgs.approvals import WAITING, Approvals, refuse_ended
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.call_limits import CallLimits
-from offbeat.orgs.control import QUEUED, Answer, Failure, PeerCalls, Request, RunStatus
+from offbeat.orgs.control import QUEUED, Answer, Failure, Request, RunStatus
 from offbeat.orgs.discreet import for_peers, printable
-from offbeat.orgs.durable import locked
+from offbeat.orgs.durable import locked, refuse_without_room
 from offbeat.orgs.gauges import Gauges
 from offbeat.orgs.health import Health
-from offbeat.orgs.joint_scores import Answering, Asking
+from offbeat.orgs.kept_runs import DAMAGED, RunNames, check_run_name, prune, read_left, set_aside
 from offbeat.orgs.leading import Leading, note_awaited
-from offbeat.orgs.left_runs import DAMAGED, read_left, set_aside
-from offbeat.orgs.lines import Lines
+from offbeat.orgs.lines import Lines, PeerCalls
 from offbeat.orgs.party_config import CONTROL_FILE, Home
 from offbeat.orgs.policy import refuse_job
 from offbeat.orgs.post import POLL_WITHIN_S, LetterFetching, Post
-from offbeat.orgs.predicting import Predictions
-from offbeat.orgs.pruning import prune
 from offbeat.orgs.reloading import Reloading
-from offbeat.orgs.room import refuse_without_room
 from offbeat.orgs.row_ledger import RowLedger
-from offbeat.orgs.run_names import RunNames, check_run_name
-from offbeat.orgs.run_queue import UNBEGUN, InQueue, RunQueue
+from offbeat.orgs.run_queue import UNBEGUN, WAITING, Approvals, InQueue, RunQueue, refuse_ended
 from offbeat.orgs.runs import Run
 from offbeat.orgs.sessions import begins_with
+from offbeat.orgs.standing import Answering, Asking, KeptModels
 from offbeat.orgs.tables import OwnTables
 from offbeat.orgs.train_embedding import check_shape
 from offbeat.runtime.grpc.identity import Member, out_of_time
 from offbeat.runtime.grpc.server import StreamServer
+from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, offbeat_version
 
 log = logging.getLogger("offbeat.party")
 
 CALLS_AT_ONCE: dict[type, int] = {control.Poll: 1, control.ScoreAsked: 16}
 DRAIN_LOOK_S = 0.2
+ENDED_KEPT = 200
+"""Ended runs in memory. Older ones are read from their folders again when somebody asks for them."""
+SCORED_WITHIN_S = 60.0
 PEER_REQUEST_BYTES = 2**20
 
 
@@ -68,7 +68,7 @@ class Daemon:
         self.ledger = RowLedger(home.ledger)
         self.privacy = PrivacyLedger(home.ledger)
         self.names = RunNames(home.ledger)
-        self.approvals = Approvals(home.ledger)
+        self.approvals = Approvals(home.ledger, self.identity)
         self.runs: dict[str, Run] = {}
         self.queue = RunQueue(home, self.runs)
         self.damaged: dict[str, str] = {}  # runs that were set aside, and why
@@ -77,15 +77,16 @@ class Daemon:
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self.post = Post()
-        self.limits = CallLimits(home.name, CALLS_AT_ONCE, home.private / "refusals.json")
+        refusals = home.private / "refusals.json"
+        self.limits = CallLimits(home.name, CALLS_AT_ONCE, refusals, self.approvals.note_refusal)
         self._reloading = Reloading(home, self.identity)
         self._held = ExitStack()
         self.gauges = Gauges(self)
         self.health = Health(home.config.metrics, self._unready, lambda: metrics_text(self.gauges.families()))
         self.lines = Lines(self.identity)
-        self._predictions = Predictions(home, self.tables, self.ledger, self._call)
-        self.answering = Answering(home, self.identity, self.roster, self._predictions)
-        self.asking = Asking(home, self._predictions, self._call_standing)
+        models = KeptModels(home, self.tables, self.ledger)
+        self.answering = Answering(home, self.identity, self.roster, models)
+        self.asking = Asking(home, models, self._call_standing)
         self._ended = threading.Event()
         self.leading = Leading(home.name, self._call, self.queue, self._own_count, self._begin, self._halt, self._ended)
         self._letters = LetterFetching(lambda: self.caller, self._answer, self._ended)
@@ -101,14 +102,15 @@ class Daemon:
 
     def _answers_to_peers(self) -> dict[type, Callable[[str, Any], Answer]]:
         return {
-            control.Ping: lambda peer, request: control.pong(self.home.name, self.roster),
+            control.Ping: lambda peer, request: control.Pong(
+                self.home.name, offbeat_version(), PROTOCOL_VERSION, self.roster.hash, time.time()
+            ),
             control.Propose: self._on_propose,
             control.Count: self._on_count,
             control.BeginRun: self._on_begin,
             control.HasBegun: self._on_under_way,
             control.Report: self._on_report,
             control.HaltRun: self._on_halt,
-            control.OpenPrediction: self._on_open_prediction,
             control.OpenScoring: self._in_run(self.answering.open),
             control.ScoringKeys: self._in_run(self.answering.take_keys),
             control.ScoreAsked: self._in_run(self.answering.answer),
@@ -120,13 +122,10 @@ class Daemon:
         return {
             control.Submit: self._on_submit,
             control.Status: lambda request: self._run(request.run, self.home.name).status,
-            control.ListRuns: lambda request: control.Runs(self._statuses()),
+            control.ListRuns: lambda request: self._stands(),
             control.Stop: self._on_stop,
             control.Decide: self._on_decide,
-            control.LastRefusals: lambda request: control.Refusals(self.limits.last_refusals()),
-            control.RowsUsed: lambda request: control.RowUses(*self.ledger.extent()),
-            control.Predict: self._on_predict,
-            control.ScoreRows: lambda request: self.asking.ask(self._run(request.run, self.home.name), request.ids),
+            control.Predict: lambda request: self.asking.ask(self._run(request.run, self.home.name), request.ids),
         }
 
     def start(self) -> str:
@@ -145,6 +144,7 @@ class Daemon:
         (self.home.private / CONTROL_FILE).write_text(f"{local}:{port}\n", encoding="utf-8")
         for run in left:
             self._take_up(run)
+        self._forget_ended()
         if self.home.config.metrics:
             log.info("/healthz, /readyz and /metrics are at http://%s", self.health.start())
         self._ready = True
@@ -158,7 +158,7 @@ class Daemon:
         for thread in list(self._threads.values()):
             while thread.is_alive() and time.monotonic() < end_s and not hurry.is_set():
                 thread.join(DRAIN_LOOK_S)
-        return [run for run, thread in self._threads.items() if thread.is_alive()]
+        return [run for run, thread in list(self._threads.items()) if thread.is_alive()]
 
     def stop(self) -> None:
         self._ended.set()
@@ -207,9 +207,10 @@ class Daemon:
     def _call_standing(self, peer: str, request: Request) -> Answer:
         """The same over a connection that stays open."""
         member = self.roster.member(peer)
-        return self.lines.call(member, request) if member.address else self._call(peer, request)
+        call = partial(self.lines.call, member) if member.address else partial(self._call, peer)
+        return call(request, SCORED_WITHIN_S)
 
-    def _left(self, folder: Path) -> Run | None:
+    def _left(self, folder: Path, *, keep: bool = True) -> Run | None:
         """A run that an earlier process of this party knew; a damaged one is set aside and named."""
         if folder.name == DAMAGED:
             return None
@@ -221,13 +222,23 @@ class Daemon:
             return None
         run = self._new_run(status.run, job, status.initiator)
         run.status, run.reports = status, reports
-        self.runs[run.run] = run
+        if keep:
+            self.runs[run.run] = run
         return run
 
-    def _statuses(self) -> list[RunStatus]:
+    def _forget_ended(self) -> None:
+        """A daemon that has done many runs holds no more than one that has done some."""
+        ended = [run for run in list(self.runs.values()) if run.status.ended]
+        for run in ended[:-ENDED_KEPT]:
+            self.gauges.forget(run)
+            self.runs.pop(run.run, None)
+            self._threads.pop(run.run, None)
+
+    def _stands(self) -> control.Runs:
         self.queue.expire()
         lost = [RunStatus(run, "", "", "failed", "damaged", reason) for run, reason in self.damaged.items()]
-        return [*(run.status for run in self.runs.values()), *lost]
+        runs = [*(run.status for run in self.runs.values()), *lost]
+        return control.Runs(runs, self.limits.last_refusals(), *self.ledger.extent())
 
     def _take_up(self, run: Run) -> None:
         if run.status.phase in ("aligning", "training"):
@@ -251,13 +262,19 @@ class Daemon:
 
     def _run(self, name: str, peer: str) -> Run:
         """A peer hears of a run only if it has a part in it; the owner is told which runs there are."""
-        run = self.runs.get(name)
+        run = self.runs.get(name) or self._forgotten(name)
         if peer == self.home.name and run is None:
             lost = f": {self.damaged[name]}" if name in self.damaged else f"; it has {', '.join(self.runs) or 'none'}"
             raise BadInput(f"'{self.home.name}' knows no run '{name}'{lost}.")
         if run is None or peer not in run.job.parties:
             raise Refused(f"'{self.home.name}' knows no run {name!r} of '{peer}'.")
         return run
+
+    def _forgotten(self, name: str) -> Run | None:
+        """A run that ended long ago."""
+        folder = self.home.runs / name
+        known = self.names.place(name) >= 0 and name not in self.damaged and (folder / "state.json").is_file()
+        return self._left(folder, keep=False) if known else None
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -443,6 +460,7 @@ class Daemon:
         def report(packet: control.Report) -> None:
             log.info("run %s: %s (%s)", run.run, packet.verdict, run.status.reason)
             prune(self.home)
+            self._forget_ended()
             if run.initiator == self.home.name:
                 self._on_report(self.home.name, packet)
             else:
@@ -486,12 +504,3 @@ class Daemon:
     def _in_run(self, answer: Callable[[Run, str, Any], Answer]) -> Callable[[str, Any], Answer]:
         """A peer's request about a run in which it has a part."""
         return lambda peer, request: answer(self._run(request.run, peer), peer, request)
-
-    # -- predicting -----------------------------------------------------------------------------------------------
-
-    def _on_predict(self, request: control.Predict) -> Answer:
-        return self._predictions.ask(self._run(request.run, self.home.name), request.ids)
-
-    def _on_open_prediction(self, peer: str, request: control.OpenPrediction) -> Answer:
-        self._predictions.answer(self._run(request.run, peer), peer, request)
-        return control.Done()

@@ -49,21 +49,16 @@ class _OwnersFiles(RotatingFileHandler):
         return TextIOWrapper(os.fdopen(descriptor, "ab"), encoding=self.encoding, write_through=True)
 
 
-def write_log(stream: TextIO, *, verbose: bool = False, as_json: bool = False, party: str = "") -> None:
-    """Runs, phases, peers lost and back and refusals are always logged; `verbose` adds what helps to find a fault."""
-    _write_to(logging.StreamHandler(stream), verbose, as_json, party)
-
-
-def write_log_file(
-    path: Path, *, verbose: bool = False, as_json: bool = False, party: str = "", size: int = FILE_BYTES
+def write_log(
+    target: TextIO | Path, *, verbose: bool = False, as_json: bool = False, party: str = "", size: int = FILE_BYTES
 ) -> None:
-    """The same into a file of its owner's alone; a full one becomes PATH.1, the one before PATH.2, and ten are kept."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handler = _OwnersFiles(path, maxBytes=size, backupCount=FILES_KEPT, encoding="utf-8")
-    _write_to(handler, verbose, as_json, party)
-
-
-def _write_to(handler: logging.Handler, verbose: bool, as_json: bool, party: str) -> None:
+    """Runs, phases, peers lost and back and refusals are always logged; `verbose` adds what helps to find a fault. A
+    file is its owner's alone; a full one becomes PATH.1, the one before PATH.2, and ten are kept."""
+    if isinstance(target, Path):
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handler: logging.Handler = _OwnersFiles(target, maxBytes=size, backupCount=FILES_KEPT, encoding="utf-8")
+    else:
+        handler = logging.StreamHandler(target)
     plain = PlainLines("%(asctime)s %(levelname)s %(name)s %(message)s")
     handler.setFormatter(JsonLines(party) if as_json else plain)
     logging.getLogger().addHandler(handler)

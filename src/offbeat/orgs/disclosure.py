@@ -40,9 +40,10 @@ def _about_labels(job: OrgJob) -> list[str]:
 
 def _about_columns(job: OrgJob) -> list[str]:
     if not job.embeds:
+        several = "" if job.model.classes is None else f" (one for each of {job.model.classes} classes)"
         return [
             f"The label holder ({_listed(job.labels_at)}) learns the sum over all parties of each training row's "
-            f"product with the model{_for_classes(job)}, once for each time the row is used; enough of them can give "
+            f"product with the model{several}, once for each time the row is used; enough of them can give "
             "columns away up to a rotation."
         ]
     noise = (
@@ -64,10 +65,6 @@ def _about_products(job: OrgJob) -> list[str]:
         "Predictions by the model have no noise and are outside of that: parties whose policy has epsilon or "
         "product_epsilon_most give none.",
     ]
-
-
-def _for_classes(job: OrgJob) -> str:
-    return "" if job.model.classes is None else f" (one for each of {job.model.classes} classes)"
 
 
 def _about_tests(job: OrgJob) -> list[str]:

@@ -14,6 +14,7 @@ from offbeat.runtime.grpc.identity import validity
 
 if TYPE_CHECKING:
     from offbeat.orgs.daemon import Daemon
+    from offbeat.orgs.runs import Run
 
 DISK_EVERY_S = 60.0
 RUNS_TOLD = 50
@@ -31,19 +32,26 @@ class Gauges:
         self._lock = threading.Lock()
         self._used: Counter[str] = Counter()
         self._read_to = 0
+        self._past_phases: Counter[str] = Counter()  # of runs that are no longer in memory
+        self._past_sent: Counter[tuple[str, str]] = Counter()
+
+    def forget(self, run: "Run") -> None:
+        """A run leaves the daemon's memory; sums keep it."""
+        self._past_phases[run.status.phase] += 1
+        _add_sent(self._past_sent, run)
 
     def families(self) -> list[Metric]:
         return [*self._about_runs(), *self._about_peers(), *self._about_rows(), *self._about_budget(), *self._machine()]
 
     def _about_runs(self) -> list[Metric]:
         runs = list(self._daemon.runs.values())
-        phases = Counter(run.status.phase for run in runs) + Counter({"damaged": len(self._daemon.damaged)})
-        sent: Counter[tuple[str, str]] = Counter()
+        damaged = Counter({"damaged": len(self._daemon.damaged)})
+        phases = Counter(run.status.phase for run in runs) + self._past_phases + damaged
+        sent = self._past_sent.copy()
         for run in runs:
-            for kind, (messages, size) in run.sent_so_far().items():
-                sent["messages", kind] += messages
-                sent["bytes", kind] += size
+            _add_sent(sent, run)
         shown = [run for run in runs if not run.status.ended] + [run for run in runs if run.status.ended][-RUNS_TOLD:]
+        lags = {run.run: lag for run in shown if (lag := run.mean_lag()) is not None}
         return [
             Metric("runs", "gauge", "Runs by phase.", by("phase", phases)),
             single("runs_at_once", "gauge", "Runs that this party works on at a time; others are queued.",
@@ -55,11 +63,8 @@ class Gauges:
                 "run_gap", "gauge", "Certified distance to the best objective, at the chair.", _progress(shown, "gap")
             ),
             Metric("run_objective", "gauge", "Certified objective, at the chair.", _progress(shown, "objective")),
-            Metric("run_lag", "gauge", "Mean lag of what this party acted on.", self._lags(shown)),
+            Metric("run_lag", "gauge", "Mean lag of what this party acted on.", by("run", lags)),
         ]  # fmt: skip
-
-    def _lags(self, runs: list[Any]) -> dict[Labels, float]:
-        return {(("run", run.run),): lag for run in runs if (lag := run.mean_lag()) is not None}
 
     def _about_peers(self) -> list[Metric]:
         daemon, lines = self._daemon, self._daemon.lines
@@ -142,6 +147,12 @@ def _resident_bytes() -> float:
     import resource
 
     return float(statm.read_text().split()[1]) * resource.getpagesize()
+
+
+def _add_sent(sent: Counter[tuple[str, str]], run: "Run") -> None:
+    for kind, (messages, size) in run.sent_so_far().items():
+        sent["messages", kind] += messages
+        sent["bytes", kind] += size
 
 
 def _kinds(sent: Counter[tuple[str, str]], what: str) -> dict[Labels, float]:

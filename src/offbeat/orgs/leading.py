@@ -12,10 +12,9 @@ from typing import Protocol
 
 from offbeat.errors import OffbeatError, PeerFailed, Refused
 from offbeat.orgs import control
-from offbeat.orgs.approvals import WAITING_KEPT_S, StillWaiting
 from offbeat.orgs.control import QUEUED, Answer, Request
 from offbeat.orgs.discreet import printable
-from offbeat.orgs.run_queue import InQueue, RunQueue
+from offbeat.orgs.run_queue import WAITING_KEPT_S, InQueue, RunQueue, StillWaiting
 from offbeat.orgs.runs import Run
 
 log = logging.getLogger("offbeat.party")

@@ -17,9 +17,10 @@ from offbeat.metrics.record import Certificate, DataRecord, RunRecord
 from offbeat.names import counted
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.rows import OwnRows
-from offbeat.orgs.train import OwnLinear, OwnTraining
+from offbeat.orgs.sessions import OwnTraining
+from offbeat.orgs.train import OwnLinear
 from offbeat.party.contract import Message, PartyName
-from offbeat.report.page import write_report
+from offbeat.run.folder import write_record as write_run
 from offbeat.run.record import record_of, reveals
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.transcript import unsigned_peers
@@ -46,11 +47,13 @@ class OwnRun:
 
 def write_record(folder: Path, own: OwnRun) -> dict[str, Any]:
     """Write record.json and report.html; returns what the initiator is entitled to: counters, no block and no score."""
-    unsigned = [_not_signed(own.name, peer) for peer in unsigned_peers(folder, own.name)]
+    unsigned = [
+        f"'{peer}' has not signed all that went between it and '{own.name}': see `offbeat audit --verify`."
+        for peer in unsigned_peers(folder, own.name)
+    ]
     record = _record(own)
     record = msgspec.structs.replace(record, warnings=(*record.warnings, *unsigned))
-    record.write(folder)
-    write_report(record, folder)
+    write_run(record, folder)
     return {
         "updates": record.updates,
         "bytes_sent": record.bytes_sent,
@@ -147,10 +150,6 @@ def _warnings(job: OrgJob, name: str, outcome: Outcome) -> tuple[str, ...]:
     return (*found, *about_sums(len(job.parties), job.method.secure_sum), *_losses(name, outcome))
 
 
-def _not_signed(name: str, peer: str) -> str:
-    return f"'{peer}' has not signed all that went between it and '{name}': see `offbeat audit --verify`."
-
-
 def _losses(name: str, outcome: Outcome) -> list[str]:
     """Who was lost and came back, and what the run was worth before and after: the cost of going on without."""
     told = []
@@ -185,6 +184,6 @@ def _about_embeddings(job: OrgJob) -> str:
             "there is no certificate for this method."
         )
     return (
-        f"'{holder}' learned one clipped, noisy number of every row from every party, at most {entry.uploads_max} "
+        f"'{holder}' learned one clipped, noisy number of every row from every party, at most {entry.uploads_max or 1} "
         f"times: ({entry.epsilon:g}, {entry.delta:g})-differentially private for one record's columns at one party."
     )

@@ -24,14 +24,11 @@ UNNAMED = ("the negative class", "the positive class")
 def own_part(home: Home, run: str) -> TrainedModel:
     """This party's coefficients and preparation, as a model of one party."""
     job, own = _job(home, run), _linear(home, run)
-    classes = None if job.model.task == "regression" else own.classes or _unnamed(job)
+    unnamed = UNNAMED if job.model.classes is None else tuple(f"class {at + 1}" for at in range(job.model.classes))
+    classes = None if job.model.task == "regression" else own.classes or unnamed
     loss: Any = job.model.loss.replace("-", "_")
     known = Job(algorithm=job.method.algorithm, label_dp_epsilon=job.method.label_dp_epsilon, loss=loss)
     return TrainedModel(known, (home.name,), {home.name: own.part}, job.model.task, classes)
-
-
-def _unnamed(job: OrgJob) -> tuple[str, ...]:
-    return UNNAMED if job.model.classes is None else tuple(f"class {at + 1}" for at in range(job.model.classes))
 
 
 def _job(home: Home, run: str) -> OrgJob:

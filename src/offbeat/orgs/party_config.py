@@ -14,9 +14,9 @@ from offbeat.data.preparation import Prepare
 from offbeat.data.sql import beside, check_source
 from offbeat.errors import BadInput, PeerFailed
 from offbeat.jobs.vertical import instead_of_old_keys
-from offbeat.orgs.policy import Names, Policy
+from offbeat.orgs.policy import Names, Policy, meanings
 from offbeat.runtime.grpc.identity import Identity, PinnedRoster, check_name, load_identity, read_roster, tls_name
-from offbeat.settings import Settings, quoted, read_toml, settings_from
+from offbeat.settings import Settings, quoted, read_toml, settings_from, toml_value
 
 CONTROL_FILE = "control"
 """In the private folder: where the daemon that was started last listens."""
@@ -248,36 +248,6 @@ keep_days = 0         # how long the logs of ended runs are kept, for replays; 0
 # What the owner allows. A job outside it is refused with the reason, before any data is read.
 # An empty list means nobody, "any" means everyone on the roster.
 [policy]
-jobs = {jobs}             # names of jobs this party takes part in
-initiators = {initiators} # who else may propose one
-approve = "by policy"             # "by hand": what the policy allows waits until its owner accepts it
-runs_at_once = 8                  # runs that this party works on at a time; further ones wait in a queue
-runs_waiting = 16                 # how many may wait there; further proposals are refused
-leaders = {leaders}       # who else may lead the matching of ids: it learns which of its ids this party has
-peers = ["any"]                   # with whom to work
-methods = ["vfb2-svrg", "vfb2-saga", "vfb2-sgd"]   # "vafl" sends unmasked embeddings: add it knowingly
-secure_sum = ["pairwise"]         # "two-tree" is not bound to what was told: add it knowingly
-parties_least = 3                 # with two parties no sum can hide a share
-columns_never = []                # columns that must not be used, even if listed above
-rows_least = 100                  # fewer common training rows are refused
-test_rows_least = 25              # and fewer test rows, if there are any: metrics over few rows tell their labels
-ids_ratio_most = 10.0             # a party that brings this many times the ids of this one is refused
-passes_most = 1000.0
-row_cap = 0                       # how often one row may enter a sum, over all jobs and predictions; 0: no cap
-labels_for = {labels_for} # who may learn this party's labels, which the derivatives of a job tell
-derivatives = true                # whether it takes derivatives, which tell it the others' labels
-predictions_for = {predictions_for} # who else may ask for joint predictions
-prediction_rows_most = 100000
-on_loss = ["wait", "stop"]        # what a job may do when a party is lost; "continue" makes a second roster, and the
-                                  # difference of two rosters' sums can tell the share of whoever was left out
-predict_without = false           # whether a prediction may leave out a party that does not answer
-# epsilon = 4.0                   # a privacy budget over all jobs together, of labels (jobs with label_dp_epsilon) and
-                                  # columns (jobs with product_epsilon, VAFL with embedding.epsilon); a job that adds
-                                  # no noise to them is refused
-delta = 1e-5                      # of that budget, whatever a job says
-# product_epsilon_most = 3.0      # jobs must have private products, of at most this epsilon in one run, at that delta;
-                                  # name their method "vfb-sgd" above. Such models then give no predictions
-# colluders_least = 1             # their noise must suffice if so many others help whoever asks; 0 by itself
 """
 
 
@@ -288,30 +258,25 @@ def example(
     id_column: str = "id",
     label: str = "",
     listen: str = "127.0.0.1:7443",
-    jobs: Names = (),
-    initiators: Names = (),
-    leaders: Names = (),
-    labels_for: Names = (),
-    predictions_for: Names = (),
+    **allowed: Names,
 ) -> str:
-    """A commented party.toml."""
+    """A commented party.toml. `allowed`: keys of its policy that name somebody."""
     label_line = (
         f"label = {quoted(label)}" if label else '# label = "default"   # only where this party holds the labels'
     )
-    return EXAMPLE.format(
+    told = EXAMPLE.format(
         name=name,
         quoted_name=quoted(name),
         listen=quoted(listen),
         file=quoted(data or f"{name}.csv"),
         id_column=quoted(id_column),
         label_line=label_line,
-        jobs=_names(jobs),
-        initiators=_names(initiators),
-        leaders=_names(leaders),
-        labels_for=_names(labels_for),
-        predictions_for=_names(predictions_for),
     )
+    policy = Policy(**allowed)  # type: ignore[arg-type]
+    return told + "".join(_line(key, getattr(policy, key), means) for key, (_, means) in meanings().items())
 
 
-def _names(names: Names) -> str:
-    return "[" + ", ".join(quoted(name) for name in names) + "]"
+def _line(key: str, value: Any, means: str) -> str:
+    """A key with what it means; one that has no value is shown with one, as a comment."""
+    setting = f"# {key} = 4.0" if value is None else f"{key} = {toml_value(value)}"
+    return f"{setting:33} # {means}\n"

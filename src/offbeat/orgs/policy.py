@@ -1,9 +1,10 @@
 """What the owner of a party allows. A job outside it is refused with the reason, before any data is touched."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+import msgspec.inspect
 
 from offbeat.errors import Refused
 from offbeat.jobs.elsewhere import is_elsewhere
@@ -11,45 +12,78 @@ from offbeat.jobs.organisations import OrgJob
 from offbeat.orgs.budget import LABELS, Charge, charges_of, overspent
 from offbeat.privacy.accountant import epsilon
 from offbeat.privacy.products import release_within
-from offbeat.settings import FINITE, Positive, Settings
+from offbeat.settings import FINITE, Positive, Settings, Unlimited
 
 Names = tuple[str, ...]
+
+
+def says(text: str, **limits: Any) -> msgspec.Meta:
+    """What a key means: as the comment in party.toml, and as the question in the console's form."""
+    return msgspec.Meta(description=text, **limits)
 
 
 class Policy(Settings, frozen=True):
     """An empty list of names means: nobody; the word "any" in it means: everyone on the roster. What gives something
     of this party away is nobody's until the owner names somebody."""
 
-    jobs: Names = ()  # job names
-    initiators: Names = ()  # who else may propose a job
-    approve: Literal["by policy", "by hand"] = "by policy"  # by hand: what the policy allows waits for its owner
-    runs_at_once: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8  # further ones that were accepted wait in a queue
-    runs_waiting: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 16  # in that queue; further proposals are refused
-    leaders: Names = ()  # who else may lead the matching of ids: it learns which of its ids this party has
-    peers: Names = ("any",)  # with whom this party works
-    methods: Names = ("vfb2-svrg", "vfb2-saga", "vfb2-sgd")  # algorithms, by name; module:object names itself
-    secure_sum: tuple[Literal["pairwise", "two-tree", "tree"], ...] = ("pairwise",)  # two-tree binds to nothing told
-    parties_least: Annotated[int, msgspec.Meta(ge=2)] = 3
-    columns_never: Names = ()  # never used, whatever the data section lists
-    rows_least: Annotated[int, msgspec.Meta(ge=1)] = 100  # a smaller intersection is refused
-    test_rows_least: Annotated[int, msgspec.Meta(ge=1)] = 25  # a smaller test set, if there is one, is refused
-    passes_most: Positive = 1000.0
-    row_cap: Annotated[int, msgspec.Meta(ge=0)] = 0  # how often one row may enter a sum, ever; 0: no cap
-    ids_ratio_most: Annotated[float, msgspec.Meta(ge=1, le=FINITE)] = (
-        10.0  # no other party may bring this many times its ids
-    )
-    labels_for: Names = ()  # who may learn this party's labels, which derivatives tell
-    derivatives: bool = True  # whether this party may be sent derivatives (they tell it other parties' labels)
-    predictions_for: Names = ()  # who else may ask for joint predictions
-    prediction_rows_most: Annotated[int, msgspec.Meta(ge=0)] = 100_000  # in one question
-    on_loss: tuple[Literal["wait", "stop", "continue"], ...] = ("wait", "stop")  # "continue" means a second roster
-    predict_without: bool = False  # whether a prediction may leave out a party that does not answer
-    epsilon: Positive | None = None  # privacy budget over all jobs; None: none is kept
-    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-5  # of that budget, whatever delta a job names
-    product_epsilon_most: Annotated[float, msgspec.Meta(gt=0)] | None = (
-        None  # of one run, at that delta; None: any, none
-    )
-    colluders_least: Annotated[int, msgspec.Meta(ge=0)] = 0  # noise must suffice if so many others help whoever asks
+    jobs: Annotated[Names, says("names of jobs this party takes part in")] = ()
+    initiators: Annotated[Names, says("who else may propose one")] = ()
+    approve: Annotated[
+        Literal["by policy", "by hand"], says('"by hand": what the policy allows waits until its owner accepts it')
+    ] = "by policy"
+    runs_at_once: Annotated[int, says("runs it works on at a time; further ones wait in a queue", ge=1, le=1000)] = 8
+    runs_waiting: Annotated[int, says("how many may wait there; further proposals are refused", ge=0, le=1000)] = 16
+    peers: Annotated[Names, says("with whom to work")] = ("any",)
+    parties_least: Annotated[int, says("fewest parties of a job: with two no sum can hide a share", ge=2)] = 3
+    leaders: Annotated[
+        Names, says("who else may lead the matching of ids: it learns which of its ids this party has")
+    ] = ()
+    methods: Annotated[
+        Names, says('algorithms; "vafl" sends unmasked embeddings: add it knowingly; module:object names other code')
+    ] = ("vfb2-svrg", "vfb2-saga", "vfb2-sgd")
+    secure_sum: Annotated[
+        tuple[Literal["pairwise", "two-tree", "tree"], ...],
+        says('how sums are hidden; "two-tree" is not bound to what was told: add it knowingly'),
+    ] = ("pairwise",)
+    passes_most: Annotated[Positive, says("most passes of a job")] = 1000.0
+    on_loss: Annotated[
+        tuple[Literal["wait", "stop", "continue"], ...],
+        says('when a party is lost; after "continue" the sums of two rosters can tell the share of who was left out'),
+    ] = ("wait", "stop")
+
+    labels_for: Annotated[Names, says("who may learn this party's labels, which the derivatives of a job tell")] = ()
+    derivatives: Annotated[bool, says("whether it takes derivatives, which tell it the others' labels")] = True
+    columns_never: Annotated[Names, says("columns that must not be used, whatever the data section lists")] = ()
+    rows_least: Annotated[int, says("fewer common training rows are refused", ge=1)] = 100
+    test_rows_least: Annotated[
+        int, says("and fewer test rows, if there are any: metrics over few rows tell their labels", ge=1)
+    ] = 25
+    ids_ratio_most: Annotated[
+        float, says("a party that brings this many times the ids of this one is refused", ge=1, le=FINITE)
+    ] = 10.0
+
+    predictions_for: Annotated[Names, says("who else may ask for joint predictions")] = ()
+    prediction_rows_most: Annotated[int, says("most rows in one question", ge=0)] = 100_000
+    predict_without: Annotated[bool, says("whether a prediction may leave out a party that does not answer")] = False
+    row_cap: Annotated[
+        int, says("how often one row may enter a sum, over all jobs and predictions; 0: no cap", ge=0)
+    ] = 0
+    epsilon: Annotated[
+        Positive | None,
+        says("a privacy budget over all jobs, of labels and columns; a job that adds no noise to them is refused"),
+    ] = None
+    delta: Annotated[float, says("of that budget, whatever a job says", gt=0, lt=1)] = 1e-5
+    product_epsilon_most: Annotated[
+        Unlimited | None,
+        says('products must be private, of at most this epsilon in a run (method "vfb-sgd"), and predictions are none'),
+    ] = None
+    colluders_least: Annotated[int, says("noise must suffice if so many others help whoever asks", ge=0)] = 0
+
+
+def meanings() -> dict[str, tuple[Any, str]]:
+    """By key of the policy: its type, and what it means."""
+    fields: Any = msgspec.inspect.type_info(Policy).fields  # type: ignore[attr-defined]
+    return {field.name: (field.type.type, field.type.extra_json_schema["description"]) for field in fields}
 
 
 Spent = Callable[[Sequence[Charge], float], float]
@@ -208,6 +242,11 @@ def refuse_prediction(policy: Policy, job: OrgJob, me: str, asker: str, rows: in
         raise Refused(
             f"'{me}' gives no predictions by this model: it was trained with private products, its policy has a "
             f"{kept}, and a score is a row's product without noise, which no budget covers."
+        )
+    if policy.product_epsilon_most is not None and asker != me and not job.embeds:
+        raise Refused(
+            f"'{me}' gives no predictions by this model: its policy wants private products (product_epsilon_most), and "
+            "a score is a row's product without noise."
         )
     if asker != me and not allows(policy.predictions_for, asker):
         raise Refused(f"'{me}' gives predictions to {_listed(policy.predictions_for)}, not to '{asker}'.")

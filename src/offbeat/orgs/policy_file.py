@@ -15,13 +15,14 @@ from msgspec import to_builtins
 
 from offbeat.errors import BadInput
 from offbeat.names import did_you_mean
-from offbeat.orgs.durable import append_line, locked, read_lines, write_durably
+from offbeat.orgs.durable import locked, read_lines, write_durably
+from offbeat.orgs.history import add_signed
 from offbeat.orgs.party_config import Home, PartyConfig, config_from
 from offbeat.orgs.policy import Policy
 from offbeat.orgs.rows import load_table
-from offbeat.orgs.run_names import now_text
 from offbeat.settings import parse, toml_value
 
+CHANGES = "policy.jsonl"
 NAMING_PARTIES = ("initiators", "leaders", "peers", "labels_for", "predictions_for")
 
 
@@ -79,15 +80,15 @@ def write_change(home: Home, change: Change, mark: str, by: str) -> None:
                 "difference, and write it if it is still what you want."
             )
         mode = home.file.stat().st_mode & 0o777
-        line = {"at": now_text(), "by": by.strip(), "changed": differences(home.config.policy, change.config.policy)}
-        append_line(home.ledger / "policy.jsonl", line)
+        new = differences(home.config.policy, change.config.policy)
+        add_signed(home.ledger / CHANGES, home.identity(), by=by.strip(), changed=new)
         write_durably(home.file, change.after.encode())
         home.file.chmod(mode)
 
 
 def policy_history(home: Home) -> list[dict[str, Any]]:
     """Who changed what of the policy, through the console."""
-    return read_lines(home.ledger / "policy.jsonl")[0]
+    return read_lines(home.ledger / CHANGES)[0]
 
 
 def differences(old: Policy, new: Policy) -> dict[str, str]:

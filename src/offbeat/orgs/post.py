@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from offbeat.errors import OffbeatError, PeerFailed
 from offbeat.orgs import control
-from offbeat.orgs.control import PeerCalls
+from offbeat.orgs.lines import PeerCalls
 from offbeat.runtime.grpc.identity import Member
 
 log = logging.getLogger("offbeat.party")

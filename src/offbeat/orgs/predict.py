@@ -1,4 +1,4 @@
-"""Joint prediction: every party gives its share of the asked rows' scores, under the same secure sum as in training.
+"""The test of a run: each party gives its share of the held-out rows' scores, under the same secure sum as in training.
 
 The sum has two words for each row; with several classes, one for each and one more. The first is 0 where a party has
 the row and a secret random word where it has not; the second is its part of the score, or another random word. So the
@@ -6,8 +6,8 @@ asker learns whether all have a row, not who lacks it; and where somebody lacks 
 hidden by random words. The masks belong to these tokens in this order: parties that were asked for different rows give
 words that do not cancel.
 
-The asker alone learns the scores. A party that is lost ends the prediction, unless every policy allows to go on
-without it: then its block is left out of the sum, under a new roster epoch, and the answer says so.
+The asker alone learns the scores. A party that is lost ends the test. Predictions of new rows have the same words, over
+sessions that stay open: `standing.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.matrix import Floats
-from offbeat.errors import BadJob, OutOfRange, Refused, UnexpectedEvent
-from offbeat.orgs.tokens import TOKEN_BYTES
+from offbeat.errors import OutOfRange, Refused, UnexpectedEvent
+from offbeat.orgs.tokens import TOKEN_BYTES, split_tokens
 from offbeat.party import contract, masked_sum
 from offbeat.party.masked_sum import PRODUCTS, KeyOffered, MaskedSum, PartialGiven, ShareGiven, SumOptions
 from offbeat.party.protocol import Line, messages_of
@@ -46,16 +46,6 @@ class Declined(contract.Message, frozen=True):
     reason: str
 
 
-class Without(contract.Message, frozen=True):
-    """Go on with fewer parties.
-
-    Reveals: who was lost, to every party.
-    """
-
-    epoch: int
-    names: tuple[str, ...]
-
-
 class Enough(contract.Message, frozen=True):
     """The asker has its scores.
 
@@ -69,7 +59,6 @@ PROTOCOL = (
     Line(ShareGiven, "party", "asker", "as the answer: its masked part of the rows' scores"),
     Line(PartialGiven, "party", "party", "the same where sums go through trees: from child to parent"),
     Line(Declined, "party", "asker", "instead, with the reason"),
-    Line(Without, "asker", "party", "when a party was lost, and every policy allows to go on without it"),
     Line(Enough, "asker", "party", "when it has the scores, or the prediction has failed, to all"),
 )
 MESSAGES = messages_of(PROTOCOL)
@@ -83,7 +72,7 @@ class Scorer(Protocol):
 
 
 class Predictor:
-    """One party of a prediction. The asker passes the tokens; the others a scorer and whether they go on with fewer."""
+    """One party of a prediction. The asker passes the tokens; the others a scorer."""
 
     def __init__(
         self,
@@ -98,15 +87,13 @@ class Predictor:
         tokens: Sequence[bytes] = (),
         rows: int | None = None,
         outputs: int = 1,
-        without: bool = False,
     ) -> None:
-        self.name, self.parties, self.asker, self.scorer, self.without = name, parties, asker, scorer, without
+        self.name, self.parties, self.asker, self.scorer = name, parties, asker, scorer
         self.run, self._secret = run, secret
         self.tokens = list(tokens)
         self.rows = len(self.tokens) if rows is None else rows  # what the policy was asked about
         self.result: Floats | None = None
         self.known: NDArray[np.bool_] = np.ones(len(self.tokens), np.bool_)
-        self.left_out: list[contract.PartyName] = []
         self.roster = Roster(name, parties, (asker,))
         self.sums = MaskedSum(roster=self.roster, run=run, secret=secret, options=sums)
         self.words = words_in_all(self.rows, outputs)
@@ -119,7 +106,6 @@ class Predictor:
             masked_sum.PartialGiven: self._on_partial,
             Wanted: self._on_wanted,
             Declined: lambda sender, body: self._end("refused", f"'{sender}' declined: {body.reason}"),
-            Without: self._on_without,
             Enough: lambda sender, body: [contract.Finish("predicted", f"'{sender}' has its scores")],
         }
 
@@ -165,8 +151,7 @@ class Predictor:
     def _summed(self, done: masked_sum.Sum) -> list[contract.Effect]:
         own, known = self.scorer.scores(self.tokens)
         self.result, self.known = scores_from(done.words, own, known, self.sums.scale)
-        without = f", without {', '.join(self.left_out)}" if self.left_out else ""
-        reason = f"{int(self.known.sum())} of {len(self.tokens)} rows scored{without}"
+        reason = f"{int(self.known.sum())} of {len(self.tokens)} rows scored"
         return [
             contract.Broadcast(self.roster.peers, Enough()),
             contract.Observe("scored", int(self.known.sum())),
@@ -177,26 +162,7 @@ class Predictor:
         if self.name != self.asker:
             reason = f"'{peer}' was lost during a prediction"
             return [contract.Finish("peer-lost", reason)] if peer == self.asker else []
-        if not self.without or peer not in self.roster.names:
-            return self._end("peer-lost", f"'{peer}' was lost, and a prediction without it is not allowed")
-        self.left_out.append(peer)
-        names = tuple(name for name in self.roster.names if name != peer)
-        problem = self._enter(self.roster.epoch + 1, names)
-        if problem:  # too few parties are left to hide a share
-            return self._end("peer-lost", problem)
-        self._wanted = False
-        return [contract.Broadcast(self.roster.peers, Without(self.roster.epoch, names)), *self._want()]
-
-    def _enter(self, epoch: int, names: tuple[contract.PartyName, ...]) -> str:
-        """Go on with these parties; why not, if that cannot be."""
-        before = (self.roster.epoch, self.roster.names)
-        self.roster.enter(epoch, names, self.asker)
-        try:
-            self.sums.enter_epoch()
-        except BadJob as problem:
-            self.roster.enter(*before, self.asker)
-            return str(problem)
-        return ""
+        return self._end("peer-lost", f"'{peer}' was lost, and a prediction without it is not allowed")
 
     def _end(self, verdict: str, reason: str) -> list[contract.Effect]:
         others: list[contract.Effect] = (
@@ -227,10 +193,7 @@ class Predictor:
             return []
         self._wanted, tokens = False, self._asked
         try:
-            values, known = self.scorer.scores(
-                [tokens[i : i + TOKEN_BYTES] for i in range(0, len(tokens), TOKEN_BYTES)]
-            )
-            words = self._words(values, known)
+            words = self._words(*self.scorer.scores(split_tokens(tokens)))
         except (Refused, OutOfRange) as problem:
             return self._decline(str(problem))
         self._bind(tokens)
@@ -245,17 +208,6 @@ class Predictor:
         key = sha256(b"rows that are lacking\0" + self._secret + f"{self.run}/{self.roster.epoch}".encode()).digest()
         return words_of(values, known, key[:16], scale=self.sums.scale, limit=self.sums.limit)
 
-    def _on_without(self, sender: contract.PartyName, body: Without) -> list[contract.Effect]:
-        if not self.without:
-            return self._decline(f"'{self.name}' does not predict without a party")
-        self.roster.check(sender, body.epoch, body.names)
-        if sender != self.asker or not set(body.names) < set(self.roster.names):
-            raise UnexpectedEvent(f"'{sender}' names {list(body.names)} as those who are left of the prediction.")
-        if body.epoch != self.roster.epoch + 1:
-            raise UnexpectedEvent(f"'{sender}' counts epoch {body.epoch} after {self.roster.epoch}.")
-        problem = self._enter(body.epoch, body.names)
-        return self._decline(problem) if problem else []
-
     def _decline(self, reason: str) -> list[contract.Effect]:
         return [contract.Send(self.asker, Declined(reason))]
 
@@ -269,7 +221,6 @@ class Predictor:
             "wanted": self._wanted,
             "asked": self._asked,
             "known": self.known.copy(),
-            "left_out": list(self.left_out),
         }
 
     def restore(self, state: contract.State) -> None:
@@ -277,7 +228,7 @@ class Predictor:
         self.sums.run = state["bound"]
         self.sums.restore(state["sums"])
         self._wanted, self._asked = state["wanted"], state["asked"]
-        self.known, self.left_out = state["known"], list(state["left_out"])
+        self.known = state["known"]
 
 
 # -- the words of a row ------------------------------------------------------------------------------------------------

@@ -8,10 +8,14 @@ from datetime import UTC, datetime
 from offbeat.errors import OffbeatError
 from offbeat.families.statements import about_sums
 from offbeat.names import counted
-from offbeat.orgs.control import PeerCalls, Ping, Pong
+from offbeat.orgs.control import Ping, Pong
 from offbeat.orgs.discreet import printable
+from offbeat.orgs.history import misfits
+from offbeat.orgs.lines import PeerCalls
 from offbeat.orgs.party_config import Home
+from offbeat.orgs.policy_file import CHANGES
 from offbeat.orgs.rows import load_table
+from offbeat.orgs.run_queue import DECISIONS
 from offbeat.orgs.tokens import id_column
 from offbeat.runtime.grpc.identity import PinnedRoster, out_of_time, short, validity
 from offbeat.runtime.grpc.session import we_dial
@@ -37,6 +41,7 @@ def check_home(home: Home, *, reach: bool = True) -> list[Finding]:
         return findings
     roster = home.roster()
     findings += _tried("roster", lambda: _roster(home, roster))
+    findings += _history(home, roster)
     if reach:
         for name in roster.names:
             if name != home.name:
@@ -87,6 +92,18 @@ def _roster(home: Home, roster: PinnedRoster) -> Iterator[Finding]:
         we_dial(me, roster.member(name))
     if me.address and not home.config.listen:
         yield Finding("roster", "wrong", f"the others call us at {me.address}, but `listen` in party.toml is empty.")
+
+
+def _history(home: Home, roster: PinnedRoster) -> list[Finding]:
+    """Lines of what was decided that do not fit what this party signed."""
+    paths = [path for name in (DECISIONS, CHANGES) if (path := home.ledger / name).is_file()]
+    odd = {path: misfits(path, roster.member(home.name)) for path in paths}
+    return [
+        Finding("history", "warning", f"{path}: lines {', '.join(map(str, lines))} are not as they were signed, or by "
+                "a key whose certificate is no longer in the roster.")
+        for path, lines in odd.items()
+        if lines
+    ]  # fmt: skip
 
 
 def _data(home: Home) -> Iterator[Finding]:

@@ -13,29 +13,22 @@ from offbeat.errors import BadData, BadInput
 from offbeat.jobs.organisations import OrgJob, job_from_text
 from offbeat.metrics.record import RECORD_FILE, RunRecord
 from offbeat.orgs import align_psi, predict
-from offbeat.orgs.party_config import Home, home_of
+from offbeat.orgs.party_config import Home
 from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnRows, own_rows
-from offbeat.orgs.sessions import OwnSessions
+from offbeat.orgs.sessions import OwnSessions, OwnTraining
 from offbeat.orgs.tables import KeptTable, OwnTables
-from offbeat.orgs.train import OwnTraining
 from offbeat.run.replay import Log, replay_logs
 from offbeat.runtime.grpc.identity import Identity
 from offbeat.runtime.recovery import log_path
 
 
-def replay_folder(
-    folder: Path, *, verify: bool = False, data: Path | None = None, key: Path | None = None
-) -> dict[str, Any]:
-    """Replay the run in this folder, `runs/RUN` under a party's home: for people (`sentence`) and for programs.
-    `verify`: the alignment and the test too, each to its end. `data`, `key`: the table and the private key as they were
-    when the run was made, if they have changed."""
-    return replay_own(home_of(folder), folder.name, verify=verify, data=data, key=key)
-
-
 def replay_own(
     home: Home, run: str, *, verify: bool = False, data: Path | None = None, key: Path | None = None
 ) -> dict[str, Any]:
+    """Replay a run of this party: for people (`sentence`) and for programs. `verify`: the alignment and the test too,
+    each to its end. `data`, `key`: the table and the private key as they were when the run was made, if they have
+    changed."""
     side = own_side(home, run, data=data, key=key)
     train, folder = f"{home.name}/train", side.folder
     record = folder / RECORD_FILE

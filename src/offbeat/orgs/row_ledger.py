@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Flags
 from offbeat.errors import BadData, Refused
-from offbeat.orgs.durable import append_line, locked, read_lines, write_durably
-from offbeat.orgs.run_names import now_text
+from offbeat.orgs.durable import append_line, locked, now_text, read_lines, write_durably
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 
 Counts = NDArray[np.int64]
@@ -51,6 +50,7 @@ class _Known:
     noted: set[str] = field(default_factory=set)  # by name, what is over
     open: dict[str, _Open] = field(default_factory=dict)
     over: dict[str, int] = field(default_factory=dict)  # of what is over: the level that was refused
+    most: dict[str, int] = field(default_factory=dict)  # of what is over: how often its most used row was used
 
     def take(self, line: Mapping[str, Any]) -> None:
         what = line["what"]
@@ -59,6 +59,7 @@ class _Known:
             for text, count in zip(ids, line["counts"], strict=True):
                 self.counts[text] = self.counts.get(text, 0) + count
             self.noted.add(what)
+            self.most[what] = max(line["counts"], default=0)
             self.over[what] = self.open.pop(what, _Open([], frozenset())).refused
             return
         if "ids" in line:
@@ -143,7 +144,11 @@ class RowLedger:
             self._catch_up()
             if what in self._known.noted:
                 refused = self._known.over.get(what, 0)
-                return 0 if refused and needed >= refused else needed
+                if refused and needed >= refused:
+                    return 0
+                if needed <= self._known.most.get(what, 0):
+                    return needed
+                what = f"{what}/again"  # it was taken up after its end was written down: what follows is counted beside
             mine = self._known.open.get(what)
             if mine is None:
                 mine = self._begin(_texts(ids), what, asker)
@@ -221,7 +226,8 @@ class RowLedger:
     def _refuse_lost(self, history: list[dict[str, Any]]) -> None:
         known = self._known
         missing = sum(line.get("sum", 0) for line in history) - sum(known.counts.values())
-        known.noted |= {line["what"] for line in history if "sum" in line}
+        known.most = {line["what"]: line["most"] for line in history if "sum" in line} | known.most
+        known.noted |= known.most.keys()
         lost = {line["what"] for line in history if "begun" in line} - known.noted - known.open.keys()
         if missing > 0 or lost:
             raise BadData(

@@ -108,7 +108,7 @@ def own_rows(
     features = take_rows(table.features, rows)
     with _of_the_owner():
         preparation = preparation_from(home.config.data.prepare, f"{home.name}, data.prepare")
-        fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation, table.levels, table.dates)
+        fitted = fit_preparation(take_rows(features, ~test), table.columns, preparation, table.levels, table.forms)
         block = fitted.apply(features)
     if fitted.orders and not job.model.ordered:
         raise BadInput(
@@ -143,10 +143,12 @@ def _weighed(
     exposure, weights = (None if found is None else found[rows] for found in (table.exposure, table.weights))
     check_exposed(exposure is not None, job.loss)
     alike = len(job.labels_at) > 1 or job.embeds or job.private_products
-    if (exposure is not None or weights is not None) and alike:
+    answered = job.method.label_dp_epsilon is not None  # a weight is told as it is, and may follow from the label
+    if (exposure is not None or weights is not None) and (alike or answered):
         raise BadJob(
             f"'{home.name}' names a column of weights or exposure in party.toml: that goes with the linear methods, "
-            "one label holder and exact products. Leave the key out, or change the job."
+            "one label holder, exact products and labels that are not answered at random (label_dp_epsilon). Leave the "
+            "key out, or change the job."
         )
     labels, chosen = by_exposure(labels, test, weights, exposure)
     if job.loss.grows:

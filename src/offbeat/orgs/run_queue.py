@@ -1,21 +1,86 @@
-"""Which runs may begin: a party works on some at a time (`runs_at_once`), and others that it has accepted wait.
+"""Which runs may begin: those that their owners have accepted, as soon as there is a place for them.
 
-The initiator asks one party after the other for a place, in the order of their names, and gives the word to begin when
-it has all of them. So all begin together, and no two initiators hold what the other waits for. Who waits comes in the
-order in which this party accepted. A place that is not asked for any more, and one that no word follows, is free again.
+A proposal that the policy does not allow is refused at once. Where it says `approve = "by hand"`, one that it allows
+waits: nothing is read and nothing leaves until the owner accepts it. The initiator asks now and then; it begins when
+all have accepted.
+
+    private/ledger/decisions.jsonl   who decided what, when and why: signed lines (history.py)
+
+A party works on some runs at a time (`runs_at_once`), and others that it has accepted wait. The initiator asks one
+party after the other for a place, in the order of their names, and gives the word to begin when it has all of them. So
+all begin together, and no two initiators hold what the other waits for. Who waits comes in the order in which this
+party accepted. A place that is not asked for any more, and one that no word follows, is free again.
 """
 
 import threading
 import time
 from collections.abc import Mapping
 from math import inf
+from pathlib import Path
+from typing import Any
 
-from offbeat.errors import PeerFailed, Refused
+from offbeat.errors import BadInput, PeerFailed, Refused
 from offbeat.names import counted
-from offbeat.orgs.approvals import WAITING, WAITING_KEPT_S
-from offbeat.orgs.control import QUEUED
+from offbeat.orgs.control import QUEUED, Decide
+from offbeat.orgs.durable import read_lines
+from offbeat.orgs.history import add_signed
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.runs import Run
+from offbeat.runtime.grpc.identity import Identity
+
+DECISIONS = "decisions.jsonl"
+WAITING = "waiting"
+WAITING_KEPT_S = 7 * 86_400.0
+
+
+class StillWaiting(PeerFailed):
+    """Some parties' owners have not decided yet."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(f"the owners of {' and '.join(names)} have not decided yet.")
+        self.names = names
+
+
+class Approvals:
+    """The decisions of this party's owner. One per daemon; thread-safe."""
+
+    def __init__(self, ledger: Path, identity: Identity) -> None:
+        self._path, self._identity = ledger / DECISIONS, identity
+        self._lock = threading.Lock()
+
+    def decide(self, run: Run, decision: Decide) -> None:
+        """Accept or refuse a run that waits; written down before it takes effect."""
+        if not decision.by.strip():
+            raise BadInput("a decision has a name under it; say who decides.")
+        with self._lock:
+            if run.status.phase != WAITING:
+                raise BadInput(f"run '{run.run}' is '{run.status.phase}': there is nothing to decide.")
+            self._note(run.run, run.initiator, decision.accept, decision.by, decision.reason)
+            if decision.accept:
+                run.accepted_s = time.monotonic()
+                run.update(phase="accepted")
+                return
+        why = f": {decision.reason}" if decision.reason else ""
+        run.stop("refused", f"the owner of '{run.home.name}' refused it{why}")
+        run.update(phase="refused", kind=Refused.__name__)
+
+    def note_refusal(self, peer: str, reason: str) -> None:
+        """The policy has refused a proposal of this peer."""
+        self._note("", peer, False, "the policy", reason)
+
+    def _note(self, run: str, initiator: str, accepted: bool, by: str, reason: str) -> None:
+        line = {"run": run, "initiator": initiator, "accepted": accepted, "by": by, "reason": reason}
+        add_signed(self._path, self._identity, **line)
+
+    def history(self) -> list[dict[str, Any]]:
+        return read_lines(self._path)[0]
+
+
+def refuse_ended(run: Run) -> None:
+    """What a party answers about a proposal that it, or its owner, has refused meanwhile."""
+    if run.status.ended:
+        raise Refused(f"run '{run.run}' has ended at '{run.home.name}' ({run.status.verdict}): {run.status.reason}.")
+
 
 PLACE_KEPT_S = 60.0  # for a run whose initiator has not asked again
 PROPOSAL_KEPT_S = 600.0  # after the last word of its initiator

@@ -24,26 +24,30 @@ import numpy as np
 
 from offbeat.data.table import Table
 from offbeat.errors import DiskFull, OffbeatError, PeerFailed, Refused
+from offbeat.families.contract import Counters
+from offbeat.families.linear import certificate_from, certified_row
 from offbeat.jobs.organisations import OrgJob
 from offbeat.learning.scores import answered_metrics, metrics_of
 from offbeat.metrics import held_out
+from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.held_out import HeldOut
+from offbeat.metrics.lag import Lags
+from offbeat.metrics.live import LiveRun, Now, PartyNow, live_run
 from offbeat.metrics.plain import json_text
+from offbeat.metrics.record import Certificate
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.budget import PrivacyLedger, charges_of
 from offbeat.orgs.control import ENDED_PHASES, QUEUED, Facts, Report, RunStatus, error_named
 from offbeat.orgs.discreet import OWNER_TEXT_MOST, Discreet, Withheld, for_kind, for_peers, printable
-from offbeat.orgs.durable import write_durably
+from offbeat.orgs.durable import wait_for_room, write_durably
 from offbeat.orgs.kept_alignments import KeptAlignments
 from offbeat.orgs.org_record import OwnRun, write_record
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refuse_rows, refuse_sizes, refuse_test_rows
-from offbeat.orgs.room import wait_for_room
 from offbeat.orgs.row_ledger import Reservation, RowLedger
 from offbeat.orgs.rows import OwnRows, digest_of_labels, own_rows, write_model
-from offbeat.orgs.sessions import OwnSessions, ids_of
+from offbeat.orgs.sessions import OwnSessions, OwnTraining, ids_of
 from offbeat.orgs.tables import KeptTable, OwnTables
-from offbeat.orgs.train import OwnTraining
 from offbeat.party.contract import Finish, Message, Party
 from offbeat.party.verdicts import ended_well
 from offbeat.runtime.checkpoint import write_checkpoint
@@ -88,6 +92,7 @@ class Run:
         self.place_s = -inf
         self._session: Session | None = None
         self._training: OwnTraining | None = None
+        self._live: LiveRun | None = None
         self._stopped = ""
         self._sent: dict[str, dict[str, list[int]]] = {}  # by session: kind -> [messages, payload bytes]
         self._lock = threading.RLock()
@@ -99,15 +104,12 @@ class Run:
         with self._lock:
             if self.status.ended and changes.get("phase") not in (None, *ENDED_PHASES):
                 del changes["phase"]
-            self.status = RunStatus(
-                **{**{f: getattr(self.status, f) for f in self.status.__struct_fields__}, **changes}
-            )
+            self.status = msgspec.structs.replace(self.status, **changes)
             self._write_state()
 
     def _write_state(self) -> None:
         """A folder that somebody has removed is not made again: half a run folder would be worse than none."""
-        content = {f: getattr(self.status, f) for f in self.status.__struct_fields__}
-        text = json_text({**content, "reports": self.reports}).encode()
+        text = json_text({**msgspec.structs.asdict(self.status), "reports": self.reports}).encode()
         for _ in range(WRITES_MOST):
             if not self._has_its_folder:
                 break
@@ -355,34 +357,58 @@ class Run:
             f"Private set intersection told everybody how many ids each party has and which of its own ids all have, "
             f"and '{leader}' which of its own the parties asked before the last one share."
         )
+        if held := (self.own.kept("offered") or {}).get("run"):
+            why = "because another party said that its own no longer holds"
+            learned += f" '{who}' had kept the order of run '{held}': the test rows are drawn anew, {why}."
         return (*aligned["notes"], told, learned)
 
     def _trained(self, own: OwnRows, ids: list[Any]) -> tuple[OwnTraining, Outcome]:
         reservation = self._reserved(ids)
         training = self._training = self.own.training(own, reservation)
+        digest, watched = self._training_digest(own), self.folder if self._has_its_folder else None
         try:
-            with self._progress_of(training):
-                outcome = self.session(
-                    "train", training.party, training.messages, self.folder, self._training_digest(own)
-                )
+            with live_run(watched, self._now()) as self._live, self._progress_of(training):
+                outcome = self.session("train", training.party, training.messages, self.folder, digest)
         except DiskFull:  # a pause: what is reserved stays so
             raise
         except BaseException:
             reservation.settle(training.watched.asked)  # a run that fails has used its rows too
             raise
+        finally:
+            self._training = self._live = None
         reservation.settle(training.watched.asked)
-        self._training = None
         write_model(self.private, "model", training.model())
         self.update(kept=training.certified())
         return training, outcome
 
+    def _now(self) -> Now:
+        """The training before anything has happened, for whoever watches the folder."""
+        method = self.job.method
+        goal = float(self.job.products.rounds) if self.job.private_products else method.passes
+        algorithm, seed = method.algorithm, method.seed
+        return Now(algorithm=algorithm, runtime="grpc", clock="wall", seed=seed, goal=goal, target=method.target)
+
+    def _show(self, row: CurveRow, certificate: Certificate | None = None) -> None:
+        """One look, for whoever watches the folder; two threads may have one."""
+        with self._lock:
+            training, live = self._training, self._live
+            if training is not None and live is not None and self._has_its_folder:
+                live.look(row, certificate, lambda: {self.home.name: self._party_now(training.counters())})
+
+    def _party_now(self, counters: Counters) -> PartyNow:
+        sent, lags = self.sent_so_far().values(), counters.lags or Lags()
+        messages, size = (sum(part) for part in zip(*sent, strict=True)) if sent else (0, 0)
+        return PartyNow(counters.updates, lags.mean, lags.most, messages, size)
+
     @contextmanager
     def _progress_of(self, training: OwnTraining) -> Iterator[None]:
         """Note now and then how far a training is: a party that does not lead it is told nothing by it."""
-        over = threading.Event()
+        over, begun_s = threading.Event(), time.monotonic()
 
         def note() -> None:
             while not over.wait(PROGRESS_EVERY_S):
+                sent = sum(size for _, size in self.sent_so_far().values())
+                self._show(CurveRow(time.monotonic() - begun_s, training.passes(), sent))
                 if "objective" not in self.status.progress:  # the chair's certificates say it better
                     self.update(progress={**self.status.progress, "passes": training.passes()})
                 else:
@@ -459,9 +485,8 @@ class Run:
         what: str,
         party: Party,
         messages: Sequence[type[Message]],
-        folder: Path | None,
+        folder: Path,
         digest: str,
-        options: SessionOptions | None = None,
     ) -> Outcome:
         """Take one party through one of the run's sessions; streams are told apart by the run's name and `what`."""
         session = Session(
@@ -472,7 +497,7 @@ class Run:
             run=f"{self.run}/{what}",
             server=self.server,
             peers=self.job.parties,
-            options=options or self._session_options(),
+            options=self._session_options(),
             folder=folder,
             job_digest=digest,
             watch=self._watch,
@@ -504,6 +529,8 @@ class Run:
     def _watch(self, at_s: float, name: str, value: Any) -> None:
         if name == "certificate":
             self.update(progress={**self.status.progress, **value})
+            sent = sum(size for _, size in self.sent_so_far().values())
+            self._show(certified_row(at_s, value, sent), certificate_from(value))
         elif name in ("lost", "back", "passes", "batch_loss"):
             if name in ("lost", "back"):
                 log.warning("run %s: '%s' is %s", self.run, value, name)

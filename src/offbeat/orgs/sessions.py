@@ -3,7 +3,6 @@
 private/<run>/   salt, nonce, aligned rows, this party's block: never leaves the owner
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,21 @@ from offbeat.data.table import Table
 from offbeat.errors import BadData, BadInput, Refused
 from offbeat.jobs.organisations import OrgJob, read_job
 from offbeat.orgs.align_psi import Aligner
+from offbeat.orgs.guards import Reserve, WatchedRows
 from offbeat.orgs.kept_alignments import tokens_in_order
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import refused_code
-from offbeat.orgs.predict import Predictor, Scorer
+from offbeat.orgs.predict import Predictor
 from offbeat.orgs.rows import OwnModel, OwnRows, read_model
 from offbeat.orgs.scoring import GivenScores, part_scores
 from offbeat.orgs.tokens import IdColumn, tokens_of
-from offbeat.orgs.train import OwnLinear, OwnTraining, sums_of
+from offbeat.orgs.train import OwnLinear, sums_of
 from offbeat.orgs.train_embedding import OwnEmbedding
-from offbeat.orgs.watched_rows import Reserve, WatchedRows
 from offbeat.runtime.checkpoint import read_checkpoint
 from offbeat.runtime.grpc.identity import Identity
+
+OwnTraining = OwnLinear | OwnEmbedding
+"""One party's side of a training: the party behind its owner's guard, and what may be told of it."""
 
 
 class OwnSessions:
@@ -103,34 +105,18 @@ class OwnSessions:
         model = read_model(self.private, "model")
         secret = self.secret("scores")
         scores = part_scores(self.job, self.home, model, own.test, own.tokens_test, secret, self.given)
-        scorer = FixedScores(own.tokens_test, scores)
-        count = len(own.tokens_test)
-        return self.predictor("test", self.job.labels_at[0], scorer, own.tokens_test, told=model.told, rows=count)
-
-    def predictor(
-        self,
-        what: str,
-        asker: str,
-        scorer: Scorer,
-        tokens: Sequence[bytes],
-        *,
-        told: bytes,
-        rows: int,
-        without: bool = False,
-    ) -> Predictor:
-        """`told`: what the model's training was told; parties with another history give words that do not cancel."""
+        asker = self.job.labels_at[0]
         return Predictor(
             self.home.name,
             self.job.parties,
             asker,
-            scorer,
-            run=f"{self.run}/{what}/{told.hex()}",
-            secret=self.secret(what) if what == "test" else os.urandom(32),  # whoever asks again gets other masks
+            FixedScores(own.tokens_test, scores),
+            run=f"{self.run}/test/{model.told.hex()}",  # parties with another history give words that do not cancel
+            secret=self.secret("test"),
             sums=sums_of(self.job, self.home.config.policy.parties_least),
-            tokens=tokens if self.home.name == asker else (),
-            rows=rows,
+            tokens=own.tokens_test if self.home.name == asker else (),
+            rows=len(own.tokens_test),
             outputs=self.job.loss.outputs,
-            without=without,
         )
 
 

@@ -52,6 +52,10 @@ def tokens_of(ids: Iterable[Any], salt: bytes) -> list[bytes]:
     return [hmac.digest(salt, id_text(value).encode(), "sha256")[:TOKEN_BYTES] for value in ids]
 
 
+def split_tokens(joined: bytes) -> list[bytes]:
+    return [joined[i : i + TOKEN_BYTES] for i in range(0, len(joined), TOKEN_BYTES)]
+
+
 def id_column(ids: NDArray[Any], salt: bytes) -> IdColumn:
     texts = ["" if value is None or value != value else id_text(value) for value in ids.tolist()]
     first: dict[bytes, int] = {}

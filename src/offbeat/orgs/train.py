@@ -1,8 +1,7 @@
 """One party of a training between organisations, built from its own rows by the families of runs in one place."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from offbeat.families import private_products
 from offbeat.families.contract import Counters
@@ -12,38 +11,12 @@ from offbeat.jobs.organisations import OrgJob
 from offbeat.jobs.vertical import Job
 from offbeat.learning.blocks import make_block, with_means
 from offbeat.learning.penalties import ORDERED
-from offbeat.orgs import guard
-from offbeat.orgs.guard import Guarded
+from offbeat.orgs.guards import Guarded, RowsNamed, WatchedRows
 from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.orgs.rows import OwnModel, OwnRows
-from offbeat.orgs.watched_rows import WatchedRows
-from offbeat.party.contract import Message, Party
+from offbeat.party.contract import Message
 from offbeat.party.masked_sum import SumOptions
 from offbeat.party.problem import Problem
-
-
-class OwnTraining(Protocol):
-    """One party's side of a training: the party behind its owner's guard, and what may be told of it."""
-
-    @property
-    def party(self) -> Party: ...
-    @property
-    def watched(self) -> WatchedRows: ...
-    @property
-    def messages(self) -> Sequence[type[Message]]: ...
-
-    def counters(self) -> Counters: ...
-
-    def passes(self) -> float: ...
-
-    def model(self) -> OwnModel:
-        """This party's part of the model, for its owner to keep."""
-
-    def certified(self) -> bool:
-        """Whether that part is of a certified model that all have kept, however the run ended."""
-
-    def privacy(self) -> dict[str, Any] | None:
-        """What left of this party's columns under an account."""
 
 
 def vertical_of(job: OrgJob) -> Job:
@@ -67,8 +40,9 @@ def vertical_of(job: OrgJob) -> Job:
 
 def sums_of(job: OrgJob, parties_least: int = 2) -> SumOptions:
     """How sums are hidden: in the training of the linear methods, and in every prediction. `parties_least`: this
-    party's own, whatever roster a peer names."""
-    return replace(sum_options(vertical_of(job)), parties_least=parties_least)
+    party's own, whatever roster a peer names. Two who move hide behind each other while the late rest."""
+    moving = 3 if len(job.parties) > 2 else 1
+    return replace(sum_options(vertical_of(job)), parties_least=parties_least, moving_least=moving)
 
 
 class OwnLinear:
@@ -116,7 +90,7 @@ class OwnLinear:
         if start is not None:
             self.inner.block.set_weights(weights_from(start.part, self.inner.block, rows.fitted.columns, intercept))
         self.party = Guarded(self.inner, watched)
-        self.messages: tuple[type[Message], ...] = (*method.messages, *guard.MESSAGES)
+        self.messages: tuple[type[Message], ...] = (*method.messages, RowsNamed)
 
     def counters(self) -> Counters:
         return linear_counters(self.inner)
@@ -125,13 +99,16 @@ class OwnLinear:
         return float(self.inner.party.judge.passes())
 
     def model(self) -> OwnModel:
+        """This party's part of the model, for its owner to keep."""
         block = self.inner.block
         weights, told = with_means(block.means, block.weights()), self.inner.party.sums.told.last
         return OwnModel(weights[0] if len(weights) == 1 else weights, self.rows.fitted, self.rows.classes, told=told)
 
     def certified(self) -> bool:
+        """Whether that part is of a certified model that all have kept, however the run ended."""
         lifecycle = self.inner.party.lifecycle
         return bool(lifecycle.halted and lifecycle.kept >= 0)
 
     def privacy(self) -> dict[str, Any] | None:
+        """What left of this party's columns under an account."""
         return None if self.plan is None else self.plan.statement(seeded=False)

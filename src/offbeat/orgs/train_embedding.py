@@ -4,18 +4,22 @@ Every party turns its columns into one number a row and the server adds them up:
 parts, each kept by its owner, and joint predictions work as for the linear methods, under masks.
 """
 
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from offbeat.algorithms import vafl
 from offbeat.algorithms.vafl import Client, Server, Vafl
+from offbeat.algorithms.vafl.checks import check_private
 from offbeat.algorithms.vafl.options import known_start
 from offbeat.data.matrix import Floats
 from offbeat.errors import BadJob
 from offbeat.families.contract import Counters
-from offbeat.families.networks import ADAM_STEP, CURVATURE, mean_square, network, private_mode
+from offbeat.families.networks import ADAM_STEP, CURVATURE, mean_square, network, private_mode, takes_covariance
 from offbeat.jobs.organisations import OrgJob
 from offbeat.learning.embeddings import (
     Adam,
@@ -28,15 +32,81 @@ from offbeat.learning.embeddings import (
     Weights,
 )
 from offbeat.learning.layouts import LAYOUTS, fits
-from offbeat.orgs import embedding_guard
-from offbeat.orgs.combined_party import CombinedParty
-from offbeat.orgs.embedding_guard import GuardedEmbedding
+from offbeat.orgs.guards import BatchNamed, GuardedEmbedding, WatchedRows
 from offbeat.orgs.keyed_noise import KeyedNoise
 from offbeat.orgs.rows import OwnModel, OwnRows
-from offbeat.orgs.watched_rows import WatchedRows
+from offbeat.party import contract
 from offbeat.party.contract import Message
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.randomness import stream
+
+
+class CombinedParty:
+    """Two parties under one roof: to everybody else they are one, with one name. What they tell each other is handled
+    at once, in the order in which it was said. The first of `members` has the house's name: it hears what comes from
+    outside, and its end is the house's."""
+
+    def __init__(self, members: Sequence[contract.Party]) -> None:
+        self.members = tuple(members)
+        self.name: contract.PartyName = self.members[0].name
+        self._place = {member.name: place for place, member in enumerate(self.members)}
+
+    def handle(self, event: contract.Event) -> list[contract.Effect]:
+        waiting = deque(self._for_whom(event))
+        outside: list[contract.Effect] = []
+        while waiting:
+            place, news = waiting.popleft()
+            for effect in self.members[place].handle(news):
+                if isinstance(effect, (contract.Send, contract.Broadcast)):
+                    self._post(self.members[place].name, effect, waiting, outside)
+                elif not isinstance(effect, contract.Finish) or place == 0:
+                    outside.append(self._marked(effect, place))
+        return outside
+
+    def _for_whom(self, event: contract.Event) -> list[tuple[int, contract.Event]]:
+        count = len(self.members)
+        if isinstance(event, contract.Received):
+            return [(0, event)]
+        if isinstance(event, contract.Computed):
+            ticket, place = divmod(event.ticket, count)
+            return [(place, contract.Computed(ticket, event.result))]
+        if isinstance(event, contract.Woken):
+            token, place = divmod(event.token, count)
+            return [(place, contract.Woken(token))]
+        return [(place, event) for place in range(count)]
+
+    def _post(
+        self,
+        sender: contract.PartyName,
+        effect: contract.Send | contract.Broadcast,
+        waiting: deque[tuple[int, contract.Event]],
+        outside: list[contract.Effect],
+    ) -> None:
+        to = (effect.to,) if isinstance(effect, contract.Send) else effect.to
+        waiting.extend(
+            (self._place[name], contract.Received(sender, effect.body)) for name in to if name in self._place
+        )
+        away = tuple(name for name in to if name not in self._place)
+        if away:
+            outside.append(effect if isinstance(effect, contract.Send) else contract.Broadcast(away, effect.body))
+
+    def _marked(self, effect: contract.Effect, place: int) -> contract.Effect:
+        """Tickets and tokens say whose they are."""
+        if isinstance(effect, contract.Compute):
+            return msgspec.structs.replace(effect, ticket=effect.ticket * len(self.members) + place)
+        if isinstance(effect, contract.Wake):
+            return msgspec.structs.replace(effect, token=effect.token * len(self.members) + place)
+        return effect
+
+    def snapshot(self) -> contract.State:
+        return {"members": [member.snapshot() for member in self.members]}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        kept = state["members"]
+        assert isinstance(kept, list)
+        for member, one in zip(self.members, kept, strict=True):
+            member.restore(one)
+
 
 BATCH_LEAST = 64
 
@@ -44,7 +114,7 @@ BATCH_LEAST = 64
 class OwnEmbedding:
     """VAFL. `secret` is this party's own, for this run: noise comes from it. `shape`: how its columns are laid out."""
 
-    messages: tuple[type[Message], ...] = (*vafl.MESSAGES, *embedding_guard.MESSAGES)
+    messages: tuple[type[Message], ...] = (*vafl.MESSAGES, BatchNamed)
 
     def __init__(
         self, job: OrgJob, rows: OwnRows, watched: WatchedRows, *, secret: bytes, shape: tuple[int, ...] = ()
@@ -53,6 +123,8 @@ class OwnEmbedding:
         holder, features = job.labels_at[0], rows.train
         embedding = embedding_of(job, features.shape[1], shape, self.name)
         options = known_start(replace(_options(job, rows), optimiser=_optimiser(job, features)), [embedding])
+        if options.private is not None:
+            check_private(options.private, embedding)
         self.client = Client(
             f"{self.name} (columns)" if self.name == holder else self.name,
             holder,
@@ -132,10 +204,12 @@ def _server(job: OrgJob, rows: OwnRows, options: Vafl) -> Server:
 def _options(job: OrgJob, rows: OwnRows) -> Vafl:
     method, count = job.method, len(rows.tokens_train)
     step = method.step or 1.0 / (CURVATURE[job.model.loss] * (len(job.parties) + 1))
+    once = takes_covariance(job.embedding)
+    usual = count if once else max(BATCH_LEAST, count // 100)
     return Vafl(
         variant=method.algorithm,
-        batch=min(count, method.batch or max(BATCH_LEAST, count // 100)),
-        passes=method.passes,
+        batch=min(count, method.batch or usual),
+        passes=min(method.passes, 1.0) if once else method.passes,
         in_flight=method.in_flight,
         head_optimiser=Sgd(step),
         penalty=ClientPenalty("l2", job.model.strength) if job.model.strength > 0 else ClientPenalty(),
@@ -158,6 +232,7 @@ def _optimiser(job: OrgJob, features: Any) -> Optimiser:
     if step is None and entry.kind != "linear":
         raise BadJob('a network needs a number as method.step with embedding.optimiser = "sgd"; "adam" needs none.')
     squared = mean_square(features) if entry.epsilon is None else float(features.shape[1])
+    squared = 1.0 if takes_covariance(entry) else squared
     bound = CURVATURE[job.model.loss] * (len(job.parties) + 1) * max(squared, 1e-12)
     return Sgd(step or 1.0 / bound)
 

@@ -111,7 +111,8 @@ class Broadcast(Value, frozen=True, gc=False):
 
 
 class Compute(Value, frozen=True, gc=False):
-    """Spend one of the party's lanes on some work, and return `Computed(ticket, job())`.
+    """Spend one of the party's lanes on some work, and return `Computed(ticket, job())`. A lane does one work at a
+    time; a party has as many as its runtime gives it, mostly one.
 
     `job` is a pure function of values already read; it may run on another thread and must not touch the party.
     Without a job the work is only charged for, and the party does it itself when `Computed` arrives: in place,
@@ -139,8 +140,8 @@ class Observe(Value, frozen=True, gc=False):
 
 
 class Finish(Value, frozen=True, gc=False):
-    """This party is done. `verdict` is one word for programs ('target', 'passes', 'diverged', 'peer-lost',
-    'range', 'budget', 'stopped'), `reason` one sentence for people."""
+    """This party is done. `verdict` is one word for programs (`verdicts.py` has them all), `reason` one sentence for
+    people."""
 
     verdict: str
     reason: str = ""

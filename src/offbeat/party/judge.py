@@ -3,14 +3,14 @@
 All of it is the chair's; the other parties keep the same numbers for the case that they take the chair over.
 """
 
-from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from offbeat.party.contract import Effect, PartyName
 from offbeat.party.linear_options import remedy
+from offbeat.party.memory import Memory
 from offbeat.party.survey_messages import Certified
 
 if TYPE_CHECKING:
@@ -23,8 +23,10 @@ PRINTED_WORTH = 1.05
 """The same for the methods as printed, without leaps: they wait for nobody who is slower."""
 
 
-class Judge:
+class Judge(Memory):
     """The judgement of one party's runs."""
+
+    KEPT = ("closing", "time_up", "final", "slow", "due", "marked_passes")
 
     def __init__(self, party: "LinearParty") -> None:
         self.party, self.options = party, party.options
@@ -43,9 +45,10 @@ class Judge:
         survey = self.party.survey
         if not self.party.roster.is_chair or self.party.lifecycle.halted or self.closing:
             return False
-        if survey.under_way or survey.has_enough:
+        overlaps = survey.has_leapt and not survey.tables.working and self.slow == 0
+        if (survey.under_way and not overlaps) or survey.has_enough:
             return False
-        self.closing = self._over(self.passes() + ahead) and not survey.certifying
+        self.closing = self._over(self.passes() + ahead) and (overlaps or not survey.certifying)
         return self.closing or self.party.role.passes() + ahead >= self.due
 
     def passes(self) -> float:
@@ -110,10 +113,20 @@ class Judge:
         if self.closing and not self._over(passes):
             self.closing = False
         if not self.closing:
+            self._leave_time_for_steps(news.survey)
             return self.survey_if_due() or self.party.role.resume()
+        if news.survey < self.party.survey.current:  # the last one is under way
+            return []
         if not self.final:  # this survey had begun before the last pass was over
             return self.begin_survey()
         return self.party.end("passes", self._passes_reason(news))
+
+    def _leave_time_for_steps(self, certified: int) -> None:
+        """Without leaps a block moves by its own steps alone: whoever was late with its table steps as long as it took
+        that, before the next table comes."""
+        if self.party.survey.late and not self.options.leap:
+            surveys = 1 + self.party.survey.current - certified
+            self.due = max(self.due, self.party.role.passes() + surveys * self.party.lifecycle.spacing)
 
     def _passes_reason(self, last: Certified) -> str:
         """The certificate is that of the model that is kept, as it is in the record."""
@@ -137,12 +150,3 @@ class Judge:
             return 0.0
         losses = problem.loss.value(np.zeros((problem.outputs, problem.rows)), problem.labels)
         return float((losses * problem.weights if len(problem.weights) else losses).sum()) / problem.rows
-
-    _PLAIN = ("closing", "time_up", "final", "slow", "due", "marked_passes")
-
-    def snapshot(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._PLAIN}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        for name in self._PLAIN:
-            setattr(self, name, state[name])

@@ -12,13 +12,12 @@ If the chair itself is lost, the next label holder takes its place. A party may 
 how the run ended, and is taken back when the suspicion ends before the run does.
 """
 
-from collections.abc import Mapping
 from math import inf
-from typing import Any
 
 from offbeat.errors import BadJob
 from offbeat.party.contract import Broadcast, Effect, Finish, Message, Observe, PartyName, Send
 from offbeat.party.expected import expect
+from offbeat.party.memory import Memory
 from offbeat.party.roster import Roster
 
 LOSS_POLICIES = ("wait", "stop", "continue")
@@ -82,8 +81,10 @@ class Halt(Message, frozen=True):
 MESSAGES = (Ready, Begin, RosterNamed, Alarm, Halt)
 
 
-class Lifecycle:
+class Lifecycle(Memory):
     """Both sides, for one party."""
+
+    KEPT = ("eta", "batch", "smoothness", "row_smoothness", "spacing", "begun", "halted", "kept", "lost", "ready")
 
     def __init__(self, roster: Roster, on_loss: str) -> None:
         if on_loss not in LOSS_POLICIES:
@@ -195,7 +196,6 @@ class Lifecycle:
         no part of the model."""
         if self.halted:
             return []
-        self.halted, self.kept = True, best
         effects: list[Effect] = []
         if self.roster.peers:
             effects.append(Broadcast(self.roster.peers, Halt(verdict, reason, best)))
@@ -203,25 +203,13 @@ class Lifecycle:
         if left_out:
             alone = f"the others ended without this party, whose block has no part in the model: {reason}"
             effects.append(Broadcast(left_out, Halt("peer-lost", alone, -1)))
-        return [*effects, Finish(verdict, reason)]
+        return [*effects, *self.over(verdict, reason, best)]
 
-    def on_halt(self, body: Halt) -> list[Effect]:
-        self.halted, self.kept = True, body.best
-        return [Finish(body.verdict, body.reason)]
+    def over(self, verdict: str, reason: str, best: int) -> list[Effect]:
+        """This party's part ends."""
+        self.halted, self.kept = True, best
+        return [Finish(verdict, reason)]
 
     def alarm(self, verdict: str, reason: str) -> list[Effect]:
         """A party that is not the chair cannot go on."""
         return [Send(self.roster.chair, Alarm(verdict, reason))]
-
-    # -- going on later ------------------------------------------------------------------------------------------
-
-    _PLAIN = ("eta", "batch", "smoothness", "row_smoothness", "spacing", "begun", "halted", "kept")
-
-    def snapshot(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in self._PLAIN}
-        return {**plain, "lost": sorted(self.lost), "ready": sorted(self.ready)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        for name in self._PLAIN:
-            setattr(self, name, state[name])
-        self.lost, self.ready = set(state["lost"]), set(state["ready"])

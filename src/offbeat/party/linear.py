@@ -23,7 +23,6 @@ from offbeat.party.contract import (
     Computed,
     Effect,
     Event,
-    Finish,
     Message,
     Observe,
     PartyName,
@@ -38,17 +37,17 @@ from offbeat.party.contract import (
 )
 from offbeat.party.expected import expect, refuse
 from offbeat.party.judge import Judge
-from offbeat.party.lag import LagCounts
 from offbeat.party.lifecycle import LABELS_LOST_S, Lifecycle
 from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import CERTIFICATE, KINDS, POINTS, PROBES, PRODUCTS, SURVEY, MaskedSum, ShareAsked, Sum
+from offbeat.party.memory import Memory, plain
 from offbeat.party.problem import Problem
 from offbeat.party.role import Role
 from offbeat.party.roster import Roster
 from offbeat.party.scalars import decode
-from offbeat.party.stepper import Stepper
+from offbeat.party.stepper import LagCounts, Stepper
 from offbeat.party.survey import FindLeap, Survey
-from offbeat.party.survey_messages import Certified, Curved, GoOn, Leap, Mark, Products, TablePart, Taken
+from offbeat.party.survey_messages import Certified, Curved, GoOn, Leap, Mark, TablePart, Taken
 from offbeat.party.tables import RowsRefreshed
 from offbeat.party.works import Charged, Works
 
@@ -61,8 +60,13 @@ TIME_UP, LABELS_LOST = 1, 2
 """Tokens of the timers."""
 
 
-class LinearParty:
+class LinearParty(Memory):
     """The machinery around one role."""
+
+    KEPT = (
+        *("measuring", "round_trip_s", "brake", "roster", "block", "sums", "lifecycle", "works", "survey", "stepper"),
+        *("lags", "judge", "held", "waiting", "measured"),
+    )
 
     def __init__(
         self,
@@ -101,24 +105,16 @@ class LinearParty:
         self.role: Role
         self.handle = self._handle_and_note if self.roster.holds_labels else self._handle
         self.telling: set[type] = set()  # the messages that digests are kept of
-        self.handlers = self._of_an_epoch()
-        self.without_epoch = self._of_any_epoch()
-        self.other_events: dict[type, Callable[[Any], list[Effect]]] = {
-            Started: self._on_started,
-            Computed: self._on_computed,
-            Woken: self._on_woken,
-            PeerLost: self._on_lost,
-            PeerBack: self._on_back,
-        }
+        self._know_events()
 
-    def _of_an_epoch(self) -> dict[type, Handler]:
-        return {
+    def _know_events(self) -> None:
+        """What is done with each kind of message and event."""
+        self.handlers: dict[type, Handler] = {  # of messages that name their epoch
             masked_sum.ShareAsked: self._on_asked,
             masked_sum.ShareGiven: self.on_given,
             masked_sum.PartialGiven: self._on_partial,
             lifecycle.Begin: self._on_begin,
             Mark: self._on_mark,
-            Products: self.survey.on_products,
             Leap: self.survey.on_leap,
             Curved: self.survey.on_curved,
             TablePart: self.survey.on_table,
@@ -126,14 +122,19 @@ class LinearParty:
             GoOn: self._on_go_on,
             Certified: self._on_certified,
         }
-
-    def _of_any_epoch(self) -> dict[type, Handler]:
-        return {
+        self.without_epoch: dict[type, Handler] = {
             masked_sum.KeyOffered: self._on_key,
             lifecycle.Ready: self._on_ready,
             lifecycle.RosterNamed: self._on_roster,
             lifecycle.Alarm: self._on_alarm,
             lifecycle.Halt: self._on_halt,
+        }
+        self.other_events: dict[type, Callable[[Any], list[Effect]]] = {
+            Started: self._on_started,
+            Computed: self._on_computed,
+            Woken: self._on_woken,
+            PeerLost: self._on_lost,
+            PeerBack: self._on_back,
         }
 
     def attach(
@@ -231,6 +232,21 @@ class LinearParty:
         self.lifecycle.ready.add(sender)
         return self._measure()
 
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def rows_of(self, number: int) -> tuple[int, int]:
+        """The schedule's block of rows with this number, as (start, stop)."""
+        assert self.schedule is not None
+        return self.schedule.block(number)
+
+    def ask_products(self, number: int, start: int, stop: int) -> list[Effect]:
+        """Ask everybody for the products of these rows with the model."""
+        return self.sums.ask(PRODUCTS, 0, number, 0, self.problem.outputs * (stop - start), self.block.version)
+
+    def expect_products(self, number: int, start: int, stop: int) -> None:
+        """The same where the others need not be asked."""
+        self.sums.expect(PRODUCTS, 0, number, self.problem.outputs * (stop - start), self.block.version)
+
     # -- beginning -----------------------------------------------------------------------------------------------
 
     def _measure(self) -> list[Effect]:
@@ -276,6 +292,10 @@ class LinearParty:
         chosen = lifecycle.Begin(self.roster.epoch, eta, batch, *constants, spacing)
         return [*self.lifecycle.begin(chosen), *self._begun()]
 
+    def _surveys_overlap(self) -> bool:
+        """Nobody waits for a certificate where no steps lie between two surveys; rounds do."""
+        return self.options.asynchronous and self.lifecycle.begun and self.lifecycle.spacing == 0.0
+
     def _on_begin(self, sender: PartyName, body: lifecycle.Begin) -> list[Effect]:
         return self._begun() if self.lifecycle.on_begin(sender, body) else []
 
@@ -283,6 +303,7 @@ class LinearParty:
         batch = min(self.lifecycle.batch, self.problem.rows)
         self.schedule = Schedule(self.problem.rows, batch, self.seed)
         self.sums.stride = batch * self.problem.outputs
+        self.survey.overlaps = self._surveys_overlap()
         clock = Wake(self.options.seconds, TIME_UP)  # whoever takes the chair over needs it too
         if not self.roster.is_chair:
             return [clock, *self.role.begun(), *self._answer_waiting()]
@@ -311,8 +332,9 @@ class LinearParty:
         return self.answers.survey(asker, ask) if ask.kind == SURVEY else self.survey.answer_scalars(asker, ask)
 
     def _answer_later(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
-        """The question has overtaken the chair's word to begin, or its mark, or the work that a mark waits for."""
-        expect(ask.survey <= self.survey.current + 1, asker, f"a question about survey {ask.survey}, long before it")
+        """The question has overtaken the chair's word to begin, or the work that a mark waits for."""
+        marked = max(self.survey.current, self.survey.marked)
+        expect(ask.survey <= marked, asker, f"a question about survey {ask.survey}, before its mark")
         expect(len(self.waiting) < HELD_MOST, asker, "more questions ahead of their time than can be kept")
         self.waiting.append((asker, ask))
         return []
@@ -328,13 +350,15 @@ class LinearParty:
         self._note_mark(sender, body.survey)
         self.sums.told.name_best(sender, body.keep)
         self.judge.look_ahead()
-        return [*self.survey.on_mark(sender, body), *self._answer_waiting()]
+        self.survey.on_mark(sender, body)
+        return self._answer_waiting()
 
     def after_work(self) -> list[Effect]:
-        """No step and no table is under way: what a mark put off is done now."""
-        if self.survey.marked <= self.survey.current:
+        """What a mark put off is done now, if no step and no table is under way any more."""
+        if self.survey.marked <= self.survey.current or self.survey.is_working():
             return []
-        return [*self.survey.freeze_as_marked(), *self._answer_waiting()]
+        self.survey.freeze_as_marked()
+        return self._answer_waiting()
 
     def on_given(self, sender: PartyName, body: masked_sum.ShareGiven) -> list[Effect]:
         done = self.sums.collect(sender, body)
@@ -366,8 +390,10 @@ class LinearParty:
         if certified is None:
             return []
         effects, news = certified
-        observed: list[Effect] = [*effects, Observe("certificate", _plain(news, self.judge.marked_passes))]
-        return [*observed, *(self.judge.judge(news) if self.lifecycle.begun else self._begin())]
+        seen = {"snapshot": news.survey, "objective": news.objective, "gradient_norm": news.gradient_norm}
+        seen |= {"gap": news.gap, "passes": self.judge.marked_passes}
+        following = self.judge.judge(news) if self.lifecycle.begun else self._begin()
+        return [*effects, Observe("certificate", seen), *following, *self.survey.find()]
 
     def finish_product(self, done: Sum, start: int, stop: int, own: np.ndarray | None = None) -> np.ndarray:
         """At a label holder: the derivatives, from the others' total and the own share, taken now where not given."""
@@ -414,15 +440,13 @@ class LinearParty:
         if not tables.working:
             self._take_all()
         waited, late = self.survey.under_way, self.survey.is_late(self.name)
-        effects = [*self.survey.on_refreshed(), *tables.work()]
-        if not self.survey.is_working():
-            effects += self.after_work()
+        effects = [*self.survey.on_refreshed(), *tables.work(), *self.after_work()]
         if late and not tables.working:
             effects += self.role.resume()
         certified = self._certify()
         if waited and not self.survey.under_way and self.roster.is_chair and not certified:
             return self._going_on(effects)
-        return [*effects, *certified]
+        return [*effects, *(certified or (self.judge.survey_if_due() if self.survey.has_leapt else []))]
 
     def _take_all(self) -> None:
         """All rows are refreshed from the newest table: steps follow the curvature there."""
@@ -516,8 +540,7 @@ class LinearParty:
         """Nobody is left who could end the run for all; everybody knows which model is the best so far."""
         self._keep(self.survey.best)
         self.sums.told.end("", self.survey.best)
-        self.lifecycle.halted, self.lifecycle.kept = True, self.survey.best
-        return [Finish("peer-lost", reason)]
+        return self.lifecycle.over("peer-lost", reason, self.survey.best)
 
     def _on_alarm(self, sender: PartyName, body: lifecycle.Alarm) -> list[Effect]:
         return self.end(body.verdict, body.reason) if self.roster.is_chair else []
@@ -528,11 +551,14 @@ class LinearParty:
             return []
         self._keep(body.best)
         self.sums.told.end(sender, body.best)
-        return self.lifecycle.on_halt(body)
+        return self.lifecycle.over(body.verdict, body.reason, body.best)
 
     def alarm(self, verdict: str, reason: str) -> list[Effect]:
         """This party cannot go on."""
         return self.end(verdict, reason) if self.roster.is_chair else self.lifecycle.alarm(verdict, reason)
+
+    def diverged(self) -> list[Effect]:
+        return self.alarm("diverged", "a product is no longer finite; use a smaller step")
 
     def end(self, verdict: str, reason: str) -> list[Effect]:
         if self.lifecycle.halted:
@@ -550,41 +576,17 @@ class LinearParty:
 
     # -- going on later ------------------------------------------------------------------------------------------
 
-    _PLAIN = ("measuring", "round_trip_s", "brake")
-    _PARTS = ("roster", "block", "sums", "lifecycle", "works", "survey", "stepper", "lags", "judge")
-
     def snapshot(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in self._PLAIN}
-        parts = {name: getattr(self, name).snapshot() for name in self._PARTS}
-        held = [[event.sender, type(event.body).__name__, _fields(event.body)] for event in self.held]
-        waiting = [[asker, _fields(ask)] for asker, ask in self.waiting]
-        measured = list(self.measured) if self.measured else None
-        answers = [self.answers.returned, self.answers.shared]
-        return {**plain, **parts, "held": held, "waiting": waiting, "measured": measured, "answers": answers}
+        held = [[event.sender, type(event.body).__name__, plain(event.body)] for event in self.held]
+        return {**super().snapshot(), "held": held, "answers": [self.answers.returned, self.answers.shared]}
 
     def restore(self, state: State) -> None:
-        for name in self._PLAIN:
-            setattr(self, name, state[name])
-        for name in self._PARTS:
-            getattr(self, name).restore(state[name])
+        super().restore(state)
         if self.lifecycle.begun:
             self.schedule = Schedule(self.problem.rows, min(self.lifecycle.batch, self.problem.rows), self.seed)
+        self.survey.overlaps = self._surveys_overlap()
         self.answers.returned, self.answers.shared = state["answers"]
         kinds = {kind.__name__: kind for kind in self.handlers}
         self.held = [Received(sender, kinds[kind](*fields)) for sender, kind, fields in state["held"]]
         self.waiting = [(asker, ShareAsked(*fields)) for asker, fields in state["waiting"]]
         self.measured = Steepness(*state["measured"]) if state["measured"] else None
-
-
-def _fields(body: Message) -> list[Any]:
-    return [getattr(body, name) for name in body.__struct_fields__]
-
-
-def _plain(news: Certified, passes: float) -> dict[str, float]:
-    return {
-        "snapshot": news.survey,
-        "objective": news.objective,
-        "gradient_norm": news.gradient_norm,
-        "gap": news.gap,
-        "passes": passes,
-    }

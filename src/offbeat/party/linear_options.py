@@ -51,6 +51,11 @@ class LinearOptions:
             raise BadJob(f"passes must be above 0; got {self.passes}.")
         if self.survey_passes is not None and not self.survey_passes >= 0:
             raise BadJob(f"survey_passes must be 0 or more, or left out to be chosen; got {self.survey_passes}.")
+        if self.survey_passes == 0 and (self.method == "sgd" or not self.leap):
+            raise BadJob(
+                "survey_passes = 0 makes no steps between surveys: leaps alone move the model, and only SVRG and SAGA "
+                f"leap, with leap = true; got {self.method} with leap = {str(self.leap).lower()}. Use a number above 0."
+            )
         if self.step is not None and not self.step > 0:
             raise BadJob(f"step must be above 0, or left out to be chosen; got {self.step}.")
         if not self.seconds >= 0:

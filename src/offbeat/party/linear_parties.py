@@ -1,6 +1,7 @@
 """The parties of one run of a linear method."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from offbeat.errors import BadJob
 from offbeat.learning.blocks import Block
@@ -10,9 +11,11 @@ from offbeat.party.linear_options import LinearOptions
 from offbeat.party.problem import Problem
 from offbeat.randomness import secret_bytes
 
+Make = Callable[[LinearParty, int], Party]
+
 
 def build(
-    make: Callable[[LinearParty, int], Party],
+    make: Make,
     blocks: Mapping[PartyName, Block],
     problem: Problem,
     options: LinearOptions,
@@ -48,3 +51,22 @@ def build(
         )
         built.append(make(party, lanes))
     return built
+
+
+def builder(asynchronous: Make, in_rounds: Make, *, everywhere: bool) -> Callable[..., list[Party]]:
+    """A paper's `build`: the parties of one run, asynchronous or, with `synchronous`, in rounds. Unless `labels_at`
+    says who holds the labels, all do (`everywhere`) or the first one does. For the rest see `build`."""
+
+    def of_run(
+        blocks: Mapping[PartyName, Block],
+        problem: Problem,
+        options: LinearOptions,
+        *,
+        synchronous: bool = False,
+        labels_at: tuple[PartyName, ...] | None = None,
+        **rest: Any,
+    ) -> list[Party]:
+        holders = (tuple(blocks) if everywhere else tuple(blocks)[:1]) if labels_at is None else labels_at
+        return build(in_rounds if synchronous else asynchronous, blocks, problem, options, labels_at=holders, **rest)
+
+    return of_run

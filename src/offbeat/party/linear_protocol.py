@@ -3,7 +3,7 @@
 from offbeat.party.lifecycle import Alarm, Begin, Halt, Ready, RosterNamed
 from offbeat.party.masked_sum import KeyOffered, PartialGiven, ShareAsked, ShareGiven
 from offbeat.party.protocol import Line
-from offbeat.party.survey_messages import Certified, Curved, GoOn, Leap, Mark, Products, TablePart, Taken
+from offbeat.party.survey_messages import Certified, Curved, GoOn, Leap, Mark, TablePart, Taken
 
 PARTY, HOLDER, CHAIR = "party", "label holder", "chair"
 
@@ -17,7 +17,6 @@ BEGINNING = (
 )
 SURVEY = (
     Line(Mark, CHAIR, PARTY, "when a survey is due, to all"),
-    Line(Products, HOLDER, CHAIR, "when it has the products of its part of the rows at the frozen point"),
     Line(Leap, CHAIR, PARTY, "when it has found the best point in the span of the last moves, to all"),
     Line(Curved, CHAIR, PARTY, "before the table, where derivatives do not tell the curvature"),
     Line(TablePart, CHAIR, PARTY, "when the leap is taken, to all whom the survey waits for"),

@@ -31,7 +31,7 @@ from offbeat.party.roster import Roster
 from offbeat.party.told import NOTHING, Key, Told
 from offbeat.party.two_tree import PartialGiven as PartialGiven
 from offbeat.party.two_tree import Trees
-from offbeat.privacy.masks import FRACTION_BITS, NetMask, PairKeys, pair_of, range_limit, scale_of
+from offbeat.privacy.masks import CHUNK_WORDS, FRACTION_BITS, NetMask, PairKeys, pair_of, range_limit, scale_of
 
 SCHEMES = ("pairwise", "two-tree", "tree")
 
@@ -39,7 +39,10 @@ PRODUCTS, SURVEY, POINTS, CERTIFICATE, PROBES = range(5)
 """What is summed: the products of one block of rows with the current model; of rows with a survey's frozen point; the
 inner products of that point with earlier ones; what the certificate needs; how steep the problem is."""
 KINDS = ("products", "survey", "points", "certificate", "probes")
-CHAIR_ASKS = frozenset((POINTS, CERTIFICATE, PROBES))
+EPOCH_STRIDE = 2**32
+"""Surveys of roster epoch e are numbered from e * EPOCH_STRIDE + 1 on."""
+SURVEY_PLACES = 2**32
+"""How many places of a mask stream belong to one survey of an epoch: more than any table has rows."""
 
 
 class KeyOffered(Message, frozen=True):
@@ -102,6 +105,7 @@ class SumOptions:
     fraction_bits: int = FRACTION_BITS
     two_party_insecure: bool = False
     parties_least: int = 2  # this party answers no sum of fewer, whatever the job says
+    moving_least: int = 1  # a survey leaves at least so many not late: of who rests, totals of two surveys tell nothing
 
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
@@ -134,7 +138,7 @@ class Sum:
     missing: set[Any]
     versions: dict[PartyName, int] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in self.__slots__}
         return state | {"words": self.words.copy(), "versions": dict(self.versions), "missing": sorted(self.missing)}
 
@@ -168,7 +172,7 @@ class MaskedSum:
         self.options.check_roster(len(self.roster.names))
         self.limit = range_limit(len(self.roster.names), self.options.fraction_bits)
         self.open: dict[Key, Sum] = {}
-        self.nets: dict[tuple[PartyName, int, int], NetMask] = {}
+        self.nets: dict[tuple[PartyName, int], NetMask] = {}
         self.told = Told()
         if self.trees is not None:
             self.trees.enter_epoch()
@@ -275,17 +279,17 @@ class MaskedSum:
     # -- answering -----------------------------------------------------------------------------------------------
 
     def may_ask(self, asker: PartyName, kind: int) -> bool:
-        return asker == self.roster.chair if kind in CHAIR_ASKS else asker in self.roster.labelled
+        return asker in self.roster.labelled if kind == PRODUCTS else asker == self.roster.chair
 
     def mask(self, asker: PartyName, kind: int, survey: int, first: int, places: int, count: int) -> np.ndarray:
-        """The words that hide this answer."""
-        stream = (asker, kind, survey)
+        """The words that hide this answer. A survey's places follow those of the survey before it in one stream."""
+        stream = (asker, kind)
         net = self.nets.get(stream)
         if net is None:
             net = self.nets[stream] = self._net_for(*stream)
         try:
             told = self.told.when_asked(asker, (kind, survey, first)) if self.binds(kind) else NOTHING
-            return net.take(first, places, count, told)
+            return net.take(survey % EPOCH_STRIDE * SURVEY_PLACES + first, places, count, told)
         except MaskReuse as problem:
             self.refused += 1
             raise UnexpectedEvent(f"{asker} asked for {KINDS[kind]} {first} again: {problem}") from problem
@@ -294,28 +298,28 @@ class MaskedSum:
         """Whether answers of this kind are bound to what the asker had told when it asked."""
         return self.trees is None and (kind != PRODUCTS or self.binds_products)
 
-    def _net_for(self, asker: PartyName, kind: int, survey: int) -> NetMask:
+    def _net_for(self, asker: PartyName, kind: int) -> NetMask:
         me = self.roster.me
         others = [name for name in self.roster.peers if name != asker]
-        context = self._context(asker, kind, survey)
+        context = self._context(asker, kind)
         keys = {name: self.keys.stream_key(name, context + pair_of(me, name)) for name in others}
         plus, minus = [keys[n] for n in others if me < n], [keys[n] for n in others if me > n]
-        return NetMask(plus, minus, self._stride_of(kind))
+        return NetMask(plus, minus, self._stride_of(kind), CHUNK_WORDS if kind == PRODUCTS else 0)
 
     def _stride_of(self, kind: int) -> int:
         """How many words a place of this kind takes at most: a place is a block of rows, a row, or a number."""
         return self.stride if kind == PRODUCTS else self.outputs if kind == SURVEY else 1
 
-    def _context(self, asker: PartyName, kind: int, survey: int) -> bytes:
+    def _context(self, asker: PartyName, kind: int) -> bytes:
         """What masks are for."""
-        roster = self.roster
-        return repr((self.run, roster.epoch, *roster.names, asker, KINDS[kind], survey, self.stride)).encode()
+        roster, stride = self.roster, self._stride_of(kind)
+        return repr((self.run, roster.epoch, *roster.names, asker, KINDS[kind], stride)).encode()
 
     def forget_surveys_below(self, survey: int) -> None:
         """Nobody answers a question about one of them any more."""
-        for nets in (self.nets, self.trees.nets if self.trees is not None else {}):
-            for stream in [stream for stream in nets if 0 < stream[2] < survey]:
-                del nets[stream]
+        nets = self.trees.nets if self.trees is not None else {}
+        for stream in [stream for stream in nets if 0 < stream[2] < survey]:
+            del nets[stream]
 
     def answer(
         self,
@@ -357,7 +361,7 @@ class MaskedSum:
             "seconds": dict(self.seconds),
             "own_seconds": self.own_seconds,
             "nets": [[*stream, net.snapshot()] for stream, net in self.nets.items()],
-            "open": [wanted.plain() for wanted in self.open.values()],
+            "open": [wanted.snapshot() for wanted in self.open.values()],
             "trees": self.trees.snapshot() if self.trees is not None else None,
             "told": self.told.snapshot(),
         }
@@ -374,9 +378,9 @@ class MaskedSum:
         self.stride, self.refused, self.own_seconds = state["stride"], state["refused"], state["own_seconds"]
         self.seen, self.seconds = dict(state["seen"]), dict(state["seconds"])
         self.told.restore(state["told"])
-        for asker, kind, survey, net in state["nets"]:
-            self.nets[asker, kind, survey] = self._net_for(asker, kind, survey)
-            self.nets[asker, kind, survey].restore(net)
+        for asker, kind, net in state["nets"]:
+            self.nets[asker, kind] = self._net_for(asker, kind)
+            self.nets[asker, kind].restore(net)
         opened = [Sum.from_plain(plain) for plain in state["open"]]
         self.open = {(wanted.kind, wanted.survey, wanted.first): wanted for wanted in opened}
         if self.trees is not None:

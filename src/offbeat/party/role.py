@@ -1,9 +1,13 @@
 """What a linear method adds to a party (party/linear.py): what to ask, and what to do with a product."""
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from offbeat.party.contract import Computed, Effect, PartyName
 from offbeat.party.masked_sum import Sum
+from offbeat.party.memory import Memory
+
+if TYPE_CHECKING:
+    from offbeat.party.linear import LinearParty
 
 
 class Role(Protocol):
@@ -38,3 +42,28 @@ class Role(Protocol):
 
     def losses(self) -> dict[str, int]:
         """What was received and never applied, counted by its reason."""
+
+
+class InRounds(Memory):
+    """What roles have in common whose parties take one round after the other: a round is one block of rows, and the
+    next one begins when every party has stepped."""
+
+    def __init__(self, party: "LinearParty", lanes: int = 1) -> None:
+        self.name, self.party, self.handle = party.name, party, party.handle
+        self.block, self.works, self.stepper = party.block, party.works, party.stepper
+        self.round = 0  # the round to be taken next
+
+    def rows_asked(self, asker: PartyName, number: int) -> tuple[int, int]:
+        return self.party.rows_of(number)
+
+    def is_stepping(self) -> bool:
+        return False
+
+    def rostered(self) -> list[Effect]:
+        return self.party.alarm("peer-lost", "synchronous rounds cannot go on without a party")
+
+    def passes(self) -> float:
+        return self.round / self.party.schedule.blocks_a_pass if self.party.schedule is not None else 0.0
+
+    def losses(self) -> dict[str, int]:
+        return {"dropped": 0, "late": 0}

@@ -47,17 +47,20 @@ def own_part(block: Block, coin: bytes, curvature: float, scale: float) -> Float
     """What one party adds to the sum: its part of K R, its largest and its mean row norm."""
     rows = rows_of(block)
     probes = signs(coin, rows)
-    into, images = np.zeros((block.outputs, block.width + 1)), np.empty((PROBES, rows))
-    for k in range(PROBES):
-        into[:] = 0.0
-        block.add_gradient(0, rows, np.tile(probes[:, k], block.outputs), into)
-        moved = np.zeros_like(into)
-        moved[0] = block.in_metric(into[0] * (curvature * block.rows / rows))
-        images[k] = block.share(0, rows, moved)[:rows]
+    images = np.array([_image(block, probes[:, k], curvature) for k in range(PROBES)])
     norms = block.row_norms_squared(0, block.rows)
     steep, whole = _own_smoothness(block), block.metric_kind == WHOLE and block.width <= WHOLE_WIDTH_MOST
     scalars = np.array([curvature * norms.max(initial=0.0), curvature * steep, float(not whole)])
     return np.concatenate((images.ravel(), widen(scalars, scale)))
+
+
+def _image(block: Block, vector: Floats, curvature: float) -> Floats:
+    """curvature X M X^T / rows over the first rows, times a vector over these; of the first output."""
+    rows, into = len(vector), np.zeros((block.outputs, block.width + 1))
+    block.add_gradient(0, rows, np.tile(vector, block.outputs), into)
+    moved = np.zeros_like(into)
+    moved[0] = block.in_metric(into[0] * (curvature * block.rows / rows))
+    return block.share(0, rows, moved)[:rows]
 
 
 def _own_smoothness(block: Block) -> float:
@@ -69,11 +72,7 @@ def _own_smoothness(block: Block) -> float:
         norm = float(np.linalg.norm(vector))
         if norm == 0.0:
             return 0.0
-        into = np.zeros((block.outputs, block.width + 1))
-        block.add_gradient(0, rows, np.tile(vector / norm, block.outputs), into)
-        moved = np.zeros_like(into)
-        moved[0] = block.in_metric(into[0] * (block.rows / rows))
-        vector = block.share(0, rows, moved)[:rows]
+        vector = _image(block, vector / norm, 1.0)
         largest = max(largest, float(np.linalg.norm(vector)))
     return largest
 

@@ -1,21 +1,46 @@
-"""A block and its step size: what turns derivatives into a step."""
+"""A block and its step size: what turns derivatives into a step, and how old these were."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offbeat.learning import metric as metrics
 from offbeat.learning.steps import decayed, lag_factor
+from offbeat.party.memory import Memory
 
 if TYPE_CHECKING:
     from offbeat.party.linear import LinearParty
 
 JUDGED_EVERY = 32
+BUCKETS = 40
+MEMORY = 32
 
 
-class Stepper:
+class LagCounts(Memory):
+    """How old the values were that a party acted on (see `metrics/lag.py`): a histogram by powers of two, the sum, the
+    largest, and a running mean of late."""
+
+    KEPT = ("total", "most", "count", "mean", "histogram")
+
+    def __init__(self) -> None:
+        self.histogram, self.total, self.most = [0] * BUCKETS, 0, 0
+        self.count = 0
+        self.mean = 0.0
+
+    def add(self, lag: int) -> None:
+        bucket, count = lag.bit_length(), self.count + 1
+        self.histogram[bucket if bucket < BUCKETS else -1] += 1
+        self.total += lag
+        if lag > self.most:
+            self.most = lag
+        self.count = count
+        self.mean += (lag - self.mean) / (count if count < MEMORY else MEMORY)
+
+
+class Stepper(Memory):
     """The step is the chair's choice at the beginning, times the pace of the last leap, times what the lag allows."""
+
+    KEPT = ("for_lag",)
 
     def __init__(self, party: "LinearParty") -> None:
         self.party, self.block = party, party.block
@@ -83,9 +108,3 @@ class Stepper:
             return eta
         assert party.schedule is not None
         return decayed(eta, party.problem.strength, self.block.version) * rows / party.schedule.whole
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"for_lag": self.for_lag}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.for_lag = state["for_lag"]

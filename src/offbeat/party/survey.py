@@ -5,8 +5,7 @@ one point, and gives the run its certificate. It is SVRG's snapshot, SAGA's refr
 and the only way to know how good a model is without pooling anything.
 
     chair    -> all     Mark(s)            freeze a copy of your block
-    labelled -> all     a masked sum of products at the frozen point, for its part of the rows
-    labelled -> chair   Products(s, ...)   those products
+    chair    -> all     a masked sum of the products of all rows with the frozen point, chunk by chunk
     chair    -> all     a masked sum of inner products, then Leap(s, ...)     see `leap.py`
     chair    -> all     TablePart(s, ...)  the derivatives where the leap ended, chunk by chunk
     chair    -> all     a masked sum of what the certificate needs; a party answers when its gradient is complete
@@ -21,6 +20,10 @@ its block as it is and takes the table behind the others, which go on with steps
 rest until then. While it is at that, the others have a few surveys of their own, without a certificate: the late get
 no table of these, but leap with all. Leaps need products alone, so they are as good there. When the late are done, the
 certificate follows, and with it the next survey that gives everybody a table.
+
+Where no steps lie between two surveys, and nobody is late, surveys *overlap*: the next mark follows right behind the
+table, and shares come together with what the certificate needs. The leap waits for that certificate. A survey then
+costs one round trip in place of two. Synchronous rounds wait for the certificate.
 
 The blocks need not be frozen at the same instant: variance reduction is unbiased for any fixed point, as long as the
 table and the gradient use the same one.
@@ -40,19 +43,17 @@ from offbeat.party import masked_sum
 from offbeat.party.contract import Broadcast, Effect, Observe, PartyName, Send
 from offbeat.party.expected import expect, expect_array
 from offbeat.party.leap import Moves, Pilot, moves_kept
-from offbeat.party.masked_sum import MaskedSum, ShareAsked, Sum
+from offbeat.party.masked_sum import EPOCH_STRIDE, MaskedSum, ShareAsked, Sum
 from offbeat.party.problem import Problem
 from offbeat.party.roster import Roster
 from offbeat.party.scalars import WORDS_EACH, decode, narrow, widen
-from offbeat.party.survey_messages import Certified, Curved, GoOn, Leap, Mark, Products, TablePart, Taken
+from offbeat.party.survey_messages import Certified, Curved, GoOn, Leap, Mark, TablePart, Taken
 from offbeat.party.tables import RowsRefreshed, Tables
 from offbeat.party.works import Works
 
 CHUNK_WORDS = 8192
 """What a message of a survey carries: few messages, and yet the first can be worked on while the others come."""
 CHUNKS_IN_FLIGHT = 32
-EPOCH_STRIDE = 2**32
-"""Surveys of roster epoch e are numbered from e * EPOCH_STRIDE + 1 on."""
 WITHOUT_MOST = 5
 """Surveys in a row that have no certificate, while the late take the table of the one before."""
 SCALARS = 3
@@ -81,6 +82,7 @@ class Survey:
         self.tells_curvature = problem.tells_curvature  # the chair
         self.spread = 1.0  # the chair: how much more curved the most curved row is than rows are on average, at first
         self.starts_at_zero = False  # whether no block moves before the first survey is complete
+        self.overlaps = False  # whether a mark may come before the certificate of the survey before it
         self.is_stepping: Callable[[], bool] = lambda: False
         self.step_along_mean: Callable[[], None] = lambda: None
         self.go_back: Callable[[], bool] = lambda: False
@@ -89,6 +91,9 @@ class Survey:
         self.pace = 1.0
         self.points: dict[int, np.ndarray] = {}  # where leaps ended, as far as they may still be needed
         self.history: list[Certified] = []
+        size = max(1, CHUNK_WORDS // problem.outputs)
+        starts = range(0, problem.rows, size)
+        self.chunks = {start: min(start + size, problem.rows) for start in starts}  # of all rows, start to stop
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
@@ -102,30 +107,17 @@ class Survey:
         self.others: np.ndarray | None = None  # the chair: the others' total of what the certificate needs
         self.taken: set[PartyName] = set()  # the chair: who has taken the newest table
         self.held: ShareAsked | None = None  # a question about a certificate that cannot be answered yet
-        self._lay_out()
         self.tables.blank(self.chunks)
         self._blank()
 
     def _blank(self) -> None:
         self.frozen: np.ndarray | None = None  # between Mark and Leap
         self.shares = np.zeros(0)  # of all rows, at that point
-        self.asked: set[int] = set()  # chunks whose products this party has asked for
-        self.to_ask: list[int] = []
+        self.to_ask: list[int] = []  # the chair: chunks whose products it has not asked for,
         self.products = np.zeros((self.problem.outputs, self.problem.rows if self.roster.is_chair else 0))
-        self.missing: set[int] = set()  # the chair: chunks whose products have not come
+        self.missing: set[int] = set()  # and those, with them, that have not come
         self.inner: np.ndarray | None = None  # the chair: the sum of inner products
         self.finding = False
-
-    def _lay_out(self) -> None:
-        """The rows in chunks, each summed by one of the label holders: `chunks` is start to stop, in row order."""
-        labelled, rows = self.roster.labelled, self.problem.rows
-        size = max(1, CHUNK_WORDS // self.problem.outputs)
-        self.chunks: dict[int, int] = {}
-        self.summed_by: dict[PartyName, range] = {}
-        for at, name in enumerate(labelled):
-            first, last = at * rows // len(labelled), (at + 1) * rows // len(labelled)
-            starts = self.summed_by[name] = range(first, last, size)
-            self.chunks.update((start, min(start + size, last)) for start in starts)
 
     # -- when the next one may begin ------------------------------------------------------------------------------
 
@@ -142,6 +134,17 @@ class Survey:
     def is_late(self, name: PartyName) -> bool:
         return bool(self.late >> self.roster.names.index(name) & 1)
 
+    def may_be_late(self, number: int, late: int) -> bool:
+        """Whether a survey may leave these behind. Before the first table of an epoch a block may be at zero, where it
+        hides nobody's share; later it rests, and the difference of two totals is what the others have moved."""
+        moving = sum(not late >> place & 1 for place in range(len(self.roster.names)))
+        return late == 0 or (number % EPOCH_STRIDE > 1 and moving >= self.sums.options.moving_least)
+
+    @property
+    def has_leapt(self) -> bool:
+        """Whether surveys overlap, and the newest one, where nobody is late, has leapt: the next may be marked."""
+        return self.overlaps and self.late == 0 and self.frozen is None and self.marked <= self.current
+
     @property
     def has_enough(self) -> bool:
         """Whether no more surveys are allowed before the certificate of an earlier one has come."""
@@ -151,40 +154,45 @@ class Survey:
 
     def begin(self, slow: int) -> list[Effect]:
         """The chair: start the next survey; `slow`: who is late from now on, if the last certificate has come."""
-        number, self.certifies = self.current + 1, self.certifying == 0
+        number, overlaps = self.current + 1, self.has_leapt and self.certifying > 0
+        self.certifies = self.certifying == 0 or overlaps
         if self.certifies:
-            self.late = slow if number > 1 else 0  # before its first table a block is at zero, and hides nobody's share
+            self.late = slow if self.may_be_late(number, slow) and not overlaps else 0
         self._freeze(number)
         self.taken = set()
         self.missing = set(self.chunks)
         mark = Mark(self.roster.epoch, number, self.best, self.late, self.certifies)
         effects: list[Effect] = [Broadcast(self.roster.peers, mark)]
+        if number == 1 and self.starts_at_zero:  # every product is zero: nothing needs summing
+            self.missing, self.inner = set(), self.own_inner_products()
+            return [*effects, *self.find()]
+        self.to_ask = list(self.chunks)[::-1]
         words = WORDS_EACH * len(self.own_inner_products())
         effects += self.sums.ask(masked_sum.POINTS, number, 0, words, words, self.block.version)
         return [*effects, *self._ask_products()]
 
-    def on_mark(self, sender: PartyName, body: Mark) -> list[Effect]:
+    def on_mark(self, sender: PartyName, body: Mark) -> None:
         expect(sender == self.roster.chair, sender, "a mark, which is the chair's")
-        right = body.survey == self.current + 1 and not self.under_way
+        overlaps = self.has_leapt and self.certifying > 0 and body.late == 0
+        right = body.survey == self.current + 1 and (overlaps or not self.under_way)
         expect(right, sender, f"the mark of survey {body.survey} after {self.current}")
         right = body.certifies or (body.late == self.late and not self.has_enough)
-        right = right and body.certifies == (self.certifying == 0) and (body.late == 0 or body.survey > 1)
+        right = right and body.certifies == (overlaps or self.certifying == 0)
+        right = right and self.may_be_late(body.survey, body.late)
         expect(right, sender, "a mark that leaves others without a table")
         self.best, self.late, self.certifies = body.keep, body.late, body.certifies
         if self.is_working() and not self.is_late(self.roster.me):
             self.marked = body.survey
-            return []
-        self._freeze(body.survey)
-        return self._ask_products()
+        else:
+            self._freeze(body.survey)
 
     def is_working(self) -> bool:
         """Whether steps or a table are under way."""
         return self.is_stepping() or self.tables.working
 
-    def freeze_as_marked(self) -> list[Effect]:
+    def freeze_as_marked(self) -> None:
         """The work that a mark waited for has been done."""
         self._freeze(self.marked)
-        return self._ask_products()
 
     def _freeze(self, number: int) -> None:
         if self.tables.refreshed and not self.tables.working:
@@ -228,51 +236,21 @@ class Survey:
     # -- products at the frozen point -----------------------------------------------------------------------------
 
     def _ask_products(self) -> list[Effect]:
-        if self.roster.me not in self.roster.labelled:
-            return []
-        chunks = self.summed_by[self.roster.me]
-        if self.current == 1 and self.starts_at_zero:  # every product is zero: nothing needs summing
-            effects: list[Effect] = []
-            for start in chunks:
-                effects += self._pass_products(start, np.zeros(self.problem.outputs * (self.chunks[start] - start)))
-            return effects
-        self.to_ask = list(chunks[::-1])
-        return self._ask_more()
-
-    def _ask_more(self) -> list[Effect]:
         effects: list[Effect] = []
-        while self.to_ask and len(self.asked) < CHUNKS_IN_FLIGHT:
+        while self.to_ask and len(self.missing) - len(self.to_ask) < CHUNKS_IN_FLIGHT:
             start = self.to_ask.pop()
-            self.asked.add(start)
             rows = self.chunks[start] - start
             words = self.problem.outputs * rows
             effects += self.sums.ask(masked_sum.SURVEY, self.current, start, rows, words, self.block.version)
         return effects
 
     def on_products_summed(self, done: Sum) -> list[Effect]:
-        """The others' total of one chunk is known here."""
-        assert self.frozen is not None
-        self.asked.discard(done.first)
-        own = self.shares_of(done.first, self.chunks[done.first])
-        z = decode(done.words, self.sums.scale) + own
-        return [*self._pass_products(done.first, z), *self._ask_more()]
-
-    def _pass_products(self, start: int, values: np.ndarray) -> list[Effect]:
-        if self.roster.is_chair:
-            return self._take_products(start, values)
-        return [Send(self.roster.chair, Products(self.roster.epoch, self.current, start, values))]
-
-    def on_products(self, sender: PartyName, body: Products) -> list[Effect]:
-        known = self.roster.is_chair and body.start in self.summed_by.get(sender, ())
-        expect(known and body.survey == self.current, sender, f"products of survey {body.survey} from row {body.start}")
-        rows = self.chunks[body.start] - body.start
-        expect_array(sender, "products from row", body.values, self.problem.outputs * rows, number=body.start)
-        return self._take_products(body.start, body.values)
-
-    def _take_products(self, start: int, values: np.ndarray) -> list[Effect]:
-        self.products[:, start : self.chunks[start]] = values.reshape(self.problem.outputs, -1)
+        """The chair: the others' total of one chunk is known."""
+        start, stop = done.first, self.chunks[done.first]
+        z = decode(done.words, self.sums.scale) + self.shares_of(start, stop)
+        self.products[:, start:stop] = z.reshape(self.problem.outputs, -1)
         self.missing.discard(start)
-        return self._find()
+        return [*self._ask_products(), *self.find()]
 
     # -- the leap -------------------------------------------------------------------------------------------------
 
@@ -283,11 +261,12 @@ class Survey:
     def on_inner_products(self, done: Sum) -> list[Effect]:
         own = widen(self.own_inner_products(), self.sums.scale)
         self.inner = narrow(decode(done.words, self.sums.scale) + own, self.sums.scale)
-        return self._find()
+        return self.find()
 
-    def _find(self) -> list[Effect]:
-        """The chair: when everything is here, spend time on the search."""
-        if self.missing or self.inner is None or self.finding:
+    def find(self) -> list[Effect]:
+        """The chair: when everything is here, the certificate before included, spend time on the search."""
+        waits = self.missing or self.inner is None or (self.certifies and self.certifying)
+        if waits or self.finding or self.frozen is None:
             return []
         self.finding = True
         return [self.works.begin(FindLeap(self.current), 0, self.problem.rows * (1 + len(self.moves.moves)))]
@@ -332,9 +311,7 @@ class Survey:
         return effects
 
     def on_curved(self, sender: PartyName, body: Curved) -> list[Effect]:
-        known = body.survey == self.current and self.frozen is None and body.start in self.chunks
-        known = known and self.takes_table(self.roster.me)
-        expect(sender == self.roster.chair and known, sender, f"curvatures from row {body.start}")
+        expect(self._awaits_table(sender, body), sender, f"curvatures from row {body.start}")
         count = self.problem.outputs * (self.chunks[body.start] - body.start)
         expect_array(sender, "the curvatures from row", body.second, count, number=body.start)
         self.tables.take_second(body.start, body.second)
@@ -343,6 +320,7 @@ class Survey:
     def on_leap(self, sender: PartyName, body: Leap) -> list[Effect]:
         expect(sender == self.roster.chair and body.survey == self.current, sender, f"a leap of survey {body.survey}")
         expect(self.frozen is not None and body.pace > 0, sender, "a second leap")
+        expect(not (self.certifies and self.certifying), sender, "a leap before the certificate of the one before it")
         count = len(self.moves.moves) + 1 if self.moves.point is not None else 0
         expect_array(sender, "the coefficients of a leap", body.coefficients, count)
         expect(bool(np.isfinite(body.coefficients).all()), sender, "coefficients that are not finite")
@@ -368,10 +346,13 @@ class Survey:
 
     # -- the table and the gradient -------------------------------------------------------------------------------
 
+    def _awaits_table(self, sender: PartyName, body: TablePart | Curved) -> bool:
+        """Whether the leap of the newest survey has announced this chunk to this party."""
+        newest = self.tables.newest.survey if self.tables.newest is not None else -1
+        return sender == self.roster.chair and body.survey == self.current == newest and body.start in self.chunks
+
     def on_table(self, sender: PartyName, body: TablePart) -> list[Effect]:
-        known = body.survey == self.current and self.frozen is None and body.start in self.chunks
-        known = known and self.takes_table(self.roster.me)
-        expect(sender == self.roster.chair and known, sender, f"a table from row {body.start}")
+        expect(self._awaits_table(sender, body), sender, f"a table from row {body.start}")
         count = self.problem.outputs * (self.chunks[body.start] - body.start)
         expect_array(sender, "the table from row", body.derivatives, count, number=body.start)
         self.tables.check(sender, body.start, body.derivatives)
@@ -396,7 +377,8 @@ class Survey:
 
     def note_taken(self, name: PartyName, body: Taken) -> list[Effect]:
         """The chair: somebody has taken the table. When all have who are waited for, steps go on."""
-        expected = self.roster.is_chair and self.late != 0 and self.open and not self.is_late(name)
+        expected = self.roster.is_chair and self.late != 0 and self.open
+        expected = expected and name in self.roster.names and not self.is_late(name)
         expect(expected and body.survey == self.current, name, f"the word on survey {body.survey}")
         self.taken.add(name)
         if any(not self.is_late(peer) and peer not in self.taken for peer in self.roster.names):
@@ -450,14 +432,16 @@ class Survey:
 
     def on_certified(self, sender: PartyName, body: Certified) -> None:
         mine = self.tables.newest is None or self.tables.newest.survey != body.survey or not self.tables.working
-        right = sender == self.roster.chair and body.survey == self.certifying and mine
+        right = sender == self.roster.chair and 0 < body.survey == self.certifying and mine
         expect(right and body.best in (self.best, body.survey), sender, f"a certificate of survey {body.survey}")
         self._take_certified(body)
 
     def _take_certified(self, news: Certified) -> None:
         self.history.append(news)
-        self.best, self.certifying, self.open = news.best, 0, self.open and self.late != 0
-        self.points = {survey: w for survey, w in self.points.items() if survey in (self.best, self.current)}
+        self.best, self.certifying = news.best, 0
+        self.open = self.open and (self.late != 0 or news.survey < self.current)
+        kept = (self.best, max(self.points, default=0))
+        self.points = {survey: w for survey, w in self.points.items() if survey in kept}
 
     def enter_epoch(self) -> None:
         """There is a new roster: give up the survey under way, and count from the new epoch's first number on."""
@@ -472,7 +456,7 @@ class Survey:
     # -- going on later -------------------------------------------------------------------------------------------
 
     _PLAIN = ("current", "best", "pace", "marked", "late", "certifies", "open", "certifying", "finding")
-    _SETS = ("asked", "missing", "taken")
+    _SETS = ("missing", "taken")
     _ARRAYS = ("frozen", "shares", "products", "inner", "others")
 
     def snapshot(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from offbeat.party.contract import Message
 class Mark(Message, frozen=True):
     """Freeze a copy of your block as survey s.
 
-    Reveals: that the chair wants to know how good the model is, to every party.
+    Reveals: that the chair wants to know how good the model is, and which parties are slow, to every party.
     """
 
     epoch: int
@@ -18,18 +18,6 @@ class Mark(Message, frozen=True):
     keep: int  # the best survey so far; older points may be forgotten
     late: int  # a bit for each place in the roster: who takes its table behind the others
     certifies: bool = True  # whether the late get this table too, so that a certificate can follow
-
-
-class Products(Message, frozen=True):
-    """The products of rows from `start` with the frozen point.
-
-    Reveals: the products of these rows with the whole model, to the chair, which holds the labels too.
-    """
-
-    epoch: int
-    survey: int
-    start: int
-    values: np.ndarray
 
 
 class Leap(Message, frozen=True):
@@ -117,4 +105,4 @@ class Certified(Message, frozen=True):
         return self.gradient_norm if isnan(self.gap) else self.gap
 
 
-MESSAGES = (Mark, Products, Leap, Curved, TablePart, Taken, GoOn, Certified)
+MESSAGES = (Mark, Leap, Curved, TablePart, Taken, GoOn, Certified)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from offbeat.learning.blocks import Block
 from offbeat.party.contract import Effect, PartyName
 from offbeat.party.expected import expect
+from offbeat.party.memory import Memory
 from offbeat.party.works import Works
 
 Floats = NDArray[np.float64]
@@ -51,7 +52,7 @@ class DerivativeTable:
         self.arrived: set[int] = set()
         self.second: Floats | None = None  # the curvature of each row there, where the chair tells it
 
-    def plain(self) -> list[Any]:
+    def snapshot(self) -> list[Any]:
         told = [] if self.second is None else [self.second.copy()]
         return [self.survey, self.point, self.derivatives.copy(), sorted(self.arrived), self.digests, *told]
 
@@ -66,8 +67,10 @@ class DerivativeTable:
         return table
 
 
-class Tables:
+class Tables(Memory):
     """The newest table that this party is to take, and how far it is."""
+
+    KEPT = ("newest", "left", "under_way", "refreshed")
 
     def __init__(self, block: Block, outputs: int, works: Works) -> None:
         self.block, self.outputs, self.works = block, outputs, works
@@ -162,18 +165,11 @@ class Tables:
         return gradient
 
     def snapshot(self) -> dict[str, Any]:
-        work = self.under_way
-        return {
-            "newest": self.newest.plain() if self.newest is not None else None,
-            "left": sorted(self.left),
-            "under_way": [work.survey, work.start] if work is not None else None,
-            "refreshed": self.refreshed,
-            **({} if self.second is None else {"second": self.second.copy()}),
-        }
+        return super().snapshot() | ({} if self.second is None else {"second": self.second.copy()})
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
         self.newest = DerivativeTable.from_plain(state["newest"])
         self.arrived = self.newest is None or len(self.newest.arrived) == len(self.chunks)
-        self.left, self.refreshed = set(state["left"]), state["refreshed"]
         self.under_way = RowsRefreshed(*state["under_way"]) if state["under_way"] is not None else None
         self.second = state.get("second")

@@ -14,6 +14,7 @@ import numpy as np
 from offbeat.errors import MaskReuse, UnexpectedEvent
 from offbeat.party.contract import Effect, Message, PartyName, Send
 from offbeat.party.expected import COUNTS, WORDS, expect, expect_array
+from offbeat.party.memory import Memory
 from offbeat.party.roster import Roster
 from offbeat.privacy.masks import NetMask, PairKeys
 from offbeat.privacy.trees import Tree, children, one_tree, two_trees
@@ -131,7 +132,7 @@ class Trees:
     def snapshot(self) -> dict[str, Any]:
         return {
             "nets": [[*stream, net.stride, net.snapshot()] for stream, net in self.nets.items()],
-            "partials": [[list(key), partial.plain()] for key, partial in self.partials.items()],
+            "partials": [[list(key), partial.snapshot()] for key, partial in self.partials.items()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -139,14 +140,15 @@ class Trees:
         for asker, kind, survey, stride, used in state["nets"]:
             net = self.nets[asker, kind, survey] = self._net(asker, kind, survey, stride)
             net.restore(used)
-        for key, partial in state["partials"]:
-            self.partials[tuple(key)] = _Partial.from_plain(partial)
+        for key, kept in state["partials"]:
+            self.partials[tuple(key)] = _Partial(kept["parent"], set())
+            self.partials[tuple(key)].restore(kept)
 
 
-class _Partial:
+class _Partial(Memory):
     """A subtree's sum in the making, at one inner node."""
 
-    __slots__ = ("missing", "parent", "versions", "words")
+    KEPT = ("parent", "missing", "words", "versions")
 
     def __init__(self, parent: PartyName, missing: set[PartyName]) -> None:
         self.parent, self.missing = parent, missing
@@ -156,17 +158,3 @@ class _Partial:
         self.missing.discard(source)
         self.words = words + self.words if len(self.words) else words.copy()
         self.versions = np.maximum(versions, self.versions) if len(self.versions) else versions.copy()
-
-    def plain(self) -> dict[str, Any]:
-        return {
-            "parent": self.parent,
-            "missing": sorted(self.missing),
-            "words": self.words.copy(),
-            "versions": self.versions.copy(),
-        }
-
-    @classmethod
-    def from_plain(cls, state: Mapping[str, Any]) -> "_Partial":
-        partial = cls(state["parent"], set(state["missing"]))
-        partial.words, partial.versions = state["words"], state["versions"]
-        return partial

@@ -27,7 +27,9 @@ from scipy.special import log_ndtr
 from offbeat.errors import BadInput
 
 Adjacency = Literal["replace-one", "add-remove"]
-ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "add-remove")
+SHIFT: dict[Adjacency, float] = {"replace-one": 2.0, "add-remove": 1.0}
+"""How far one record moves a sum, in clips."""
+ADJACENCIES: tuple[Adjacency, ...] = tuple(SHIFT)
 
 LOSS_GRID = 1e-4  # the finest grid to which privacy losses are rounded up
 LOSS_STEPS = 100_000  # and about how many of its steps epsilon should have, when epsilon is large
@@ -93,8 +95,7 @@ def gdp_mu(epsilon: float, delta: float) -> float:
 
 def gaussian_mu(releases: Mapping[GaussianRelease, int], adjacency: Adjacency) -> float:
     """mu of full-batch Gaussian releases composed: squares of shift over deviation add up."""
-    shift = 2.0 if adjacency == "replace-one" else 1.0
-    return shift * math.sqrt(sum(count / release.noise_multiplier**2 for release, count in releases.items()))
+    return SHIFT[adjacency] * math.sqrt(sum(count / release.noise_multiplier**2 for release, count in releases.items()))
 
 
 # -- any mixture of releases ----------------------------------------------------------------------------------------
@@ -134,8 +135,7 @@ def calibrate_multiplier(
     stay within (epsilon, delta)."""
     _check_calibration(at_epsilon, at_delta, releases, sampling_rate)
     if sampling_rate >= 1.0:
-        shift = 2.0 if adjacency == "replace-one" else 1.0
-        return shift * math.sqrt(releases) / gdp_mu(at_epsilon, at_delta) * (1 + 1e-9)
+        return SHIFT[adjacency] * math.sqrt(releases) / gdp_mu(at_epsilon, at_delta) * (1 + 1e-9)
 
     def excess(log_multiplier: float) -> float:
         release = GaussianRelease(math.exp(log_multiplier), sampling_rate)
@@ -169,8 +169,7 @@ def calibrate_pure(
 
 def _first_guess(at_epsilon: float, at_delta: float, releases: int, rate: float, adjacency: Adjacency) -> float:
     """Central-limit value: only a place to begin the search."""
-    shift = 2.0 if adjacency == "replace-one" else 1.0
-    mu = gdp_mu(at_epsilon, at_delta) / (shift * rate * math.sqrt(releases))
+    mu = gdp_mu(at_epsilon, at_delta) / (SHIFT[adjacency] * rate * math.sqrt(releases))
     return max(0.35, float(math.log1p(mu * mu) ** -0.5))
 
 
@@ -223,27 +222,17 @@ def _amplified(release: PureRelease) -> float:
 
 @lru_cache(maxsize=8)
 def _loss_distribution(release: Release, adjacency: Adjacency, grid: float) -> Any:
+    from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as pld
 
+    fine: dict[str, Any] = {"value_discretization_interval": grid}
     if isinstance(release, PureRelease):
-        amplified = _privacy_parameters(_amplified(release))
-        return pld.from_privacy_parameters(amplified, value_discretization_interval=grid)
+        return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(_amplified(release), 0.0), **fine)
     if release.sampling_rate >= 1.0:
-        shift = 2.0 if adjacency == "replace-one" else 1.0
-        return pld.from_gaussian_mechanism(
-            release.noise_multiplier, sensitivity=shift, value_discretization_interval=grid
-        )
+        return pld.from_gaussian_mechanism(release.noise_multiplier, sensitivity=SHIFT[adjacency], **fine)
     if adjacency == "add-remove":
-        return pld.from_gaussian_mechanism(
-            release.noise_multiplier, sampling_prob=release.sampling_rate, value_discretization_interval=grid
-        )
+        return pld.from_gaussian_mechanism(release.noise_multiplier, sampling_prob=release.sampling_rate, **fine)
     return pld.PrivacyLossDistribution(_replace_one_losses(release, grid))
-
-
-def _privacy_parameters(pure_epsilon: float) -> Any:
-    from dp_accounting.pld import common
-
-    return common.DifferentialPrivacyParameters(pure_epsilon, 0.0)
 
 
 def _replace_one_losses(release: GaussianRelease, grid: float) -> Any:
@@ -293,7 +282,7 @@ def _renyi(release: Release, order: float, adjacency: Adjacency) -> float:
         return _renyi_pure(_amplified(release), order)
     s, p = release.noise_multiplier, release.sampling_rate
     if p >= 1.0:
-        return order * (4.0 if adjacency == "replace-one" else 1.0) / (2 * s * s)
+        return order * SHIFT[adjacency] ** 2 / (2 * s * s)
     if adjacency == "replace-one":
         return _renyi_integral(order, s, p, -1.0)
     return max(_renyi_integral(order, s, p, 0.0), _renyi_integral(order, s, p, 0.0, swapped=True))

@@ -10,8 +10,9 @@ it, so that all masks cancel in the asker's total. The asker and any coalition w
 that total and nothing finer.
 
 **A mask fits one question only.** The context names the run, the roster and its epoch, the asker, and what is being
-summed; the place in the stream says which row of which batch, by a rule that all parties know. So a question has no
-free part: whoever asks two parties for different things gets two masks that do not cancel, which is uniform noise.
+summed; the place in the stream says which row of which batch or survey, by a rule that all parties know. So a question
+has no free part: whoever asks two parties for different things gets two masks that do not cancel, which is uniform
+noise.
 
 **And one history.** What the asker has told a party so far gives a number, by a rule that only the pair knows
 (`mask_kernel.py`). The words of a small answer are multiplied by it: they were read ahead, before anybody knew what
@@ -39,6 +40,7 @@ FRACTION_BITS = 40
 CHUNK_WORDS = 2048
 GAPS_MAX = 256
 SLACK_WORDS = 2
+WORDS_MOST = 2**64  # of one branch of a key stream
 ONE_BIT = np.uint64(1)
 
 
@@ -170,8 +172,8 @@ class NetMask:
 
     def take(self, first: int, places: int, count: int, told: bytes = b"") -> np.ndarray:
         """`count` words for places [first, first + places), bound to a digest; MaskReuse if any place was used."""
-        if count < 1 or count > places * self.stride:
-            raise ValueError(f"expected 1 to {places * self.stride} words for {places} places; got {count}")
+        if count < 1 or count > places * self.stride or (first + places) * self.stride > WORDS_MOST:
+            raise ValueError(f"expected 1 to {places * self.stride} words for {places} places at {first}; got {count}")
         self.used.claim(first, first + places)
         word, history = first * self.stride, np.frombuffer(told, np.uint64)
         if count >= CHUNK_WORDS:

@@ -95,6 +95,7 @@ class Gaussian:
 
     @cached_property
     def noise(self) -> GridNoise:
+        """Made for rows whose vectors have a squared norm of `noise.squared` steps at most."""
         return GridNoise.of(self.multiplier)
 
     @cached_property

@@ -179,6 +179,12 @@ class NoisyShares:
         stream = self.source.stream(round_, sha256(bounded.tobytes()).digest())
         return (bounded + discrete_gaussian(stream, len(bounded), self.plan.variance)).view(np.uint64)
 
+    def snapshot(self) -> list[int]:
+        return [self.cut, self.given]
+
+    def restore(self, state: list[int]) -> None:
+        self.cut, self.given = state
+
 
 def release_within(epsilon: float, delta: float) -> GaussianRelease:
     """What a run with this budget releases at most, whatever its rows and rounds."""

@@ -354,6 +354,7 @@ def _value_bar(row: tuple[str, float, float, str], y: float, across: Scale) -> M
     low, high = across.at(value - error), across.at(value + error)
     return tag(
         "g",
+        tag("title", name),
         tag("text", clipped(name, 13), x=_VALUE_LEFT - 8, y=y + 14, class_="row end"),
         tag("rect", x=left, y=y, width=right - left, height=20, class_="part compute"),
         tag("line", x1=low, x2=high, y1=y + 10, y2=y + 10, class_="whisker"),

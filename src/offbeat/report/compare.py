@@ -6,11 +6,9 @@ side, looks taken at different rates.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -18,8 +16,9 @@ from offbeat.metrics.curves import Quantity, looks_per_pass, points, to_target
 from offbeat.metrics.record import RunRecord
 from offbeat.report import numbers, wording
 from offbeat.report.charts import QUANTITIES, ChartLine, against_everything, legend, line_chart, part_legend, time_bars
-from offbeat.report.html import Child, Markup, document, section, table, tag
+from offbeat.report.html import Child, Markup, document, listed, section, table, tag
 from offbeat.report.page import header, split_rows
+from offbeat.report.summary import light_table
 
 Records = Mapping[str, RunRecord]
 
@@ -112,20 +111,13 @@ def comparison(runs: Comparison) -> Group:
 
 
 def _table(head: list[str], rows: list[list[str]]) -> Table:
-    body = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 1))
+    body = light_table()
     body.add_column(head[0], no_wrap=True)
     for row in rows:
         body.add_column(Text(row[0]), justify="right", overflow="fold")
     for index, name in enumerate(head[1:], 1):
         body.add_row(name, *(Text(row[index]) for row in rows))
     return body
-
-
-def comparison_text(runs: Comparison, width: int = 120) -> str:
-    console = Console(file=StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    with console.capture() as captured:
-        console.print(comparison(runs))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
 def _cells(runs: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -165,11 +157,12 @@ def _row(runs: Comparison, name: str, metrics: list[str]) -> list[str]:
 def comparison_page(runs: Comparison, title: str = "Runs compared", lead: str = "", first: Child = "") -> str:
     """Several curves on one axis, the table, and where each run's time went; `first` goes before them."""
     head, rows = _cells(runs)
-    warnings = tag("ul", *(tag("li", caveat) for caveat in runs.caveats()), class_="warnings")
     return document(
         title,
         header(
-            title, tag("p", lead, class_="lead") if lead else Markup(""), warnings if runs.caveats() else Markup("")
+            title,
+            tag("p", lead, class_="lead") if lead else Markup(""),
+            listed(caveats, class_="warnings") if (caveats := runs.caveats()) else Markup(""),
         ),
         tag(
             "main",

@@ -1,5 +1,5 @@
-"""What held-out rows say, as pictures: ROC and calibration curves, the confusion table, predicted against true
-numbers, and what each party is worth."""
+"""What a model is like, as pictures: on held-out rows ROC and calibration curves, the confusion table, predicted
+against true numbers; its largest coefficients; and what each party is worth."""
 
 from collections.abc import Sequence
 
@@ -12,6 +12,7 @@ from offbeat.report.html import Markup, folded, section, table, tag
 SCORES = {"auc": "AUC", "accuracy": "accuracy", "explained": "share of the loss that is explained"}
 CLASSES_SHOWN = 12
 COALITIONS_SHOWN = 8
+PARTIES_SHOWN = 12
 
 
 def tested(record: RunRecord) -> list[Markup]:
@@ -87,6 +88,20 @@ def _fit(seen: HeldOut) -> Markup:
     spans = [(told, low, high) for told, low, _, high, _ in seen.fit]
     about = "True against predicted numbers: medians, and where 80 % of them lie"
     return _figure(about, against_diagonal(line, "predicted", "true", spans))
+
+
+def coefficients(record: RunRecord) -> list[Markup]:
+    """The section on the largest coefficients of each party, where the record has them."""
+    charts = [
+        _figure(name, value_bars([(column, value, 0.0, f"{value:+.3g}") for column, value in told.items()], name))
+        for name, told in list(record.coefficients.items())[:PARTIES_SHOWN]
+        if told
+    ]
+    lead = "The largest of each party, on its columns as it prepared them: above 0 they speak for the positive class."
+    if record.data.task == "regression":
+        lead = "The largest of each party, on its columns as it prepared them."
+    body = tag("div", *charts, class_="three fill")
+    return [section("coefficients", "Coefficients", tag("p", lead), body)] if charts else []
 
 
 def worth(record: RunRecord) -> list[Markup]:

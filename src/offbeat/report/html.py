@@ -8,6 +8,7 @@ import base64
 import hashlib
 import html
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 
 from offbeat.metrics.plain import encode_plain, json_text
@@ -93,6 +94,15 @@ def section(identifier: str, title: str, *children: Child) -> Markup:
     )
 
 
+def figures(pairs: Iterable[tuple[str, Child]]) -> Markup:
+    """Names with their values, in large figures."""
+    return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs), class_="figures")
+
+
+def listed(lines: Iterable[Child], **attributes: str) -> Markup:
+    return tag("ul", *(tag("li", line) for line in lines), **attributes)
+
+
 def folded(title: str, *children: Child, open_: bool = False) -> Markup:
     return tag("details", tag("summary", title), *children, open=open_)
 
@@ -101,12 +111,38 @@ def folded_json(title: str, value: object) -> Markup:
     return folded(title, tag("pre", tag("code", json_text(value)), tabindex="0"))
 
 
-def policy_of(style: str, script: str, more: str = "") -> str:
-    """What a page may do: its own style and script are allowed by their hashes, nothing else may be loaded or run."""
-    return (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
-        f"base-uri 'none'; form-action 'none'{more}"
-    )
+@dataclass(frozen=True, slots=True)
+class PageFrame:
+    """What pages of one kind share. `more`: what they may do beside showing themselves; `forms`: where forms go."""
+
+    style: str
+    script: str
+    more: str = ""
+    forms: str = "'none'"
+
+    @property
+    def policy(self) -> str:
+        """What a page may do: its own style and script are allowed by their hashes, nothing else may be loaded or
+        run."""
+        return (
+            f"default-src 'none'; style-src '{_hash(self.style)}'; script-src '{_hash(self.script)}'; img-src data:; "
+            f"base-uri 'none'; form-action {self.forms}{self.more}"
+        )
+
+    def page(self, title: str, *body: Child) -> Markup:
+        """A whole page, with the policy inside: so it also holds for a page that is read from a file."""
+        head = tag(
+            "head",
+            tag("meta", charset="utf-8"),
+            tag("meta", http_equiv="Content-Security-Policy", content=self.policy),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("meta", name="color-scheme", content="light dark"),
+            tag("title", title),
+            tag("link", rel="icon", href="data:,"),
+            Markup(f"<style>{self.style}</style>"),
+        )
+        page = tag("html", head, tag("body", *body, Markup(f"<script>{self.script}</script>")), lang="en")
+        return Markup("<!doctype html>\n" + page + "\n")
 
 
 def style_of(*names: str) -> str:
@@ -115,24 +151,7 @@ def style_of(*names: str) -> str:
 
 def document(title: str, *body: Child) -> Markup:
     """A whole page that needs nothing but itself."""
-    style, script = style_of("page.css"), asset("theme.js") + asset("page.js")
-    return page_of(title, style, script, policy_of(style, script), *body)
-
-
-def page_of(title: str, style: str, script: str, policy: str, *body: Child) -> Markup:
-    """A page with the policy inside, so that it also holds for a page that is read from a file."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("link", rel="icon", href="data:,"),
-        Markup(f"<style>{style}</style>"),
-    )
-    page = tag("html", head, tag("body", *body, Markup(f"<script>{script}</script>")), lang="en")
-    return Markup("<!doctype html>\n" + page + "\n")
+    return PageFrame(style_of("page.css"), asset("theme.js") + asset("page.js")).page(title, *body)
 
 
 def asset(name: str) -> str:

@@ -222,7 +222,8 @@ class Follower:
         self._read_looks()
         for path in self._observed():
             self._read_observed(path)
-        logged = self._logged() if now.runtime in APART else {}
+        logs = self._files("events", "*.log") if now.runtime in APART else []
+        logged = {path.stem: _size(path) for path in logs}
         if now.phase == "preparing" and logged:  # nobody looks into processes, so nobody says that they have begun
             now = msgspec.structs.replace(now, phase="running")
         abandoned = _abandoned(now)
@@ -273,9 +274,6 @@ class Follower:
             if snapshot > self.snapshots.get(path, -1):
                 self.snapshots[path] = snapshot
                 self.seen.add(row)
-
-    def _logged(self) -> dict[str, int]:
-        return {path.stem: _size(path) for path in self._files("events", "*.log")}
 
 
 def _certificate(row: CurveRow) -> Certificate:

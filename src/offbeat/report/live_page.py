@@ -12,7 +12,7 @@ from offbeat.metrics.live import PartyNow
 from offbeat.names import counted
 from offbeat.report import numbers, wording
 from offbeat.report.charts import QUANTITIES, ChartLine, legend, line_chart
-from offbeat.report.html import Markup, asset, page_of, policy_of, section, style_of, table, tag
+from offbeat.report.html import Markup, PageFrame, asset, figures, section, style_of, table, tag
 from offbeat.report.layout import thin
 from offbeat.report.live import Standing, View
 from offbeat.report.page import header
@@ -38,29 +38,16 @@ CERTIFIED = {"processes": ", and the certificates as they are computed"}
 
 
 @cache
-def _style() -> str:
-    return style_of("page.css", "live.css")
-
-
-@cache
-def _script() -> str:
-    return asset("theme.js") + asset("live.js")
-
-
-@cache
-def policy() -> str:
-    """What the page may do: run its own script, and ask the server that it came from."""
-    return policy_of(_style(), _script(), "; connect-src 'self'")
+def frame() -> PageFrame:
+    """The page may run its own script, and ask the server that it came from."""
+    return PageFrame(style_of("page.css", "live.css"), asset("theme.js") + asset("live.js"), "; connect-src 'self'")
 
 
 def live_page(view: View) -> str:
     """The frame, with its parts as they are now: it says something without its script, too."""
     parts = {name: tag("div", body, id=name) for name, body in parts_of(view).items()}
-    return page_of(
+    return frame().page(
         title_of(view),
-        _style(),
-        _script(),
-        policy(),
         header(
             title_of(view),
             tag("div", parts["standing"], role="status"),
@@ -88,6 +75,8 @@ def title_of(view: View) -> str:
         return wording.title(view.record)
     if view.now is None:
         return view.name
+    if view.now.runtime == "grpc":  # an organisation's own side
+        return f"{view.now.algorithm}, as '{next(iter(view.now.parties), view.name)}' runs it"
     seed = f", seed {view.now.seed}" if view.now.seed is not None else ""
     count = f" with {wording.who(view.now.parties)}" if view.now.parties else ""
     return f"{view.now.algorithm}{count}, {view.now.runtime}{seed}"
@@ -132,12 +121,8 @@ def _done(view: View) -> float:
 
 
 def _figures(view: View) -> Markup:
-    figures = wording.key_figures(view.record) if view.record is not None else _so_far(view)
-    return (
-        tag("dl", *(tag("div", tag("dt", n), tag("dd", v)) for n, v in figures), class_="figures")
-        if figures
-        else tag("p", "")
-    )
+    told = wording.key_figures(view.record) if view.record is not None else _so_far(view)
+    return figures(told) if told else tag("p", "")
 
 
 def _so_far(view: View) -> list[tuple[str, str]]:
@@ -145,21 +130,21 @@ def _so_far(view: View) -> list[tuple[str, str]]:
     if now is None or not view.curve:
         return []
     time_s = max(now.time_s, view.curve[-1].time_s)
-    figures = [("Objective", numbers.short(last["objective"], 6))]
+    found = [("Objective", numbers.short(last["objective"], 6))]
     if last["suboptimality"] is not None:
-        figures.append(("Sub-optimality", numbers.short(last["suboptimality"], 2)))
+        found.append(("Sub-optimality", numbers.short(last["suboptimality"], 2)))
     if view.certificate.duality_gap is not None:
-        figures.append(("At most above the best", numbers.short(view.certificate.duality_gap, 2)))
+        found.append(("At most above the best", numbers.short(view.certificate.duality_gap, 2)))
     elif view.certificate.gradient_norm is not None:
-        figures.append(("Gradient norm", numbers.short(view.certificate.gradient_norm, 2)))
+        found.append(("Gradient norm", numbers.short(view.certificate.gradient_norm, 2)))
     if last["test_metric"] is not None:
-        figures.append(("Score on the test rows", numbers.short(last["test_metric"])))
-    figures.append((("Virtual" if now.clock == "virtual" else "Wall-clock") + " time", numbers.seconds(time_s)))
+        found.append(("Score on the test rows", numbers.short(last["test_metric"])))
+    found.append((("Virtual" if now.clock == "virtual" else "Wall-clock") + " time", numbers.seconds(time_s)))
     messages = [party.messages for party in now.parties.values() if party.messages is not None]
     if messages:
-        figures.append(("Messages", numbers.count(sum(messages))))
-        figures.append(("Sent by all", numbers.size(sum(party.bytes or 0 for party in now.parties.values()))))
-    return figures
+        found.append(("Messages", numbers.count(sum(messages))))
+        found.append(("Sent by all", numbers.size(sum(party.bytes or 0 for party in now.parties.values()))))
+    return found
 
 
 def _last(curve: Sequence[CurveRow], quantity: Quantity) -> float | None:

@@ -12,7 +12,7 @@ from elsewhere cannot have its name resolved to here. A browser that reads slowl
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from offbeat.errors import BadInput
 from offbeat.report.live import Follower, View
-from offbeat.report.live_page import live_page, policy, state_of
+from offbeat.report.live_page import frame, live_page, state_of
 from offbeat.report.page import REPORT_FILE
 
 HOST = "127.0.0.1"
@@ -126,16 +126,33 @@ _ALWAYS = [
 ]
 
 
+def html_answer(content: str | bytes, policy: str, **headers: str) -> Response:
+    """A page, and what it may do."""
+    return Response(content, media_type="text/html", headers={"content-security-policy": policy, **headers})
+
+
+async def body_of(request: Request, most: int, too_large: str) -> bytes:
+    """What came with a request, if it is not too large."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise BadInput(too_large)
+    return body
+
+
+def local_app(routes: Sequence[Route], lifespan: Any) -> Starlette:
+    """An application for browsers on this machine."""
+    trusted = Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)
+    return Starlette(routes=routes, middleware=[Middleware(Headers), trusted], lifespan=lifespan)
+
+
 def live_app(folder: Path, look_s: float = LOOK_S) -> Starlette:
     """The application for one run folder; `app.state.hub` is what it shows."""
     hub = Hub(Follower(folder))
 
     async def page(_: Request) -> Response:
-        return Response(
-            live_page(hub.view),
-            media_type="text/html",
-            headers={"content-security-policy": f"{policy()}; frame-ancestors 'none'"},
-        )
+        return html_answer(live_page(hub.view), f"{frame().policy}; frame-ancestors 'none'")
 
     async def state(_: Request) -> Response:
         return Response(hub.state(), media_type="application/json")
@@ -154,7 +171,7 @@ def live_app(folder: Path, look_s: float = LOOK_S) -> Starlette:
             content = await asyncio.to_thread((hub.follower.folder / REPORT_FILE).read_bytes)
         except OSError:
             return PlainTextResponse("There is no report.html; `offbeat report` writes it anew.", status_code=404)
-        return Response(content, media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
+        return html_answer(content, REPORT_POLICY)
 
     @asynccontextmanager
     async def following(app: Starlette) -> AsyncIterator[None]:
@@ -166,11 +183,8 @@ def live_app(folder: Path, look_s: float = LOOK_S) -> Starlette:
         with suppress(asyncio.CancelledError):
             await task
 
-    app = Starlette(
-        routes=[Route("/", page), Route("/events", events), Route("/state", state), Route("/report", report)],
-        middleware=[Middleware(Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)],
-        lifespan=following,
-    )
+    routes = [Route("/", page), Route("/events", events), Route("/state", state), Route("/report", report)]
+    app = local_app(routes, following)
     app.state.hub = hub
     return app
 

@@ -22,8 +22,8 @@ from offbeat.report.charts import (
     part_legend,
     time_bars,
 )
-from offbeat.report.held_out import tested, worth
-from offbeat.report.html import Markup, document, folded, folded_json, section, table, tag
+from offbeat.report.held_out import coefficients, tested, worth
+from offbeat.report.html import Markup, document, figures, folded, folded_json, listed, section, table, tag
 from offbeat.report.timeline import timeline_view
 
 FAR = 20.0
@@ -47,9 +47,10 @@ def report_page(record: RunRecord, run: str = "") -> str:
         header(wording.title(record), _verdict_line(record), _warnings(record)),
         tag(
             "main",
-            _key_figures(record),
+            figures(wording.key_figures(record)),
             tag("p", wording.certificate(record), class_="lead"),
             *tested(record),
+            *coefficients(record),
             *worth(record),
             section("disclosed", "What was disclosed, and to whom", _reveals(record), _privacy(record)),
             section("progress", "Progress", progress_of_one(record)),
@@ -81,18 +82,10 @@ def _verdict_line(record: RunRecord) -> Markup:
     return tag("p", tag("strong", words, class_=f"badge {mood}"), " ", record.reason, class_="verdict")
 
 
-def _key_figures(record: RunRecord) -> Markup:
-    return tag(
-        "dl",
-        *(tag("div", tag("dt", name), tag("dd", value)) for name, value in wording.key_figures(record)),
-        class_="figures",
-    )
-
-
 def _warnings(record: RunRecord) -> Markup:
     if not record.warnings:
         return tag("p", "No warnings.", class_="quiet")
-    return tag("ul", *(tag("li", warning) for warning in record.warnings), class_="warnings", aria_label="Warnings")
+    return listed(record.warnings, class_="warnings", aria_label="Warnings")
 
 
 def _reveals(record: RunRecord) -> Markup:
@@ -207,37 +200,14 @@ def _party_charts(record: RunRecord) -> Markup:
 
 
 def _party_table(record: RunRecord) -> Markup:
-    head = (
-        "Party",
-        "Updates",
-        "Lag mean",
-        "Lag max",
-        "Sent",
-        "Compute",
-        "Communicate",
-        "Wait",
-        "Dropped",
-        "Retried",
-        "Abandoned",
-    )
-    rows = [(name, *_party_cells(party)) for name, party in record.parties.items()]
+    head = ("Party", "Updates", "Lag mean", "Lag max", "Sent", "Compute", "Communicate", "Wait", "Dropped", "Retried",
+            "Abandoned")  # fmt: skip
+    rows = [
+        (name, *wording.party_cells(party), *map(numbers.count, (party.dropped, party.retried, party.abandoned)))
+        for name, party in record.parties.items()
+    ]
     body = table(head, rows, "What each party did", numeric=range(1, len(head)))
     return body if len(rows) <= 40 else folded(f"All {len(rows)} parties", body)
-
-
-def _party_cells(party: PartyRecord) -> tuple[str, ...]:
-    return (
-        numbers.count(party.updates),
-        f"{party.lag_mean:.2f}",
-        numbers.count(party.lag_max),
-        numbers.size(party.bytes_sent),
-        numbers.seconds(party.compute_s),
-        numbers.seconds(party.communicate_s),
-        numbers.seconds(party.wait_s),
-        numbers.count(party.dropped),
-        numbers.count(party.retried),
-        numbers.count(party.abandoned),
-    )
 
 
 # -- traffic and origin -------------------------------------------------------------------------------------------

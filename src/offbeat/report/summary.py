@@ -4,16 +4,15 @@ The order is the order of a careful reader's questions: did it work; what did it
 me; how good is the result, provably; how good is it on unseen rows; who did how much.
 """
 
-from io import StringIO
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from offbeat.metrics.record import PartyRecord, RunRecord
+from offbeat.metrics.record import RunRecord
 from offbeat.report import numbers, wording
 
 NAME_WIDTH = 8  # names up to this long stay whole on a narrow terminal
@@ -36,14 +35,6 @@ def summary(record: RunRecord, run: str | Path = "") -> Group:
         *_losses(record),
         *_origin(record, run),
     )
-
-
-def summary_text(record: RunRecord, run: str | Path = "", width: int = 100) -> str:
-    """The page as plain text of a given width."""
-    console = Console(file=StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    with console.capture() as captured:
-        console.print(summary(record, run))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
 def _section(name: str, body: RenderableType) -> Group:
@@ -97,19 +88,9 @@ def _parties(record: RunRecord) -> RenderableType:
     table = _table("party", "updates", "lag", "lag max", "sent", "compute", "network", "wait")
     table.columns[0].min_width = min(NAME_WIDTH, max(map(len, record.parties), default=0))
     for name, party in list(record.parties.items())[:PARTIES_LISTED]:
-        table.add_row(Text(name), *_party_cells(party))
+        table.add_row(Text(name), *wording.party_cells(party, numbers.short_seconds))
     hidden = len(record.parties) - PARTIES_LISTED
     return Group(table, Text(f"and {hidden} more, in record.json")) if hidden > 0 else table
-
-
-def _party_cells(party: PartyRecord) -> tuple[str, ...]:
-    return (
-        numbers.count(party.updates),
-        f"{party.lag_mean:.2f}",
-        numbers.count(party.lag_max),
-        numbers.size(party.bytes_sent),
-        *(numbers.short_seconds(time_s) for time_s in (party.compute_s, party.communicate_s, party.wait_s)),
-    )
 
 
 def _losses(record: RunRecord) -> list[RenderableType]:
@@ -127,9 +108,13 @@ def _origin(record: RunRecord, run: str | Path) -> list[RenderableType]:
     return [_section("Data and run", Text("\n".join(lines)))]
 
 
+def light_table() -> Table:
+    return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 1))
+
+
 def _table(first: str, *columns: str) -> Table:
     """A light table: the first column and a column of sentences to the left, numbers to the right."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 1))
+    table = light_table()
     table.add_column(first, overflow="fold")
     for name in columns:
         wordy = name in _WORDY

@@ -1,14 +1,15 @@
 """The sentences that the page of text and the page for browsers share, so that they cannot disagree."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from offbeat.metrics.record import RunRecord
+from offbeat.metrics.record import PartyRecord, RunRecord
 from offbeat.names import counted
 from offbeat.party.verdicts import Mood, verdict_named
 from offbeat.report import numbers
 
 CHIEFS = ("server", "cloud")  # VAFL's and the horizontal methods': everybody's updates are theirs too
+CLASSES_COUNTED = 12
 _METRICS = {
     "test_auc": "Test AUC",
     "test_accuracy": "Test accuracy",
@@ -100,10 +101,6 @@ def test_metric(record: RunRecord) -> str:
     return metric_name(first).replace("Test ", "test ") if first else "test metric"
 
 
-def clock_note(record: RunRecord) -> str:
-    return "virtual time" if record.clock == "virtual" else "wall-clock time"
-
-
 def key_figures(record: RunRecord) -> list[tuple[str, str]]:
     """(name, value) pairs: the result in one line."""
     figures = [("Objective", numbers.short(record.objective, 6))]
@@ -114,7 +111,7 @@ def key_figures(record: RunRecord) -> list[tuple[str, str]]:
     figures += [(metric_name(name), numbers.short(value)) for name, value in record.metrics.items()]
     figures += [
         ("Passes", numbers.short(record.passes, 3)),
-        (clock_note(record).capitalize(), numbers.seconds(record.seconds)),
+        ("Virtual time" if record.clock == "virtual" else "Wall-clock time", numbers.seconds(record.seconds)),
         ("Sent by it" if record.runtime == "grpc" else "Sent by all", numbers.size(record.bytes_sent)),
     ]
     return figures
@@ -150,6 +147,17 @@ def _privacy_cells(statement: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+def party_cells(party: PartyRecord, time: Callable[[float], str] = numbers.seconds) -> tuple[str, ...]:
+    """What a party did: updates, lag, bytes, and where its time went."""
+    return (
+        numbers.count(party.updates),
+        f"{party.lag_mean:.2f}",
+        numbers.count(party.lag_max),
+        numbers.size(party.bytes_sent),
+        *map(time, (party.compute_s, party.communicate_s, party.wait_s)),
+    )
+
+
 def losses(record: RunRecord) -> list[str]:
     """One sentence for each party that dropped, retried or abandoned something."""
     sentences = []
@@ -162,8 +170,20 @@ def losses(record: RunRecord) -> list[str]:
 
 
 def classes(record: RunRecord) -> str:
-    """Which classes there are, and which of two is the positive one; empty where numbers are predicted."""
+    """Which classes there are, which of two is the positive one, and how the held-out rows are divided among them;
+    empty where numbers are predicted."""
     found = record.data.classes
+    if not found:
+        return ""
+    named = f"{len(found)} classes: {', '.join(map(str, found))}."
     if len(found) == 2:
-        return f"{found[1]} is the positive class, {found[0]} the other."
-    return f"{len(found)} classes: {', '.join(map(str, found))}." if found else ""
+        named = f"{found[1]} is the positive class, {found[0]} the other."
+    return named + _balance(record, [str(name) for name in found])
+
+
+def _balance(record: RunRecord, names: list[str]) -> str:
+    counts = [sum(row) for row in record.held_out.confusion] if record.held_out is not None else []
+    if len(counts) != len(names) or len(names) > CLASSES_COUNTED:
+        return ""
+    shares = [f"{name} {numbers.percent(count, sum(counts))}" for name, count in zip(names, counts, strict=True)]
+    return f" Held-out rows: {', '.join(shares)}."

@@ -23,7 +23,7 @@ from offbeat.metrics.record import RunRecord
 from offbeat.run.choose import Chosen, level_of, with_best_penalty
 from offbeat.run.observer import Observer, Watch
 from offbeat.run.parties import training_of
-from offbeat.run.record import kept_private, record_of, reveals
+from offbeat.run.record import kept_private, largest_coefficients, record_of, reveals
 from offbeat.run.result import Result
 from offbeat.run.runtimes import runtime_for
 from offbeat.runtime.contract import Runtime
@@ -91,7 +91,9 @@ def run_training(
         lanes=job.runtime.lanes,
     )
     record = record if chosen is None else _with_choice(record, chosen)
-    return Result(record, training.models(outcome), training.parties)
+    models = training.models(outcome)
+    record = msgspec.structs.replace(record, coefficients=largest_coefficients(models))
+    return Result(record, models, training.parties)
 
 
 def _with_choice(record: RunRecord, chosen: Chosen) -> RunRecord:

@@ -11,16 +11,15 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.data.align import align
 from offbeat.data.columns import NumberedColumns
-from offbeat.data.matrix import Floats, Matrix, take_rows
+from offbeat.data.matrix import Floats, Matrix, scale_party_rows, take_rows
 from offbeat.data.prepare import Fitted
-from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.table import Table, read_table, table_from_arrays
 from offbeat.errors import BadData, BadInput
 from offbeat.families.contract import Part
@@ -107,7 +106,8 @@ class TrainedModel:
 
     def blocks(self, tables: Mapping[str, Table]) -> dict[str, Matrix]:
         """Every party's rows (`tables`), prepared as its training rows were."""
-        return scale_party_rows({name: self._block(name, table) for name, table in tables.items()}, self._rows)
+        found = {name: self.fitted(name).apply_table(table) for name, table in tables.items()}
+        return scale_party_rows(found, self.fitted(self.names[0]).preparation.rows)
 
     def answers(self, scores: Array) -> Array:
         """The classes, or the numbers, that `scores` stand for."""
@@ -239,22 +239,16 @@ class TrainedModel:
         if isinstance(rows, Table):
             return rows
         strict = fitted.preparation.strict and not fitted.preparation.columns
+        missing: Literal["refuse", "keep"] = "refuse" if strict else "keep"
         table = table_from_arrays(
-            rows, name=f"party {name!r}", text=list(fitted.spelling), missing="refuse" if strict else "keep"
+            rows, name=f"party {name!r}", text=list(fitted.spelling), missing=missing, forms=fitted.forms
         )
         return _in_its_order(table, fitted, name)
 
     def _read(self, name: str, file: str | Path, id: str | None) -> Table:
         fitted = self.fitted(name)
         named = None if isinstance(fitted.raw_columns, NumberedColumns) else list(fitted.raw_columns)
-        return read_table(file, id, None, named, text=list(fitted.spelling), missing="keep")
-
-    def _block(self, name: str, table: Table) -> Matrix:
-        return self.fitted(name).apply_table(table)
-
-    @property
-    def _rows(self) -> Any:
-        return self.fitted(self.names[0]).preparation.rows
+        return read_table(file, id, None, named, text=list(fitted.spelling), missing="keep", forms=fitted.forms)
 
     # -- VAFL
 
@@ -286,7 +280,8 @@ def _in_its_order(table: Table, fitted: Fitted, name: str) -> Table:
         return table
     names = dict(zip(table.columns, fitted.raw_columns, strict=True))
     levels = {names[column]: texts for column, texts in table.levels.items()}
-    return replace(table, columns=fitted.raw_columns, levels=levels)
+    forms = {names[column]: form for column, form in table.forms.items()}
+    return replace(table, columns=fitted.raw_columns, levels=levels, forms=forms)
 
 
 # -- where models come from ------------------------------------------------------------------------------------------

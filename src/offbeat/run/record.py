@@ -5,12 +5,16 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from offbeat.families.contract import Counters, RunAccount, Training
+import numpy as np
+
+from offbeat.families.contract import Counters, Part, RunAccount, Training
 from offbeat.metrics.lag import Lags
 from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
 from offbeat.metrics.record import PartyRecord, Reveal, RunRecord, Transit
 from offbeat.party.contract import Message
 from offbeat.runtime.contract import Outcome, Tally
+
+COEFFICIENTS_TOLD = 12
 
 
 def record_of(
@@ -56,6 +60,18 @@ def record_of(
         curve=tuple(account.curve),
         timeline=tuple(Transit(*row) for row in outcome.timeline),
     )
+
+
+def largest_coefficients(models: Mapping[str, Part]) -> dict[str, dict[str, float]]:
+    """By party, those furthest from 0, the largest first; nothing of networks, several outputs and columns without
+    names."""
+    found = {}
+    for name, part in models.items():
+        weights = part.arrays.get("weights")
+        if part.columns is not None and weights is not None and weights.ndim == 1:
+            chosen = np.argsort(-np.abs(weights), kind="stable")[:COEFFICIENTS_TOLD]
+            found[name] = {part.columns[place]: float(weights[place]) for place in chosen.tolist()}
+    return found
 
 
 def _party_record(told: Counters, tally: Tally, total_s: float, lanes: int) -> PartyRecord:

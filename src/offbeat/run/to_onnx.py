@@ -4,9 +4,10 @@
     onnx.save(graph, "bank.onnx")
 
 Inputs: `numbers` (double, rows x number columns, NaN where missing, dates as days since 1970-01-01) and, where the
-party has columns of text or of numbers that are categories, `texts` (string, "" where missing). The metadata `numbers`
-and `texts` name their columns, in order. Output: `part` (double, rows x outputs), this party's part of the intercept
-included. The parts of all parties add up to the score. Where the preparation refuses missing values, the part is NaN.
+party has columns of text or of numbers that are categories, `texts` (string, spelled as in training, "" where missing).
+The metadata `numbers` and `texts` name their columns, in order. Output: `part` (double, rows x outputs), this party's
+part of the intercept included. The parts of all parties add up to the score. Where the preparation refuses missing
+values, the part is NaN.
 
 Preparation is linear but for filling, cutting, bins and categories. So scales and means go into the weights, and of a
 bin or category the graph looks the weight up: no column of zeros and ones is made.

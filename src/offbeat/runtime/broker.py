@@ -113,7 +113,7 @@ def write_broker(folder: Path, plan: BrokerPlan) -> Path:
     authority = _authority(folder)
     server = folder / "broker"
     (server / "data").mkdir(parents=True, exist_ok=True)
-    _write_pair(server, "server", authority, plan.host, server_host=plan.host)
+    _write_pair(server, "server", authority, plan.host, plan.host)
     _write(server / "authority.crt", public_pem(authority.certificate))
     _write(server / "access.rules", ACCESS_RULES.format(cloud=plan.cloud).encode())
     _write(server / "mosquitto.conf", _configuration(server, plan).encode())
@@ -144,14 +144,18 @@ def sign_request(folder: Path, request_pem: bytes) -> tuple[Path, str]:
         raise BadInput(f"{mine} has a certificate of '{name}' already; move it away if '{name}' is to have another.")
     mine.mkdir(parents=True, exist_ok=True)
     authority = _authority(folder)
-    _write(mine / f"{name}.crt", _client_certificate(name, key, authority))
+    _write(mine / f"{name}.crt", _certificate(name, key, authority))
     _write(mine / "authority.crt", public_pem(authority.certificate))
     return mine, key_mark(key)
 
 
-def _client_certificate(name: str, key: ec.EllipticCurvePublicKey, authority: "_Signer") -> bytes:
+def _certificate(name: str, key: ec.EllipticCurvePublicKey, authority: "_Signer", host: str = "") -> bytes:
+    """For a client; with a host, for the broker that listens there."""
+    usage = ExtendedKeyUsageOID.SERVER_AUTH if host else ExtendedKeyUsageOID.CLIENT_AUTH
     builder = unsigned(named(name), authority.certificate.subject, key)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+    if host:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(host)]), critical=False)
     return public_pem(builder.sign(authority.key, hashes.SHA256()))
 
 
@@ -197,15 +201,9 @@ def _authority(folder: Path) -> _Signer:
     return _Signer(signed, key)
 
 
-def _write_pair(folder: Path, stem: str, authority: _Signer, name: str, server_host: str = "") -> None:
+def _write_pair(folder: Path, stem: str, authority: _Signer, name: str, host: str = "") -> None:
     key = new_key()
-    certificate = _client_certificate(name, key.public_key(), authority)
-    if server_host:
-        builder = unsigned(named(name), authority.certificate.subject, key.public_key())
-        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(server_host)]), critical=False)
-        certificate = public_pem(builder.sign(authority.key, hashes.SHA256()))
-    _write(folder / f"{stem}.crt", certificate)
+    _write(folder / f"{stem}.crt", _certificate(name, key.public_key(), authority, host))
     _write(folder / f"{stem}.key", private_pem(key))
 
 

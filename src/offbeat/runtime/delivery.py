@@ -91,10 +91,6 @@ class Delivery(Generic[Frame]):
     def unacknowledged(self) -> int:
         return len(self._kept)
 
-    @property
-    def unacknowledged_bytes(self) -> int:
-        return self._kept_bytes
-
     def kept(self) -> list[Frame]:
         return [frame for _, frame in self._kept]
 
@@ -112,16 +108,20 @@ class Delivery(Generic[Frame]):
         self._cursor = self.first_kept
         self.highest_written = self.sent
 
+    def full(self, size: int) -> bool:
+        """Whether a message of this size would pass what is kept for a peer that is not lost."""
+        much = len(self._kept) >= self.bounds.backlog_frames or self._kept_bytes + size > self.bounds.backlog_bytes
+        return much and not self.lost and not self.closed
+
     def offer(self, frame: Frame) -> int:
-        """Take a message to send; its number is returned. Beyond the bounds the peer counts as lost."""
+        """Take a message to send; its number is returned. Beyond the bounds the peer has failed."""
         size, bounds = self._size_of(frame), self.bounds
         if size > bounds.frame_bytes:
             raise PeerFailed(
                 f"a message of {size} bytes to '{self.peer}' is larger than the {bounds.frame_bytes} bytes "
                 "that one message may have; use smaller batches or raise `frame_bytes` on both sides."
             )
-        full = len(self._kept) >= bounds.backlog_frames or self._kept_bytes + size > bounds.backlog_bytes
-        if full and not self.lost and not self.closed:
+        if self.full(size):
             raise PeerFailed(
                 f"'{self.peer}' is {len(self._kept)} messages ({self._kept_bytes} bytes) behind, which is the bound; "
                 "it is too slow for this run or has stopped answering."
@@ -365,7 +365,7 @@ class RoundTrips:
         return min(self._timing.most_s, usual_s * self._factor)
 
 
-class PacketLink(Generic[Frame]):
+class PacketLink(Delivery[Frame]):
     """A delivery with the timers that a carrier of packets needs. After `offer`, `heard`, `logged` and at `due_s`,
     transmit what `packet` gives until it gives nothing."""
 
@@ -379,7 +379,7 @@ class PacketLink(Generic[Frame]):
         base: int = 0,
         size_of: Callable[[Any], int] = len,
     ) -> None:
-        self.delivery: Delivery[Frame] = Delivery(peer, bounds, base=base, in_order=False, size_of=size_of)
+        super().__init__(peer, bounds, base=base, in_order=False, size_of=size_of)
         self.life, self.timing = life, timing
         self._trips = RoundTrips(timing)
         self._peer_life = self._peer_accepted = 0
@@ -394,122 +394,93 @@ class PacketLink(Generic[Frame]):
 
     @property
     def due_s(self) -> float:
-        return inf if self.delivery.closed else min(self._resend_s, self._answer_s)
+        return inf if self.closed else min(self._resend_s, self._answer_s)
 
     @property
     def settled(self) -> bool:
         """The peer has all that was sent to it, or takes nothing more."""
-        return self.delivery.closed or not self.delivery.unacknowledged
-
-    # -- what a host asks of a link --------------------------------------------------------------------------------
-
-    @property
-    def acknowledged(self) -> int:
-        return self.delivery.acknowledged
-
-    def logged(self, number: int) -> None:
-        self.delivery.logged(number)
-
-    def state(self) -> tuple[int, int, list[Frame], bytes]:
-        return self.delivery.state()
-
-    def jumped(self, number: int) -> bytes:
-        return self.delivery.jumped(number)
+        return self.closed or not self.unacknowledged
 
     def restore(self, *, sent: int, kept: list[Frame], accepted: int, chains: Chains | None = None) -> None:
         """The peer must hear that we have lost what was not in our log."""
-        self.delivery.restore(sent=sent, kept=kept, accepted=accepted, chains=chains)
+        super().restore(sent=sent, kept=kept, accepted=accepted, chains=chains)
         self._answer_s, self._restored = 0.0, True
-
-    def peer_lost(self) -> None:
-        self.delivery.peer_lost()
 
     def peer_back(self) -> None:
         """What is kept is written again at once."""
-        self.delivery.peer_back()
-        self._again()
-
-    def close(self) -> None:
-        self.delivery.close()
-
-    def open(self) -> None:
-        self.delivery.open()
+        super().peer_back()
+        self._write_again()
 
     # -- packets ---------------------------------------------------------------------------------------------------
 
-    def offer(self, frame: Frame) -> int:
-        return self.delivery.offer(frame)
-
     def packet(self, now_s: float) -> Packet[Frame] | None:
         """What to transmit now, if anything."""
-        delivery = self.delivery
-        if delivery.closed:
+        if self.closed:
             return None
         if now_s >= self._resend_s:
             self._trips.missed()
-            self._again()
-        highest = delivery.highest_written
-        taken = delivery.take()
+            self._write_again()
+        highest, taken = self.highest_written, self.take()
         if taken is not None:
             self._written(highest, now_s)
         elif not self._must_answer(now_s):
             return None
-        first, frames = taken or (delivery.sent + 1, [])
-        self._answer_s, self._told_durable = inf, delivery.durable
-        return Packet(delivery.first_kept, first, frames, self.life, delivery.accepted, delivery.durable)
+        first, frames = taken or (self.sent + 1, [])
+        self._answer_s, self._told_durable = inf, self.durable
+        return Packet(self.first_kept, first, frames, self.life, self.accepted, self.durable)
 
-    def _again(self) -> None:
+    def _write_again(self) -> None:
         """Write again what the peer does not hold. Where it holds all, and its log lags or its answer was lost, that is
         the last message: a repeated message is answered."""
-        self.delivery.rewind(min(self._peer_accepted, self.delivery.sent - 1))
+        self.rewind(min(self._peer_accepted, self.sent - 1))
         self._timed, self._resend_s = None, inf
 
     def _written(self, highest_before: int, now_s: float) -> None:
-        if self._timed is None and self.delivery.highest_written > highest_before:
-            self._timed = (self.delivery.highest_written, now_s)
+        if self._timed is None and self.highest_written > highest_before:
+            self._timed = (self.highest_written, now_s)
         if self._resend_s == inf:
             self._resend_s = now_s + self._trips.timeout_s
 
     def _must_answer(self, now_s: float) -> bool:
-        behind = self.delivery.durable - self._told_durable
+        behind = self.durable - self._told_durable
         if behind and self._answer_s == inf:
             self._answer_s = now_s + self.timing.answer_s
-        return now_s >= self._answer_s or behind >= self.delivery.bounds.window_frames // 2
+        return now_s >= self._answer_s or behind >= self.bounds.window_frames // 2
 
     def heard(self, packet: Packet[Frame], now_s: float) -> list[tuple[int, Frame]]:
         """(number, message) of what is new to us and in order now; nothing of a packet that breaks the rules."""
         self._acknowledged(packet, now_s)
         if packet.frames:
             self._answer_s = min(self._answer_s, now_s + self.timing.answer_s)
-        return self.delivery.arrived(packet.first, packet.frames, packet.oldest)
+        return self.arrived(packet.first, packet.frames, packet.oldest)
 
     def _refuse(self, accepted: int) -> None:
-        peer = self.delivery.peer
+        peer = self.peer
         if not self._restored:
             raise BadFrame(f"'{peer}' says it holds message {accepted}, which was never sent to it")
         raise PeerFailed(
-            f"'{peer}' holds our messages up to {accepted}, but our log tells of {self.delivery.sent}: our state is "
+            f"'{peer}' holds our messages up to {accepted}, but our log tells of {self.sent}: our state is "
             "older than what we have sent. Going on would send other messages under the same numbers."
         )
 
     def _acknowledged(self, packet: Packet[Frame], now_s: float) -> None:
-        if packet.accepted > self.delivery.sent:
+        if packet.accepted > self.sent:
             self._refuse(packet.accepted)
         if packet.durable > packet.accepted:
-            raise BadFrame(f"'{self.delivery.peer}' says its log holds message {packet.durable}, which it has not got")
+            raise BadFrame(f"'{self.peer}' says its log holds message {packet.durable}, which it has not got")
         before = self._peer_accepted
         if packet.life > self._peer_life:
             if self._peer_life:  # it was started again, and has lost what was not in its log
-                self.delivery.rewind(packet.accepted)
+                self.rewind(packet.accepted)
                 self._timed = None
             self._peer_life, self._peer_accepted = packet.life, packet.accepted
         elif packet.life == self._peer_life:
             self._peer_accepted = max(before, packet.accepted)
-        self.delivery.acknowledge(packet.durable)
+        self.acknowledge(packet.durable)
         if self._timed is not None and self._peer_accepted >= self._timed[0]:
             self._trips.measured(now_s - self._timed[1])
             self._timed = None
-        if not self.delivery.unacknowledged:
+        if not self.unacknowledged:
             self._resend_s = inf
         elif self._peer_accepted > before:
             self._resend_s = now_s + self._trips.timeout_s

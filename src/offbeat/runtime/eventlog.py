@@ -88,6 +88,9 @@ class LogMark(Record, frozen=True, gc=False):
 
 AnyRecord = Header | LogStarted | LogReceived | LogComputed | LogWoken | LogLost | LogBack | LogAcknowledged | LogMark
 
+_PLAIN: dict[type, type] = {Woken: LogWoken, PeerLost: LogLost, PeerBack: LogBack, Started: LogStarted}
+"""Events that a log holds as they are, with the same fields."""
+_EVENTS = {record: event for event, record in _PLAIN.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
 
@@ -101,14 +104,8 @@ def record_of(
         return LogReceived(event.sender, number, frame, event.round_trip_s, jump)
     if type(event) is Computed:
         return LogComputed(event.ticket, encode_state([event.result]) if results else b"", event.seconds)
-    if type(event) is Woken:
-        return LogWoken(event.token)
-    if type(event) is PeerLost:
-        return LogLost(event.peer)
-    if type(event) is PeerBack:
-        return LogBack(event.peer)
-    assert type(event) is Started, event
-    return LogStarted(event.resumed)
+    record: AnyRecord = _PLAIN[type(event)](*msgspec.structs.astuple(event))
+    return record
 
 
 class EventLog:
@@ -248,14 +245,8 @@ def _event(record: AnyRecord, drive: Drive) -> Event:
         if record.result:
             return Computed(record.ticket, decode_state(record.result)[0], record.seconds)
         return drive.compute(record.ticket, record.seconds)
-    if type(record) is LogWoken:
-        return Woken(record.token)
-    if type(record) is LogLost:
-        return PeerLost(record.peer)
-    if type(record) is LogBack:
-        return PeerBack(record.peer)
-    assert type(record) is LogStarted, record
-    return Started(record.resumed)
+    event: Event = _EVENTS[type(record)](*msgspec.structs.astuple(record))
+    return event
 
 
 def _check_header(header: Header, party: Party, where: str) -> None:

@@ -135,10 +135,6 @@ class HostOptions:
     timeline_most: int = 0
 
 
-def _nothing_due() -> float:
-    return inf
-
-
 class PartyHost:
     """Drives one party on the thread that calls `run`."""
 
@@ -150,7 +146,7 @@ class PartyHost:
         send: Callable[[Written], None],
         *,
         links: Mapping[PartyName, NumberedLink] | None = None,
-        turn: Callable[[], float] = _nothing_due,
+        turn: Callable[[], float] = lambda: inf,
         idle: Callable[[], None] | None = None,
         watch: Watch | None = None,
     ) -> None:

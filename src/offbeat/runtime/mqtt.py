@@ -10,6 +10,7 @@ acknowledged from log to log, make that once and in order, whatever the broker f
     last will  the broker tells the others when a party vanishes (PeerLost) and when it is back (PeerBack)
     bounds     frames, inbox, outgoing queue and unacknowledged messages are limited; what the inbox and the queue do
                not take is dropped, counted, and repeated later
+    one peer   that takes nothing, or says what cannot be, is lost for this party; the others are served as before
 """
 
 import hashlib
@@ -25,9 +26,19 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
-from offbeat.errors import BadInput, NotInstalled, PeerFailed
+from offbeat.errors import BadInput, NotInstalled, PeerFailed, UnexpectedEvent
 from offbeat.message.codec import Codec
-from offbeat.party.contract import Finish, Message, Party, PartyName, PeerBack, PeerLost
+from offbeat.party.contract import (
+    Effect,
+    Event,
+    Finish,
+    Message,
+    Party,
+    PartyName,
+    PeerBack,
+    PeerLost,
+    Received,
+)
 from offbeat.runtime import delivery
 from offbeat.runtime.broker import FRAME_BYTES, INFLIGHT_MESSAGES
 from offbeat.runtime.contract import Look, Outcome, joined
@@ -76,7 +87,8 @@ class ClientBounds:
     linger_s: float = 30.0  # a finished party stays so long for peers that lack messages, be they lost or slow
 
     def of_delivery(self) -> delivery.Bounds:
-        return delivery.Bounds(frame_bytes=self.frame_bytes, packet_frames=32, window_frames=self.window)
+        kept = {"backlog_frames": 4 * self.window, "backlog_bytes": 8 * self.frame_bytes}
+        return delivery.Bounds(frame_bytes=self.frame_bytes, packet_frames=32, window_frames=self.window, **kept)
 
 
 @dataclass
@@ -152,6 +164,24 @@ class Mqtt:
         )
 
 
+class ServesOthers:
+    """A party whose peers have nothing to do with each other, such as the cloud of many edges: what one of them says
+    out of turn is passed over, and the others are served."""
+
+    def __init__(self, inner: Party) -> None:
+        self.name, self.inner, self.passed_over = inner.name, inner, 0
+        self.snapshot, self.restore = inner.snapshot, inner.restore
+
+    def handle(self, event: Event) -> list[Effect]:
+        try:
+            return self.inner.handle(event)
+        except UnexpectedEvent:
+            if not isinstance(event, Received):
+                raise
+            self.passed_over += 1
+            return []
+
+
 class MqttRun:
     """One party and its client."""
 
@@ -170,6 +200,10 @@ class MqttRun:
             party, codec, setting.host_options(), self._send, links=self.carrier.links, turn=self._turn
         )
         self.lost: set[PartyName] = set()
+        self._statuses: dict[PartyName, bytes] = {}  # the newest word of each peer that waits to be looked at
+        self._lock = threading.Lock()
+        self._refused: set[PartyName] = set()  # peers that hold what was never sent to them
+        self._behind: set[PartyName] = set()  # peers that are lost because they took nothing
         self.connected = threading.Event()
         self.refusal: PeerFailed | None = None
         self.look_due_s = 0.0 if look is not None else inf
@@ -195,13 +229,24 @@ class MqttRun:
         """The last word of a topic is who wrote to it, by the broker's access rules."""
         *_, about, who = message.topic.split("/")
         if about == "status":
-            self.host.do(partial(self._status, who, message.payload))
+            self._note_status(who, message.payload)
         elif len(message.payload) > self.setting.bounds.frame_bytes + FRAME_WRAPPING:
             self.counts.refused_frames += 1
         elif len(self.host.inbox) >= self.setting.bounds.inbox:
             self.counts.dropped_in += 1
         else:
             self.host.do(partial(self._heard, who, message.payload))
+
+    def _note_status(self, who: PartyName, word: bytes) -> None:
+        """Of each peer the last word counts, and one waits: anybody at the broker may say as many as it likes."""
+        if word not in (HERE, LOST, LEFT):
+            self.counts.refused_frames += 1
+            return
+        with self._lock:
+            waits = who in self._statuses
+            self._statuses[who] = word
+        if not waits:
+            self.host.do(partial(self._status, who))
 
     # -- the party's thread --------------------------------------------------------------------------------------
 
@@ -233,23 +278,49 @@ class MqttRun:
             )
 
     def _heard(self, sender: PartyName, payload: bytes) -> None:
-        self.carrier.heard(sender, payload, self.host.now())
+        try:
+            self.carrier.heard(sender, payload, self.host.now())
+        except PeerFailed:  # it holds what our log does not know of: nothing more is said to it
+            self._refused.add(sender)
+            links = self.carrier.links.items()  # of all at the broker: not everybody talks to this party
+            if {peer for peer, link in links if link.accepted or link.unacknowledged} <= self._refused:
+                raise  # nobody says otherwise: our state is an old one
+            self.carrier.links[sender].close()
+            self._lose(sender)
+        if sender in self._behind and not self.carrier.links[sender].unacknowledged:
+            self._behind.discard(sender)
+            self._find(sender)
 
-    def _status(self, peer: PartyName, payload: bytes) -> None:
+    def _lose(self, peer: PartyName) -> None:
+        if peer not in self.lost:
+            self.lost.add(peer)
+            self.host.tell(PeerLost(peer))
+
+    def _find(self, peer: PartyName) -> None:
+        if peer in self.lost:
+            self.lost.discard(peer)
+            self.host.tell(PeerBack(peer))
+
+    def _status(self, peer: PartyName) -> None:
+        with self._lock:
+            payload = self._statuses.pop(peer)
         if peer == self.name:
             return
         if payload == LEFT:
             self.carrier.links[peer].close()
-        elif payload == LOST and peer not in self.lost:
-            self.lost.add(peer)
-            self.host.tell(PeerLost(peer))
+        elif payload == LOST:
+            self._lose(peer)
         elif payload == HERE:
             self.carrier.links[peer].open()
-            if peer in self.lost:
-                self.lost.discard(peer)
-                self.host.tell(PeerBack(peer))
+            self._find(peer)
 
     def _send(self, step: Written) -> None:
+        for peer in step.to:
+            link = self.carrier.links[peer]
+            if link.full(len(step.frame)):  # it asks, and takes nothing
+                link.peer_lost()
+                self._behind.add(peer)
+                self._lose(peer)
         self.carrier.send(step)
 
     def _transmit(self, peer: PartyName, packet: bytes) -> None:

@@ -82,4 +82,4 @@ class PacketCarrier:
 
     @property
     def repeated(self) -> int:
-        return sum(link.delivery.repeated for link in self.links.values())
+        return sum(link.repeated for link in self.links.values())

@@ -342,38 +342,15 @@ def load_factory(name: str) -> Factory:
     return factory
 
 
-class _ParentNews:
-    """Hears the parent: who is lost, and that the run is to stop, which its own death means too."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._session: Session | None = None
-        self._waiting: list[Mapping[str, str]] = []
-
-    def listen(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            self._hear(json.loads(line))
-        self._hear({"stop": "the process that started the run is gone"})
-
-    def attach(self, session: "Session") -> None:
-        with self._lock:
-            self._session, waiting = session, self._waiting
-            for news in waiting:
-                _pass_on(news, session)
-
-    def _hear(self, news: Mapping[str, str]) -> None:
-        with self._lock:
-            if self._session is None:
-                self._waiting.append(news)
-            else:
-                _pass_on(news, self._session)
-
-
-def _pass_on(news: Mapping[str, str], session: "Session") -> None:
-    if "lost" in news:
-        session.lose(news["lost"], news["how"])
-    else:
-        session.stop(news["stop"])
+def _hear_parent(lines: Iterable[bytes], session: "Session") -> None:
+    """Who is lost, and that the run is to stop, which the parent's own death means too. What it said while the party
+    was built waits in the pipe."""
+    for news in map(json.loads, lines):
+        if "lost" in news:
+            session.lose(news["lost"], news["how"])
+        else:
+            session.stop(news["stop"])
+    session.stop("the process that started the run is gone")
 
 
 class _Certified:
@@ -394,8 +371,8 @@ class _Certified:
             log.warning("%s cannot be written to (%s): the run cannot be watched.", self.path, problem)
 
 
-def take_part(child: Mapping[str, Any], news: _ParentNews) -> Outcome:
-    """Build the party of this process and take it through the run."""
+def take_part(child: Mapping[str, Any], parent: Iterable[bytes]) -> Outcome:
+    """Build the party of this process and take it through the run; `parent`: what that has to say, line by line."""
     from offbeat.runtime.grpc.identity import load_identity, read_roster
     from offbeat.runtime.grpc.options import SessionOptions
     from offbeat.runtime.grpc.server import StreamServer
@@ -419,7 +396,7 @@ def take_part(child: Mapping[str, Any], news: _ParentNews) -> Outcome:
         folder=Path(child["folder"]),
         watch=_Certified(Path(child["folder"]) / OBSERVED / f"{name}.jsonl"),
     )
-    news.attach(session)
+    threading.Thread(target=_hear_parent, args=(parent, session), name="parent", daemon=True).start()
     outcome = session.run()
     server.stop()
     write_checkpoint(Path(child["folder"]) / "final", name, party.snapshot())
@@ -445,12 +422,10 @@ def end_of(outcome: Outcome, name: PartyName) -> dict[str, Any]:
 def main(path: str) -> int:
     child = json.loads(Path(path).read_text(encoding="utf-8"))
     sys.setswitchinterval(0.0005)  # the party's thread must not keep the streams' threads waiting for 5 ms
-    news = _ParentNews()
     # Unbuffered: an interpreter that ends cannot take a buffer's lock from the thread that is reading.
     lines = FileIO(sys.stdin.fileno(), "rb", closefd=False)
-    threading.Thread(target=news.listen, args=(lines,), name="parent", daemon=True).start()
     try:
-        end, code = end_of(take_part(child, news), child["party"]), 0
+        end, code = end_of(take_part(child, lines), child["party"]), 0
     except OffbeatError as problem:
         end, code = {"error": str(problem)}, problem.exit_code
     ends = Path(child["folder"]) / "ends"

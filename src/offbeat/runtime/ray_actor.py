@@ -47,7 +47,7 @@ class ActorRun:
         self.host = PartyHost(party, codec, host_options, self.carrier.send, links=self.carrier.links, turn=self._leave)
         self.ended_s = inf
         self._peers = dict(peers)  # without those that are lost
-        self._deliveries = {peer: self.carrier.links[peer].delivery for peer in peers}
+        self._links = {peer: self.carrier.links[peer] for peer in peers}
         self._calls: dict[PartyName, list[Any]] = {peer: [] for peer in peers}
         self._over = threading.Event()
         self.host.begin()  # before any message
@@ -76,12 +76,12 @@ class ActorRun:
 
     def news(self) -> dict[str, Any]:
         ended = self.ended_s < inf
-        with_peers = [self._deliveries[peer] for peer in list(self._peers)]
+        with_peers = [self._links[peer] for peer in list(self._peers)]
         return {
             "finished": ended,
             "open": 0 if ended else self.host.inbox.open,
-            "sent": sum(delivery.sent for delivery in with_peers),
-            "taken": sum(delivery.accepted for delivery in with_peers),
+            "sent": sum(link.sent for link in with_peers),
+            "taken": sum(link.accepted for link in with_peers),
         }
 
     # -- the party's thread --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ nothing had been.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from offbeat.party.contract import Effect, Event, Message, Party
+from offbeat.party.contract import Message, Party
 from offbeat.randomness import stream
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.simulator import PROFILES, CostModel, Simulator, profile
@@ -38,6 +38,7 @@ class Trial:
     healed_after_s: float = 0.2
     limit_s: float = 120.0
     detect_s: float = 0.04
+    checkpoint_events: int = 0
 
 
 def check_algorithm(trial: Trial, *, profiles: Sequence[str] = PROFILES, seeds: Sequence[int] = (0,)) -> list[str]:
@@ -49,7 +50,7 @@ def check_algorithm(trial: Trial, *, profiles: Sequence[str] = PROFILES, seeds: 
 
 
 def _same_seed_same_run(trial: Trial) -> str:
-    first, second = (_run(trial, "swarm", 1)[0].digest for _ in range(2))
+    first, second = (run_trial(trial, "swarm", 1)[0].digest for _ in range(2))
     assert first == second, f"the same seed gave two different runs: {first} and {second}"
     return "same seed, same run"
 
@@ -60,7 +61,7 @@ def _restored_parties_go_on(trial: Trial) -> str:
 
 
 def _agrees_with_the_reference(trial: Trial) -> str:
-    outcome, parties = _run(trial, "calm", 0)
+    outcome, parties = run_trial(trial, "calm", 0)
     assert trial.distance is not None
     distance = trial.distance(outcome, parties)
     assert distance <= trial.distance_most, f"{distance:g} from the reference; at most {trial.distance_most:g} allowed"
@@ -68,13 +69,14 @@ def _agrees_with_the_reference(trial: Trial) -> str:
 
 
 def _survives(trial: Trial, name: str, seed: int) -> str:
-    outcome, parties = _run(trial, name, seed)
+    outcome, parties = run_trial(trial, name, seed)
     missing = trial.converged(outcome, parties)
     assert not missing, f"profile {name}, seed {seed}: {missing}"
     return f"profile {name}, seed {seed}: ended and converged"
 
 
-def _run(trial: Trial, name: str, seed: int) -> tuple[Outcome, Sequence[Party]]:
+def run_trial(trial: Trial, name: str, seed: int, *watching: Checker) -> tuple[Outcome, Sequence[Party]]:
+    """Under the faults of this profile and seed: how it ended, and the parties as they are then."""
     last = LastParties()
     parties = trial.build()
     names = [party.name for party in parties]
@@ -82,22 +84,20 @@ def _run(trial: Trial, name: str, seed: int) -> tuple[Outcome, Sequence[Party]]:
         seed=seed,
         costs=trial.costs,
         faults=profile(name, names, stream(seed, name, "faults"), trial.healed_after_s),
-        checkers=[last, CodecFaithful(trial.messages), *trial.checkers(), EndsOrSaysWhy()],
+        checkers=[last, *watching, CodecFaithful(trial.messages), *trial.checkers(), EndsOrSaysWhy()],
         rebuild=lambda lost: next(party for party in trial.build() if party.name == lost),
+        checkpoint_events=trial.checkpoint_events,
         until_s=trial.limit_s,
         detect_s=trial.detect_s,
     )
     return simulator.run(parties), last.parties
 
 
-class LastParties:
+class LastParties(Checker):
     """The parties as they are at the end of a run: those that crashed were made anew."""
 
     def __init__(self) -> None:
         self.parties: Sequence[Party] = ()
-
-    def handled(self, now_s: float, party: Party, event: Event, effects: Sequence[Effect]) -> None:
-        pass
 
     def ended(self, outcome: Outcome, parties: Sequence[Party]) -> None:
         self.parties = parties

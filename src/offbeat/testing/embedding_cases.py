@@ -29,17 +29,16 @@ from offbeat.party.contract import Effect, Event, Party, PartyName, Send
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.randomness import stream
 from offbeat.runtime.contract import Outcome
-from offbeat.runtime.simulator import CostModel, Jitter, Link, Simulator, profile
-from offbeat.runtime.simulator.checkers import Checker, CodecFaithful, EndsOrSaysWhy, Violation
-from offbeat.testing.algorithm_checks import LastParties
+from offbeat.runtime.simulator import CostModel, Jitter, Link
+from offbeat.runtime.simulator.checkers import Checker, Violation
+from offbeat.testing.algorithm_checks import Trial, run_trial
 
 HEALED_AFTER_S = 0.5
-LIMIT_S = 120.0
 DETECT_S = 0.02
 LEARNED = 0.9  # of the first objective, at most
 
 
-class ReleasedOnce:
+class ReleasedOnce(Checker):
     """A release number stands for one value, and a row leaves as often as its ledger says, at most."""
 
     def __init__(self) -> None:
@@ -129,25 +128,19 @@ def draw_embedding_options(rng: np.random.Generator, variant: str, names: Sequen
 
 def run_embedding_case(seed: int, fault: str, variant: str) -> tuple[Outcome, str, tuple[int, int, int]]:
     """(outcome, what is wrong or nothing, how often was retried, abandoned, refused)."""
-    parties = draw_embedding_parties(seed, variant)
-    server = parties[0]
-    assert isinstance(server, Server)
-    names = [party.name for party in parties]
-    before = vafl.objective(server, [party for party in parties if isinstance(party, Client)])
-    last = LastParties()
-    checkers: list[Checker] = [last, CodecFaithful(MESSAGES), ReleasedOnce(), EndsOrSaysWhy()]
-    simulator = Simulator(
-        seed=seed,
-        costs=_draw_costs(seed, names[1:]),
-        faults=profile(fault, names, stream(seed, fault, "faults"), HEALED_AFTER_S),
-        checkers=checkers,
-        rebuild=lambda name: next(p for p in draw_embedding_parties(seed, variant) if p.name == name),
-        until_s=LIMIT_S,
+    first: Sequence[Any] = draw_embedding_parties(seed, variant)
+    before = vafl.objective(first[0], first[1:])
+    trial = Trial(
+        build=lambda: draw_embedding_parties(seed, variant),
+        messages=MESSAGES,
+        checkers=lambda: [ReleasedOnce()],
+        converged=lambda outcome, parties: _judge(outcome, parties, before)[0],
+        costs=_draw_costs(seed, [party.name for party in first[1:]]),
+        healed_after_s=HEALED_AFTER_S,
         detect_s=DETECT_S,
     )
-    outcome = simulator.run(parties)
-    failure, counts = _judge(outcome, last.parties, before)
-    return outcome, failure, counts
+    outcome, parties = run_trial(trial, fault, seed)
+    return outcome, *_judge(outcome, parties, before)
 
 
 def _draw_costs(seed: int, clients: Sequence[PartyName]) -> CostModel:

@@ -21,7 +21,6 @@ class LinkProxy:
         self.target = target
         self.one_way_s = round_trip_s / 2
         self.bytes_per_s = bytes_per_s
-        self.carried_bytes = 0
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._whole: asyncio.Event | None = None
@@ -99,7 +98,6 @@ class LinkProxy:
                     await asyncio.sleep(wait_s)
                 await self._whole.wait()
                 sink.write(chunk)
-                self.carried_bytes += len(chunk)
                 await sink.drain()
         self._writers.discard(sink)
         sink.close()

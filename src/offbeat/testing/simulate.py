@@ -22,13 +22,12 @@ import numpy as np
 from offbeat.algorithms.methods import LINEAR
 from offbeat.algorithms.vafl import VARIANTS
 from offbeat.party.contract import Party
-from offbeat.party.linear_options import LinearOptions
-from offbeat.party.survey import EPOCH_STRIDE
+from offbeat.party.masked_sum import EPOCH_STRIDE
 from offbeat.randomness import stream
 from offbeat.runtime.contract import Outcome
-from offbeat.runtime.simulator import PROFILES, CostModel, Jitter, Link, Simulator, profile
-from offbeat.runtime.simulator.checkers import Checker, Violation
-from offbeat.testing.algorithm_checks import LastParties
+from offbeat.runtime.simulator import PROFILES, CostModel, Jitter, Link
+from offbeat.runtime.simulator.checkers import Violation
+from offbeat.testing.algorithm_checks import Trial, run_trial
 from offbeat.testing.embedding_cases import run_embedding_case
 from offbeat.testing.linear_checkers import linear_checkers
 from offbeat.testing.small_problem import (
@@ -41,14 +40,12 @@ from offbeat.testing.small_problem import (
     lanes_of,
     method_named,
     methods_for,
-    rebuilder,
     target_of,
     weights_of,
 )
 
 HEALED_AFTER_S = 0.3
 LIMIT_S = 60.0
-DETECT_S = 0.04
 CHECKPOINT_EVENTS = (0, 1, 40, 300)  # a crashed party comes back from its whole log, from just before, from earlier
 WORKERS = 2
 CHUNK = 8
@@ -86,14 +83,18 @@ class CaseResult:
 def run_case(case: Case) -> CaseResult:
     """Run it, and say what went wrong, if anything."""
     try:
-        return _run_embedding(case) if case.method in VARIANTS else _run(case)
+        if case.method not in VARIANTS:
+            return _run(case)
+        outcome, failure, counts = run_embedding_case(case.seed, case.profile, case.method)
+        return CaseResult(case, failure, outcome.events, outcome.time_s, *counts)
     except Exception as problem:
         where = traceback.extract_tb(problem.__traceback__)[-1]
         place = "" if isinstance(problem, Violation) else f" ({where.filename.rsplit('/', 1)[-1]}:{where.lineno})"
         return CaseResult(case, failure=f"{type(problem).__name__}: {problem}{place}")
 
 
-def _run(case: Case) -> CaseResult:
+def trial_of(case: Case) -> Trial:
+    """What this seed draws for a linear method."""
     kind = method_named(case.method)
     problem = draw_model(case.seed, case.model) if case.model else draw_problem(case.seed)
     options = draw_options(case.seed, kind.direction, target=target_of(kind))
@@ -102,31 +103,23 @@ def _run(case: Case) -> CaseResult:
     may_lose = not kind.synchronous and len(problem.names) > 3
     if may_lose and (case.seed % 3 == 0 or case.profile == "suspicion"):
         options = replace(options, on_loss="continue")  # one may be lost, and enough are left to hide a share
-    last = LastParties()
-    outcome = simulator_for(case, problem, options, last).run(build_parties(case.method, problem, options, case.seed))
-    parties = last.parties
-    refused = sum(party.party.sums.refused for party in parties)  # type: ignore[attr-defined]
-    return CaseResult(case, _judge(problem, parties, outcome), outcome.events, outcome.time_s, refused=refused)
-
-
-def _run_embedding(case: Case) -> CaseResult:
-    outcome, failure, counts = run_embedding_case(case.seed, case.profile, case.method)
-    return CaseResult(case, failure, outcome.events, outcome.time_s, *counts)
-
-
-def simulator_for(case: Case, problem: SmallProblem, options: LinearOptions, *others: Checker) -> Simulator:
-    """Costs and faults of this seed, every checker watching."""
-    rng = stream(case.seed, case.profile, "faults")
-    return Simulator(
-        seed=case.seed,
+    return Trial(
+        build=lambda: build_parties(case.method, problem, options, case.seed),
+        messages=kind.messages,
+        checkers=lambda: linear_checkers(case.method, problem, options),
+        converged=lambda outcome, parties: _judge(problem, parties, outcome),
         costs=_draw_costs(case, problem),
-        faults=profile(case.profile, problem.names, rng, HEALED_AFTER_S),
-        checkers=[*others, *linear_checkers(case.method, problem, options)],
-        rebuild=rebuilder(case.method, problem, options, case.seed),
+        healed_after_s=HEALED_AFTER_S,
+        limit_s=LIMIT_S,
         checkpoint_events=CHECKPOINT_EVENTS[case.seed % len(CHECKPOINT_EVENTS)],
-        until_s=LIMIT_S,
-        detect_s=DETECT_S,
     )
+
+
+def _run(case: Case) -> CaseResult:
+    trial = trial_of(case)
+    outcome, parties = run_trial(trial, case.profile, case.seed)
+    refused = sum(party.party.sums.refused for party in parties)  # type: ignore[attr-defined]
+    return CaseResult(case, trial.converged(outcome, parties), outcome.events, outcome.time_s, refused=refused)
 
 
 def _draw_costs(case: Case, problem: SmallProblem) -> CostModel:

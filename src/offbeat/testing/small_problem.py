@@ -191,6 +191,8 @@ def draw_options(seed: int, direction: str, **changes: Any) -> LinearOptions:
         sums=SumOptions(scheme=scheme),
         by_curvature=None if direction == "sgd" else [None, True, False][int(rng.integers(3))],
     )
+    if options.survey_passes == 2.0 and options.leap and direction != "sgd":
+        options = replace(options, survey_passes=0.0)  # surveys alone, which overlap
     return replace(options, **changes)
 
 
@@ -227,11 +229,6 @@ def lanes_of(method: str, seed: int) -> int:
 def _blocks_for(problem: SmallProblem, only: PartyName, method: str) -> dict[PartyName, Block]:
     block = problem.block(only, method)
     return dict.fromkeys(problem.names, block)
-
-
-def rebuilder(method: str, problem: SmallProblem, options: LinearOptions, seed: int) -> Callable[[PartyName], Party]:
-    """What the simulator calls after a crash: the same party, made anew."""
-    return lambda name: build_parties(method, problem, options, seed, only=name)[0]
 
 
 def method_named(name: str) -> LinearMethod:

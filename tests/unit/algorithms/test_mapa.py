@@ -20,6 +20,7 @@ from offbeat.algorithms.mapa import (
     parties,
     stepping,
 )
+from offbeat.algorithms.mapa.cloud import LINGER_ROUNDS
 from offbeat.algorithms.mapa.privacy import EdgePrivacy
 from offbeat.algorithms.mapa.rates import AsyncRate, Constants, SteadyRate
 from offbeat.errors import BadData, BadJob, UnexpectedEvent
@@ -180,7 +181,7 @@ def test_cloud_ends_after_its_updates_and_waits_for_goodbyes():
 def test_cloud_does_not_wait_for_ever():
     party = cloud(updates=1)
     effects = party.handle(upload(1))
-    for _ in range(party.linger_rounds + 1):
+    for _ in range(LINGER_ROUNDS + 1):
         assert not any(isinstance(e, Finish) for e in effects[:-1])
         effects = party.handle(Woken())
     assert isinstance(effects[-1], Finish)

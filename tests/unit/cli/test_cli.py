@@ -199,7 +199,7 @@ def test_ctrl_c_keeps_what_was_computed(job, tmp_path, monkeypatch):
         (["party.shop.id=custmer"], 2, "no id column 'custmer'. Did you mean 'customer'"),
         (["party.bank.label=defalt"], 2, "Did you mean 'default'"),
         (["party.shop.columns=['visit']"], 2, "Did you mean 'visits'"),
-        (["party.bank.label=age"], 2, "Classification needs classes"),
+        (["party.bank.label=age", "task=classification"], 2, "Classification needs classes"),
         (["algorithm=afsvrg-vp", "labels_at=['bank']"], 2, "gives the labels to every party"),
         (["algorithm=vfb2-svrg", "labels_at=['banc']"], 2, "Did you mean 'bank'"),
         (["algorithm=vfb2-svrg", "labels_at=['shop']"], 2, "which brings no labels"),
@@ -311,7 +311,9 @@ def test_data_and_doctor_and_the_lists_answer_in_both_forms():
     ):
         assert key in json.loads(call(*arguments, "--json").stdout)
         assert call(*arguments).exit_code in (0, 1)
-    assert "credit-like" in call("data").stdout
+    narrow = CliRunner().invoke(app, ["data"], env={"COLUMNS": "80"}).stdout.splitlines()
+    names = [row["name"] for row in json.loads(call("data", "--json").stdout)["sets"]]
+    assert max(map(len, narrow)) <= 80 and {line.split()[0] for line in narrow if line.strip()} >= set(names)
 
 
 @pytest.mark.parametrize(

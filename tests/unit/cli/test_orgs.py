@@ -113,7 +113,11 @@ def test_requests_without_a_daemon_say_so(home: Path, tmp_path: Path) -> None:
     assert "at least two" in run("job", "submit", job, "--home", home, code=2)
     assert "There is no job file" in run("job", "submit", tmp_path / "none.toml", "--home", home, code=2)
     assert "expected rows to score" in run("predict", "RUN", "--home", home, code=2)
-    assert "has no run RUN" in run("party", "replay", "RUN", "--home", home, code=2)
+    folder = home / "runs" / "RUN"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text("{}")
+    assert "has no run RUN" in run("replay", folder, "--data", job, code=2)
+    assert "are for an organisation's own run" in run("replay", tmp_path, "--key", job, code=2)
 
 
 @pytest.mark.parametrize("ids", ["c001", b"c001", {"c001": 1}, None, 7, [None], ["c1", 1.5], [["c1"]], [True]])

@@ -156,6 +156,15 @@ def test_private_embeddings_state_what_they_spent(tmp_path):
         assert "seeded" in remark and f"gradient: {stated['steps']}" in remark
 
 
+def test_without_a_number_of_uploads_records_leave_once_and_the_covariance_is_stated(tmp_path):
+    record = told(run(tmp_path, VAFL, "embedding.epsilon=8"))
+    assert (record["verdict"], round(record["passes"], 9)) == ("passes", 1.0)
+    for stated in record["privacy"].values():
+        assert (stated["releases"], stated["steps"], stated["covariances"]) == (1, 1, 1)
+        assert stated["epsilon"] == pytest.approx(8.0, rel=1e-6)
+    assert audit_of(tmp_path / "run")["releases"]["used_once"] is True
+
+
 def test_an_audit_notices_a_row_that_left_more_often_than_its_ledger_says():
     watch = ReleaseWatch(SimpleNamespace(messages=vafl.MESSAGES))
     watch.seen["bank"] = Counter({4: 3, 5: 1})
@@ -250,7 +259,7 @@ def test_secret_noise_of_embeddings_from_a_job(tmp_path):
         (VAFL, "target=1e-6", "has no use for target"),
         (VAFL, "penalty_kind=nonconvex", "penalty_kind is one of none, l1"),
         (VAFL, "embedding.kind=mpl", "'mlp'"),
-        (VAFL, "embedding.epsilon=3", "uploads_max"),
+        (VAFL, "embedding={ epsilon = 3, kind = 'mlp' }", "uploads_max"),
         (VAFL, "embedding.widht=3", "'width'"),
         (VAFL, "embedding.kind=cnn", "needs embedding.shape"),
         (VAFL, "embedding.rates={ bnak = 2.0 }", "'bank'"),

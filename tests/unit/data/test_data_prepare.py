@@ -7,8 +7,8 @@ from sklearn.feature_extraction.text import TfidfTransformer
 
 from offbeat.data.encode import bin_edges
 from offbeat.data.fitting import about_codes, cuts, fit_preparation
+from offbeat.data.matrix import scale_party_rows
 from offbeat.data.preparation import AS_IS, Preparation, preparation_from
-from offbeat.data.row_scale import scale_party_rows
 from offbeat.data.table import Table
 from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadData, BadJob
@@ -47,7 +47,7 @@ def test_auto_makes_a_column_of_each_category_and_one_for_rare_unseen_and_missin
     assert list(fitted.columns) == ["x=blue", "x=green", "x=other", "x is missing"]
     assert block.sum(axis=0).tolist() == [500, 480, 5, 15]
     assert block.sum(axis=1).tolist() == [1.0] * 1000
-    assert fitted.notes == ("Column 'x': 2 rare categories (5 training rows) share one column, 'other'.",)
+    assert fitted.notes == ("Column 'x': 2 rare categories (5 training rows) count as one, 'other'.",)
     later = Table(np.arange(3), ("x",), np.array([[0.0], [1.0], [NAN]]), None, "later", {"x": ("green", "new")})
     np.testing.assert_array_equal(fitted.apply_table(later), [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
     assert fitted.unseen(fitted.recoded(later)) == {"x": 1}
@@ -97,7 +97,7 @@ def test_a_party_of_constants_takes_part_with_a_column_of_zeros(how) -> None:
 
 
 def test_dates_are_days_with_a_note() -> None:
-    fitted = fit_preparation(np.array([[0.0], [10.0]]), ("day",), Preparation(), dates=("day",))
+    fitted = fit_preparation(np.array([[0.0], [10.0]]), ("day",), Preparation(), forms={"day": "date"})
     np.testing.assert_array_equal(fitted.apply(np.array([[5.0]])), [[0.0]])
     assert fitted.notes == ("Column 'day' holds dates: they count as days since 1970-01-01.",)
 
@@ -127,7 +127,9 @@ def test_ids_and_free_text_are_refused_together_with_what_to_write() -> None:
     with pytest.raises(BadData) as refused:
         fit_preparation(cells, ("mail", "number", "x", "k"), Preparation(), {"mail": [f"m{i}" for i in rows]})
     message = str(refused.value)
-    assert "'mail' (100 different values), 'number' (100 different values) look like an id" in message
+    assert (
+        "'mail' (100 different values, such as 'm0'), 'number' (100 different values, such as '1000') look" in message
+    )
     assert '{ columns = { "mail" = "leave-out", "number" = "leave-out" } }' in message
     chosen = Preparation(columns={"mail": "leave-out", "number": "scaled"})
     assert list(fit_preparation(cells, ("mail", "number", "x", "k"), chosen).columns) == ["number", "x", "k"]
@@ -344,3 +346,18 @@ def test_a_probable_code_for_a_missing_value_is_told_of() -> None:
     assert about_codes("grade", np.array([1.0, 5, 9, 9, 9, 9, 9, 9])) == []  # no gap: 9 is a grade
     values[4:7] = 0
     assert about_codes("pressure", values) == []  # in four rows
+
+
+def test_numbers_of_any_size_are_standardised() -> None:
+    values = np.random.default_rng(1).standard_normal(60)
+    cells = np.column_stack([values * 1e-300, values * 1e300, values * 1e-14, values])
+    fitted = fit_preparation(cells, ("a", "b", "c", "d"), SCALED)
+    block = np.asarray(fitted.apply(cells))
+    for column in range(3):
+        np.testing.assert_allclose(block[:, column], block[:, 3], rtol=1e-9, atol=1e-12)
+
+
+def test_the_notes_say_which_columns_must_rise_or_fall() -> None:
+    chosen = Preparation(how="bins", columns={"a": "rising", "b": "falling"})
+    notes = fit_preparation(np.arange(60.0).reshape(20, 3), ("a", "b", "c"), chosen).notes
+    assert [note.partition(":")[0] for note in notes] == ["Column 'a' must rise", "Column 'b' must fall"]

@@ -4,15 +4,19 @@ import bz2
 import gzip
 import io
 import lzma
+import zipfile
 from datetime import date, datetime, time, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 
+from offbeat.data.fitting import fit_preparation
 from offbeat.data.preparation import Preparation
+from offbeat.data.prepare import fitted_from, state_of
 from offbeat.data.table import Table, read_table, table_from_arrays
 from offbeat.errors import BadData
 
@@ -288,7 +292,21 @@ def read_text(folder: Path, lines: str, encoding: str = "utf-8", **wanted: objec
         (("€12.50", "€3", "€0.99"), (12.5, 3, 0.99)),
         (('"$1,234.50"', "$980.00", '"$2,000,000.25"'), (1234.5, 980, 2000000.25)),
         (('"1,234,567"', "980", '"2,000"'), (1234567, 980, 2000)),
+        (("CHF 12'000.50", "CHF 3", "CHF -0.99"), (12000.5, 3, -0.99)),
+        (('"12,345 USD"', '"1,000 USD"', "7 USD"), (12345, 1000, 7)),
+        (("34 years", "1 year", "5 years"), (34, 1, 5)),
+        (("45.2k", "3k", "−2k"), (45.2, 3, -2)),
+        (("(12.50)", "3.25", "-1"), (-12.5, 3.25, -1)),
+        (('"12,5"', '"0,25"', "3"), (12.5, 0.25, 3)),
+        (('"1\u00a0234,50"', '"12,00"'), (1234.5, 12)),
+        (("1e5", "2e5", "3"), (1e5, 2e5, 3)),
         (("31.12.1970", "02.01.1970", "1.1.1970"), (364, 1, 0)),
+        (("31/12/1970", "02/01/1970"), (364, 1)),
+        (("12/31/1970", "01/02/1970"), (364, 1)),
+        (("12-31-70 06:00 PM", "01-02-70 12:00 AM"), (364.75, 1)),
+        (('"December 31, 1970"', "2 January 1970", "1970-01-03", "4.1.70"), (364, 1, 2, 3)),
+        (("1970-02", "1970-01"), (31, 0)),
+        (("12:30 AM", "12:30 pm", "1:00 PM"), (0.5, 12.5, 13)),
         (("1970/12/31", "1970/01/02", ""), (364, 1, np.nan)),
         (("31 Dec 1970", "02 Jan 1970", "01 Jan 1970"), (364, 1, 0)),
         (("01.01.1970 12:00", "02.01.1970 06:00", "01.01.1970 00:00"), (0.5, 1.25, 0)),
@@ -298,6 +316,88 @@ def test_dressed_numbers_and_dates_are_read(tmp_path: Path, cells: tuple[str, ..
     table = read_text(tmp_path, "id,x\n" + "".join(f"{k},{cell}\n" for k, cell in enumerate(cells)), id="id")
     np.testing.assert_allclose(np.asarray(table.features)[:, 0], values)
     assert not table.levels
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [("007", "041", "007"), ("20-00-00", "40-13-25"), ("5 kg", "7 m"), ("1A", "2B"), ("10-19", "20-29")],
+)
+def test_codes_and_numbers_of_several_units_are_text(tmp_path: Path, cells: tuple[str, ...]) -> None:
+    table = read_text(tmp_path, "id,x\n" + "".join(f"{k},{cell}\n" for k, cell in enumerate(cells)), id="id")
+    assert table.levels == {"x": tuple(sorted({*cells}))} and not table.forms
+
+
+def test_letters_beside_a_few_numbers_are_a_mistake_and_no_unit(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=r"row 3: expected a number, came '7x' \(1 such cells, and 2 numbers\)"):
+        read_text(tmp_path, "id,x\n1,12\n2,15\n3,7x\n", id="id")
+
+
+def test_new_rows_are_read_as_those_before() -> None:
+    days, sums = ["31/12/1970", "02/01/1970", "05/01/1970"], ["12,5", "1234,5", "3,25"]
+    first = table_from_arrays(pd.DataFrame({"day": days, "sum": sums, "rate": ["4 %", "5 %", "6 %"]}))
+    assert first.forms == {"day": "date, the day first", "sum": ",", "rate": "%"}
+    fitted = fit_preparation(first.features, first.columns, Preparation(), first.levels, first.forms)
+    row = pd.DataFrame({"day": ["03/02/1970"], "sum": ["1,234"], "rate": ["5%"]})
+    later = table_from_arrays(row, forms=fitted.forms)
+    np.testing.assert_allclose(fitted.recoded(later), [[33, 1.234, 5]])
+    with pytest.raises(BadData, match="nobody can tell the day from the month"):
+        table_from_arrays(row[["day"]])
+    for column, cell, said in (
+        ("rate", "0.05", "numbers with % were expected, as in the training rows; came numbers"),
+        ("sum", "12 kg", "numbers were expected, as in the training rows; came numbers with kg"),
+        ("day", "5", "dates were expected, as in the training rows; came numbers"),
+    ):
+        with pytest.raises(BadData, match=said):
+            fitted.recoded(table_from_arrays(row.assign(**{column: [cell]}), forms=fitted.forms))
+    kept = fitted_from(state_of(fitted))
+    assert kept.forms == fitted.forms
+    old = {key: value for key, value in state_of(fitted).items() if key != "forms"}
+    assert fitted_from({**old, "dates": ("day",)}).forms == {"day": "date"}
+
+
+def test_categories_that_differ_by_capitals_and_spaces_are_one_unless_they_are_wanted_apart() -> None:
+    frame = pd.DataFrame({"town": ["Bern", "BERN ", "New  York", "bern", "New York", "Bern", "Basel"]})
+    table = table_from_arrays(frame)
+    assert table.levels == {"town": ("Basel", "Bern", "New York")} and "'bern' as 'Bern'" in table.notes[0]
+    apart = table_from_arrays(frame, text=["town"])
+    assert apart.levels["town"] == ("BERN", "Basel", "Bern", "New  York", "New York", "bern") and not apart.notes
+    fitted = fit_preparation(table.features, table.columns, Preparation(), table.levels)
+    later = table_from_arrays(pd.DataFrame({"town": ["BASEL", "new york", "Paris"]}), text=["town"])
+    np.testing.assert_array_equal(fitted.recoded(later), [[0], [2], [-1]])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "sep=;\nid;x\n1;2\n2;3\n",
+        "# made on Monday\n\nid,x\n1,2\n2,3\n",
+        "id,x,\n1,2,\n2,3,\n",
+        "#id,x\n1,2\n2,3\n",
+    ],
+)
+def test_remarks_before_the_header_and_empty_columns_behind_are_left_out(tmp_path: Path, lines: str) -> None:
+    table = read_text(tmp_path, lines, id="#id" if lines.startswith("#id") else "id")
+    assert table.columns == ("x",) and table.ids.tolist() == [1, 2]
+    np.testing.assert_array_equal(table.features, [[2], [3]])
+
+
+def test_archives_and_text_files_hold_tables_too(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.csv.zip", "w") as archive:
+        archive.writestr("a.csv", "id,x\n1,2\n")
+    assert read_table(tmp_path / "a.csv.zip", id="id").columns == ("x",)
+    with zipfile.ZipFile(tmp_path / "a.csv.zip", "a") as archive:
+        archive.writestr("b.csv", "id,x\n1,2\n")
+    with pytest.raises(BadData, match="holds 2 files"):
+        read_table(tmp_path / "a.csv.zip", id="id")
+    (tmp_path / "a.txt").write_text("id\tx\n1\t2\n")
+    assert read_table(tmp_path / "a.txt", id="id").columns == ("x",)
+
+
+def test_labels_with_a_unit_are_numbers_and_those_not_known_are_none(tmp_path: Path) -> None:
+    table = read_text(tmp_path, 'id,x,y\n1,2,"€1,250.50"\n2,3,€7\n', id="id", label="y")
+    np.testing.assert_array_equal(table.labels, [1250.5, 7])
+    with pytest.raises(BadData, match="row 2 has no label"):
+        read_text(tmp_path, "id,x,y\n1,2,0\n2,3,?\n3,4,1\n4,5,1\n", id="id", label="y")
 
 
 @pytest.mark.parametrize(
@@ -386,13 +486,22 @@ def test_a_nameless_count_of_rows_is_left_out_unless_it_is_wanted(tmp_path: Path
     text = ",key,x\n0,7,1.5\n1,8,2.5\n"
     table = read_text(tmp_path, text, id="key")
     assert table.columns == ("x",) and table.notes == (
-        "The first column has no name and counts the rows; it was left out.",
+        "The first column has no name and numbers the rows; it was left out.",
     )
     assert read_text(tmp_path, text, id="Unnamed: 0").columns == ("key", "x")
-    assert read_text(tmp_path, text.replace("1,8", "5,8"), id="key").columns == ("Unnamed: 0", "x")
+    shuffled = text.replace("1,8", "5,8")
+    assert read_text(tmp_path, shuffled, id="key").columns == ("x",)
+    assert read_text(tmp_path, shuffled.replace("5,8", "0,8"), id="key").columns == ("Unnamed: 0", "x")
 
 
 def test_names_and_ids_are_tidied(tmp_path: Path) -> None:
     table = read_text(tmp_path, "id , x\n1.0,2\n2.0,3\n", id="id")
     assert table.columns == ("x",) and table.ids.tolist() == [1, 2]
     assert read_text(tmp_path, "id,x\n1.0,2\n2.5,3\n", id="id").ids.tolist() == ["1.0", "2.5"]
+
+
+def test_tables_of_other_libraries_are_frames() -> None:
+    frame = pd.DataFrame({"x": [1.5, 2.5, 4.0], "town": ["a", "b", "a"]})
+    table = table_from_arrays(pa.Table.from_pandas(frame))
+    assert table.columns == ("x", "town") and table.levels == {"town": ("a", "b")}
+    np.testing.assert_array_equal(table_from_arrays(sp.dok_matrix(np.eye(3))).features.toarray(), np.eye(3))

@@ -244,3 +244,32 @@ def test_measurements_that_are_treated_as_categories_are_a_warning():
     (told,) = vertical_from_arrays(own, np.arange(60) % 2, preparation=prepare).warnings
     assert told.startswith("bank: column 'x' is treated as a category and has") and '"scaled" or "bins"' in told
     assert vertical_from_arrays(own, np.arange(60) % 2).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "said"),
+    [
+        ([0.0, 1.0] * 6, "classification", ""),
+        ([1.0, 2.0, 3.0] * 4, "multiclass", "3 whole numbers and are taken as classes"),
+        ([0.5, 1.0, 2.5] * 4, "regression", "numbers and are predicted as such"),
+        (["a", "b", "c"] * 4, "multiclass", ""),
+    ],
+)
+def test_auto_is_what_labels_look_like_and_is_told(labels, task, said) -> None:
+    features = np.arange(12.0)[:, None]
+    tables = {
+        "bank": table_from_arrays(features, labels=np.array(labels, dtype=object if labels[0] == "a" else float)),
+        "shop": table_from_arrays(features % 5),
+    }
+    data = vertical_from_tables(tables, test_fraction=0.0, task="auto")
+    assert data.task == task
+    assert [note for note in data.notes if note.startswith("The labels")] == ([data.notes[0]] if said else [])
+    assert said in " ".join(data.notes)
+
+
+def test_classes_that_are_probably_mistakes_are_told_of() -> None:
+    labels = np.array(["Yes", "YES", "no", "?"] * 3, dtype=object)
+    tables = {"bank": table_from_arrays(np.arange(12.0)[:, None], labels=labels)}
+    tables["shop"] = table_from_arrays(np.arange(12.0)[:, None] % 5)
+    spelled, unknown = vertical_from_tables(tables, test_fraction=0.0).warnings
+    assert "'YES', 'Yes'" in spelled and "'?'" in unknown

@@ -1,7 +1,10 @@
 """Labels, honestly: who learns them, what randomised response costs and buys, and which labels a figure refers to."""
 
+from io import StringIO
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from offbeat import VerticalClassifier, VerticalRegressor
 from offbeat.data.vertical import vertical_from_arrays
@@ -11,7 +14,7 @@ from offbeat.jobs.vertical import Job
 from offbeat.learning.losses import LOGISTIC, LOSSES
 from offbeat.metrics.record import RunRecord
 from offbeat.privacy.label_response import response_probabilities
-from offbeat.report.summary import summary_text
+from offbeat.report.summary import summary
 from offbeat.run.experiment import run_experiment
 
 WIDTHS = {"bank": 4, "shop": 3, "telecom": 3}
@@ -74,7 +77,9 @@ def test_private_labels_are_in_the_ledger_the_record_and_the_first_lines(tmp_pat
     assert stated["spent"] == [["pure", 2.0, 1.0, 1]] and stated["seeded"]
     record.write(tmp_path)
     assert RunRecord.read(tmp_path).privacy == record.privacy
-    text = summary_text(record, width=200)
+    console = Console(width=200, file=StringIO())
+    console.print(summary(record))
+    text = console.file.getvalue()
     assert "Privacy ledger" in text and "replace-one label" in text and "features are not covered" in text
 
 

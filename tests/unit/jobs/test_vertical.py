@@ -11,7 +11,7 @@ import pytest
 
 from offbeat.data.preparation import Preparation
 from offbeat.errors import BadJob
-from offbeat.families.vertical_data import preparation_of
+from offbeat.families.vertical_data import load_data, preparation_of
 from offbeat.jobs.embedding import EmbeddingEntry
 from offbeat.jobs.horizontal import ConstantsEntry, EdgeDataEntry, EdgeJob, ModelEntry, PrivacyEntry, RateEntry
 from offbeat.jobs.private_products import ProductsEntry
@@ -294,11 +294,28 @@ def test_prepare_is_a_word_or_a_table_and_comes_back_from_the_run_folder(tmp_pat
         ("method = 'vfb2-saga'", "Did you mean 'algorithm'"),
         ("test_size = 0.3", r"The key 'test_fraction' belongs under \[data\]"),
         ("epochs = 3", "Did you mean 'passes'"),
+        ("[[parties]]\nname = 'bank'", "'parties' at the top level. Did you mean 'party'"),
+        (
+            "algorithm = 'steady'\n[[party]]\nname = 'bank'",
+            r"steady is for .* rows, .*choose algorithm = \"vfb2-saga\"",
+        ),
+        ("algorithm = 'vfb2-saga'\n[[site]]\nname = 'a'", r"vfb2-saga is for .* columns, .*algorithm = \"steady\""),
     ],
 )
 def test_a_key_of_another_table_or_program_is_told_where_it_belongs(tmp_path, text, said):
     with pytest.raises(BadJob, match=said):
         read_job(written(tmp_path, text))
+
+
+def test_columns_that_are_named_for_all_parties_are_those_of_whoever_has_them(tmp_path):
+    (tmp_path / "a.csv").write_text("id,age,y\n" + "".join(f"{k},{k % 7}.5,{k % 2}\n" for k in range(40)))
+    (tmp_path / "b.csv").write_text("id,calls\n" + "".join(f"{k},{k % 5}.5\n" for k in range(40)))
+    parties = PARTIES.format("id = 'id'\nlabel = 'y'") + "id = 'id'\n"
+    named = "[data]\nprepare = {{ how = 'bins', bins = 3, columns = {{ age = 'rising', {} = 'scaled' }} }}\n" + parties
+    data = load_data(read_job(written(tmp_path, named.format("calls"))))
+    assert {name: len(columns) for name, columns in data.columns.items()} == {"bank": 3, "shop": 1}
+    with pytest.raises(BadJob, match=r"names column 'cals', which no party has\. Did you mean 'calls'"):
+        load_data(read_job(written(tmp_path, named.format("cals"))))
 
 
 @pytest.mark.parametrize(

@@ -46,5 +46,6 @@ def test_the_full_result_comes_before_the_quick_one_and_a_missing_folder_is_said
     assert kept_rows("x", tmp_path) == [row("quick", 1)] and kept_rows("y", tmp_path) == []
     (tmp_path / "x.json").write_text(json.dumps({"rows": [row("full", 1)]}))
     assert kept_rows("x", tmp_path) == [row("full", 1)]
+    assert kept_rows("x", tmp_path, quick=True) == [row("quick", 1)], "like beside like"
     with pytest.raises(BadInput, match="Name another one with --kept"):
         kept_rows("x", tmp_path / "nowhere")

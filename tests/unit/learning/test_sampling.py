@@ -10,7 +10,7 @@ from offbeat.learning import central
 from offbeat.learning.central_loops import BatchSolver
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
-from offbeat.learning.sampling import Schedule, generator_state, restore_generator, shuffled_rows
+from offbeat.learning.sampling import Schedule, generator_state, restore_generator
 
 SIZES = {"rows": st.integers(1, 2000), "batch": st.integers(1, 300), "seed": st.integers(0, 2**62)}
 
@@ -78,12 +78,6 @@ def test_a_long_run_remembers_a_few_passes_alone():
 def test_empty_is_refused(rows, batch):
     with pytest.raises(BadJob, match="at least one row"):
         Schedule(rows, batch, 0)
-
-
-def test_the_shuffle_is_a_permutation():
-    order = shuffled_rows(50, np.random.default_rng(0))
-    assert sorted(order.tolist()) == list(range(50)) and order.dtype == np.int64
-    assert order.tolist() != list(range(50))
 
 
 @pytest.mark.parametrize("bits", [np.random.PCG64, np.random.Philox, np.random.MT19937])

@@ -95,6 +95,9 @@ def test_what_a_job_takes_of_a_party() -> None:
     (shop,) = charges_of(vafl, "shop", "run")
     assert shop.what == COLUMNS and shop.releases and epsilon(shop.releases, 1e-5) == pytest.approx(3.0)
     assert [charge.what for charge in charges_of(vafl, "bank")] == [LABELS, COLUMNS], "its scores are of its columns"
+    (once,) = charges_of(msgspec.structs.replace(vafl, embedding=OrgEmbedding(epsilon=3.0)), "shop", "run")
+    assert once.releases and epsilon(once.releases, 1e-5) == pytest.approx(3.0)
+    assert sorted(once.releases.values()) == [1, 1, 2], "a step, a covariance, an upload and one for the score"
 
 
 def test_a_column_is_known_by_its_labels_whatever_the_order_of_its_rows() -> None:
@@ -110,7 +113,7 @@ def test_a_column_is_known_by_its_labels_whatever_the_order_of_its_rows() -> Non
         ('label_dp_epsilon = 1.0\nalgorithm = "vfb2-svrg"', 'labels_at = ["bank", "shop"]', "one label holder"),
         ('algorithm = "vafl"', 'labels_at = ["bank", "shop"]', "its server"),
         ('algorithm = "vafl"\n[model]\nloss = "squared-hinge"', 'labels_at = ["bank"]', "'logistic' and 'squared'"),
-        ('algorithm = "vafl"\n[embedding]\nepsilon = 1.0', 'labels_at = ["bank"]', "uploads_max"),
+        ('algorithm = "vafl"\n[embedding]\nkind = "mlp"\nepsilon = 1.0', 'labels_at = ["bank"]', "uploads_max"),
         (
             'algorithm = "vafl"\n[embedding]\nkind = "mlp"\nepsilon = 1.0\nuploads_max = 1',
             'labels_at = ["bank"]',

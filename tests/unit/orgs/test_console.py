@@ -7,10 +7,9 @@ import pytest
 from offbeat.jobs.organisations import OrgJob, OrgMethod
 from offbeat.orgs.budget import composed, spent_so_far
 from offbeat.orgs.console.overview import Overview, Proposal, Scores, Spending, Uses
-from offbeat.orgs.console.page import console_page, parts_of
-from offbeat.orgs.console.papers import audit_page, card_page
-from offbeat.orgs.console.policy_words import costs, sentences
-from offbeat.orgs.control import Predicted, RowUses, RunStatus
+from offbeat.orgs.console.page import audit_page, card_page, console_page, parts_of
+from offbeat.orgs.console.policy_pages import costs, sentences
+from offbeat.orgs.control import Predicted, RunStatus
 from offbeat.orgs.policy import Policy
 from offbeat.privacy.accountant import PureRelease
 from offbeat.privacy.ledger import plain, together
@@ -59,7 +58,7 @@ def overview(**changes):
     seen = {
         "party": "shop", "version": "1.0", "problem": "", "days_left": 100, "peers": [], "runs": [], "jobs": {},
         "proposals": [], "curves": {}, "policy": ["It takes part in no job."], "policy_file": "party.toml",
-        "by_hand": True, "decisions": [], "policy_changes": [], "uses": Uses(), "extent": RowUses(0, 0), "row_cap": 0,
+        "by_hand": True, "decisions": [], "policy_changes": [], "uses": Uses(), "most_used": 0, "row_cap": 0,
         "budget": Spending(None, 1e-5),
     }  # fmt: skip
     return Overview(**{**seen, **changes})
@@ -91,7 +90,7 @@ def test_a_run_under_way_shows_its_progress_its_curve_and_how_to_stop_it():
 def test_ledgers_are_pictures_and_say_what_is_left():
     uses = Uses({"bank": [(0.0, 0.0), (0.0, 100.0), (3600.0, 400.0)]}, Counter({"bank": 400}))
     budget = Spending(4.0, 1e-5, [(0.0, 1.0), (7200.0, 3.0)])
-    told = parts_of(overview(uses=uses, budget=budget, extent=RowUses(80, 7), row_cap=20))["ledgers"]
+    told = parts_of(overview(uses=uses, budget=budget, most_used=7, row_cap=20))["ledgers"]
     assert told.count("<svg") == 3 and told.count("<meter") == 2
     assert "epsilon at delta 1e-05, over all jobs: 3 of 4 spent, 1 left." in told
     assert "The most used row has entered 7 of at most 20 sums, 13 left." in told

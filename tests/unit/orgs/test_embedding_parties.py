@@ -5,9 +5,8 @@ import pytest
 
 from offbeat.algorithms.vafl.messages import Ask, Refresh, Upload
 from offbeat.message.codec import decode_state, encode_state
-from offbeat.orgs.combined_party import CombinedParty
-from offbeat.orgs.embedding_guard import BatchNamed, GuardedEmbedding
-from offbeat.orgs.watched_rows import WatchedRows
+from offbeat.orgs.guards import BatchNamed, GuardedEmbedding, WatchedRows
+from offbeat.orgs.train_embedding import CombinedParty
 from offbeat.party.contract import (
     Broadcast,
     Compute,

@@ -14,9 +14,9 @@ from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, PeerFailed, 
 from offbeat.orgs import row_ledger
 from offbeat.orgs.discreet import Discreet, Withheld, for_peers, printable
 from offbeat.orgs.durable import append_line, locked, read_lines, write_durably
+from offbeat.orgs.kept_runs import RunNames, check_run_name
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.row_ledger import RowLedger
-from offbeat.orgs.run_names import RunNames, check_run_name
 from offbeat.orgs.tables import OwnTables
 from offbeat.party.contract import Compute, Started
 

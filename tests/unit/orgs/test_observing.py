@@ -9,7 +9,7 @@ import pytest
 
 from offbeat.errors import BadInput
 from offbeat.metrics.prometheus import Metric, by, metrics_text, single
-from offbeat.orgs.daemon_log import FILES_KEPT, JsonLines, write_log_file
+from offbeat.orgs.daemon_log import FILES_KEPT, JsonLines, write_log
 from offbeat.orgs.health import Health
 
 
@@ -60,7 +60,7 @@ def test_a_log_file_is_its_owners_and_full_ones_are_kept_up_to_a_number(tmp_path
     before, levels = list(root.handlers), (root.level, offbeat.level)
     path = tmp_path / "log" / "party.log"
     try:
-        write_log_file(path, as_json=True, party="bank", size=500)
+        write_log(path, as_json=True, party="bank", size=500)
         for number in range(200):
             logging.getLogger("offbeat.party").info("line %d", number)
     finally:

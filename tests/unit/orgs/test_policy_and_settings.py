@@ -21,7 +21,7 @@ from offbeat.orgs.policy import (
     refuse_test_rows,
 )
 from offbeat.orgs.preflight import check_home
-from offbeat.orgs.train import vertical_of
+from offbeat.orgs.train import sums_of, vertical_of
 from offbeat.party.masked_sum import SumOptions
 
 JOB = OrgJob(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))
@@ -84,6 +84,11 @@ def test_a_party_that_brings_very_many_ids_is_refused() -> None:
         refuse_sizes(policy(ids_ratio_most=10.0), "shop", {"shop": 200, "bank": 2001})
 
 
+def test_nobody_moves_alone_between_organisations() -> None:
+    two = OrgJob(name="credit", parties=("bank", "shop"), labels_at=("bank",))
+    assert sums_of(JOB, 3).moving_least == 3 and sums_of(two).moving_least == 1
+
+
 def test_tiny_intersections_and_foreign_predictions_are_refused() -> None:
     refuse_rows(Policy(rows_least=3), "shop", 3)
     with pytest.raises(Refused, match="2 training rows are shared"):
@@ -129,7 +134,7 @@ def test_a_job_comes_back_from_its_own_text_with_the_same_digest() -> None:
         ("[method]\nalgorithm = 'vfb2-svgr'", "vfb2-svrg"),
         ("[method]\npasses = -1", "method.passes must be a finite number above 0; got -1"),
         ("[method]\nin_flight = 1000000", "method.in_flight must be a whole number between 1 and 1024"),
-        ("[method]\nlabel_dp_epsilon = 2000.0", "method.label_dp_epsilon must be a number above 0 and at most 100"),
+        ("[method]\nlabel_dp_epsilon = 2000.0", "method.label_dp_epsilon must be a number between 1e-06 and 100"),
         ("[method]\nstep = inf", "method.step must be a finite number"),
         ('[method]\ntarget = "small"', "method.target must be a finite number above 0; got 'small'"),
         ("[method]\nstepp = 1", "unknown key 'stepp' under [method]. Did you mean 'step'"),

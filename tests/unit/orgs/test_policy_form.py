@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from offbeat.errors import BadInput
 from offbeat.orgs.console import overview
 from offbeat.orgs.console.overview import Peer, Watching
-from offbeat.orgs.console.policy_desk import answer
-from offbeat.orgs.console.policy_form import QUESTIONS, typed, wanted
+from offbeat.orgs.console.policy_pages import GROUPS, form, policy_answer, typed, wanted
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.policy import Policy
 from offbeat.orgs.policy_file import changed, doubts, edited, mark_of, policy_history, write_change
@@ -49,8 +48,9 @@ NAME_LISTS = ("jobs", "initiators", "leaders", "peers", "methods", "columns_neve
 
 
 def test_every_key_of_the_policy_has_a_question():
-    asked = [key for group in QUESTIONS.values() for key in group]
-    assert sorted(asked) == sorted(Policy.__struct_fields__)
+    page = form(typed(Policy()), NAMES)
+    assert re.findall('name="has-([a-z_]+)"', page) == list(Policy.__struct_fields__)
+    assert re.findall("<legend>([^<]+)", page) == list(GROUPS.values()) and all(key in page for key in GROUPS)
 
 
 def test_a_form_that_nobody_touched_changes_nothing(home):
@@ -68,9 +68,10 @@ def test_only_the_lines_of_what_was_changed_change(home):
     assert new == [
         'jobs = ["credit", "churn"] # names of jobs this party takes part in',
         'approve = "by hand" # "by hand": what the policy allows waits until its owner accepts it',
-        'secure_sum = ["pairwise", "two-tree"] # "two-tree" is not bound to what was told: add it knowingly',
-        "row_cap = 50 # how often one row may enter a sum, over all jobs and predictions; 0: no cap",
+        'secure_sum = ["pairwise", "two-tree"] # how sums are hidden; "two-tree" is not bound to what was told: '
+        "add it knowingly",
         "predict_without = true # whether a prediction may leave out a party that does not answer",
+        "row_cap = 50 # how often one row may enter a sum, over all jobs and predictions; 0: no cap",
         "epsilon = 4.0",
     ]
     assert len([line for line in before if line not in after]) == 5
@@ -98,7 +99,7 @@ def test_only_the_lines_of_what_was_changed_change(home):
 )
 def test_wrong_values_get_a_paragraph_and_what_was_typed_stays(home, key, given, said):
     before = home.file.read_text()
-    title, page = answer(home.file, {**sent(home, **{key: [given]}), "step": ["look"]})
+    title, page = policy_answer(home.file, {**sent(home, **{key: [given]}), "step": ["look"]})
     text = page.replace("&#x27;", "'").replace("&quot;", '"')
     assert title == "Change the policy" and said in text and "Nothing was written." in text
     assert key == "approve" or key == "derivatives" or f'value="{given}"' in page
@@ -107,14 +108,14 @@ def test_wrong_values_get_a_paragraph_and_what_was_typed_stays(home, key, given,
 
 def test_looked_at_then_written_with_a_name(home):
     fields = sent(home, initiators=["bank", "telecom"], row_cap=["9"])
-    title, page = answer(home.file, {**fields, "step": ["look"]})
+    title, page = policy_answer(home.file, {**fields, "step": ["look"]})
     assert title == "The difference"
     assert "A row may enter at most 9 sums, ever." in page and "Uses of a row have no cap." in page
     mark = mark_of(home.file.read_text())
     assert f'value="{mark}"' in page and "+row_cap = 9" in page
-    again, page = answer(home.file, {**fields, "step": ["write"], "mark": [mark], "by": [" "]})
+    again, page = policy_answer(home.file, {**fields, "step": ["write"], "mark": [mark], "by": [" "]})
     assert again == "The difference" and "say who changes it" in page
-    assert answer(home.file, {**fields, "step": ["write"], "mark": [mark], "by": ["Ada"]}) == ("", None)
+    assert policy_answer(home.file, {**fields, "step": ["write"], "mark": [mark], "by": ["Ada"]}) == ("", None)
     assert read_home(home.folder).config.policy.row_cap == 9
     (line,) = policy_history(home)
     assert line["by"] == "Ada" and line["changed"] == {
@@ -129,7 +130,9 @@ def test_a_file_that_was_changed_meanwhile_is_not_overwritten(home):
     with pytest.raises(BadInput, match="has changed since this difference was shown"):
         write_change(home, change, change.mark, "Ada")
     assert read_home(home.folder).config.policy.rows_least == 500 and policy_history(home) == []
-    _, page = answer(home.file, {**sent(home, row_cap=["9"]), "step": ["write"], "mark": [change.mark], "by": ["A"]})
+    _, page = policy_answer(
+        home.file, {**sent(home, row_cap=["9"]), "step": ["write"], "mark": [change.mark], "by": ["A"]}
+    )
     assert "has changed since" in page
 
 
@@ -198,10 +201,10 @@ def test_names_that_nobody_has_are_doubted():
 def test_what_was_typed_cannot_become_part_of_the_page(home):
     wild = "<script>alert(1)</script>"
     for step in ("look", "edit"):
-        _, page = answer(home.file, {**sent(home, jobs=[wild]), "step": [step]})
+        _, page = policy_answer(home.file, {**sent(home, jobs=[wild]), "step": [step]})
         assert wild not in page and "&lt;script&gt;" in page
     with pytest.raises(BadInput, match="expected a step"):
-        answer(home.file, {"step": ["burn"]})
+        policy_answer(home.file, {"step": ["burn"]})
 
 
 BREAKS = st.sampled_from(

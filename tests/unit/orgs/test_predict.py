@@ -37,7 +37,6 @@ def predictors(
     outputs: int = 1,
     scheme: str = "pairwise",
     *,
-    without: bool = False,
     insecure: bool = False,
 ) -> list[Predictor]:
     names = tuple(tables)
@@ -53,7 +52,6 @@ def predictors(
             tokens=tokens_of(ids, SALT) if name == names[0] else (),
             rows=len(ids),
             outputs=outputs,
-            without=without,
         )
         for name, scorer in tables.items()
     ]
@@ -114,13 +112,7 @@ def test_a_refusal_reaches_the_asker_with_its_reason() -> None:
     assert parties[0].result is None
 
 
-def test_a_lost_party_ends_the_prediction_unless_allowed() -> None:
+def test_a_lost_party_ends_the_prediction() -> None:
     gone = (Gone("shop", at_s=0.0, down_s=inf),)
     outcome = Simulator(seed=0, faults=gone, detect_s=0.5).run(predictors(tables(), ["a"]))
     assert outcome.finished["bank"].verdict == "peer-lost"
-    four = tables() | {"insurer": Scores({"a": 1.0})}
-    parties = predictors(four, ["a"], without=True)
-    outcome = Simulator(seed=0, faults=gone, detect_s=0.5).run(parties)
-    assert outcome.finished["bank"].verdict == "predicted"
-    assert parties[0].result is not None and parties[0].result.tolist() == [0.5 - 4.0 + 1.0]
-    assert "without shop" in outcome.finished["bank"].reason

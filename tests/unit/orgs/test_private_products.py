@@ -137,7 +137,8 @@ def test_a_budget_gives_no_predictions_by_a_model_of_private_products():
     for strict in (policy(epsilon=9.0), policy(product_epsilon_most=9.0)):
         with pytest.raises(Refused, match="which no budget covers"):
             refuse_prediction(strict, JOB, "shop", "bank", 1)
-    refuse_prediction(policy(product_epsilon_most=9.0), EXACT, "shop", "bank", 1)
+    with pytest.raises(Refused, match="wants private products"):
+        refuse_prediction(policy(product_epsilon_most=9.0), EXACT, "shop", "bank", 1)
     refuse_prediction(OPEN, JOB, "shop", "bank", 1)
 
 

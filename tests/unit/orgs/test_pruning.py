@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from offbeat.orgs.kept_runs import DAY_S, prune
 from offbeat.orgs.party_config import Home, example, read_home
-from offbeat.orgs.pruning import DAY_S, prune
 
 JOB = 'name = "j"\nparties = ["bank", "shop", "telecom"]\nlabels_at = ["bank"]\n'
 PRIVATE = JOB + '[method]\nalgorithm = "vafl"\n[embedding]\nepsilon = 1.0\nuploads_max = 5\n'
@@ -52,3 +52,16 @@ def test_only_old_and_ended_runs_lose_their_logs_and_their_nonce(tmp_path: Path)
 @pytest.mark.parametrize("age", [1.0, 1e4])
 def test_without_days_everything_is_kept(tmp_path: Path, age: float) -> None:
     assert prune(home_with(tmp_path, {"old": ("done", age, JOB)}, days=0), NOW_S) == []
+
+
+def test_what_is_left_of_proposals_that_never_began_goes_after_a_week(tmp_path: Path) -> None:
+    ages = {"expired": ("failed", 8), "young": ("failed", 6), "waiting": ("waiting", 99), "began": ("failed", 99)}
+    home = home_with(tmp_path, {name: (phase, age, JOB) for name, (phase, age) in ages.items()}, days=0)
+    for name in ages:
+        for trace in ("events", "checkpoints", "align", "test"):
+            (tmp_path / "runs" / name / trace).rmdir()
+        (tmp_path / "runs" / name / "record.json").unlink()
+    (tmp_path / "private" / "began" / "begun.json").write_text("{}")
+    assert prune(home, NOW_S) == []
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"young", "waiting", "began"}
+    assert {path.name for path in (tmp_path / "private").iterdir()} == {"young", "waiting", "began"}

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -9,12 +10,12 @@ import pytest
 
 from offbeat.errors import BadData, BadInput, BadJob, Refused
 from offbeat.jobs.organisations import OrgJob, OrgMethod, OrgModel, OrgRows
-from offbeat.orgs.guard import Guarded, RowsNamed
+from offbeat.orgs.guards import Guarded, RowsNamed, WatchedRows
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.row_ledger import Reservation, RowLedger
 from offbeat.orgs.rows import OwnModel, load_table, own_rows, read_model, write_model
+from offbeat.orgs.runs import Run
 from offbeat.orgs.tokens import id_column
-from offbeat.orgs.watched_rows import WatchedRows
 from offbeat.party.contract import Broadcast, Effect, Event, Finish, Received, Send, Started
 from offbeat.party.masked_sum import CERTIFICATE, PRODUCTS, SURVEY, ShareAsked, ShareGiven
 from offbeat.runtime.checkpoint import write_checkpoint
@@ -93,7 +94,7 @@ def test_weights_and_exposure_belong_to_the_labels(tmp_path: Path) -> None:
     elsewhere = msgspec.structs.replace(counts, labels_at=("shop",))
     assert rows("weight", elsewhere).weights.size == 0
     both = msgspec.structs.replace(counts, labels_at=("bank", "shop"))
-    with pytest.raises(BadJob, match="goes with the linear methods, one label holder and exact products"):
+    with pytest.raises(BadJob, match="goes with the linear methods, one label holder, exact products"):
         rows("weight", both)
     private = msgspec.structs.replace(counts, method=OrgMethod(product_epsilon=1.0))
     with pytest.raises(BadJob, match="exact products"):
@@ -164,7 +165,7 @@ def test_a_training_reserves_before_it_uses_and_settles_what_it_used(tmp_path: P
     assert ledger.counts(["a", "b", "c"]).tolist() == [2, 11, 7]
     assert other(8) == 8 and other(9) == 0
     again = Reservation(RowLedger(tmp_path), ["a", "b"], what="one", asker="bank", cap=1000)
-    assert [again(needed) for needed in (1, 5, 6, 7)] == [1, 5, 0, 0], "a replay is answered as the run was"
+    assert [again(needed) for needed in (1, 4, 6, 7)] == [1, 4, 0, 0], "a replay is answered as the run was"
     assert [ledger.granted("one")(needed) for needed in (1, 5, 6)] == [1, 5, 0]
     assert [line["what"] for line in ledger.history()] == ["other", "one"] and "begun" in ledger.history()[0]
 
@@ -240,3 +241,14 @@ def test_numbers_about_weights_use_no_row() -> None:
 def test_missing_ids_do_not_hide_others() -> None:
     column = id_column(np.array([None, "a"], dtype=object), b"s")
     assert column.rows.tolist() == [1]
+
+
+def test_a_toss_anew_that_this_party_did_not_need_is_in_its_record() -> None:
+    """Whoever says that its alignment no longer holds has the test rows drawn again, without a run that fails."""
+    aligned = {"rows": [0, 1], "notes": ()}
+    for offered, noted in (({"run": "credit-1"}, True), ({"run": ""}, False), (None, False)):
+        own = SimpleNamespace(taken_over="", kept={"offered": offered}.get)
+        run: Any = SimpleNamespace(home=SimpleNamespace(name="shop"), job=JOB, own=own)
+        notes = " ".join(Run._alignment_notes(run, range(3), aligned))  # type: ignore[arg-type]
+        assert "2 of the 3 rows of 'shop'" in notes
+        assert ("'shop' had kept the order of run 'credit-1': the test rows are drawn anew" in notes) == noted

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from offbeat.errors import BudgetSpent
-from offbeat.orgs.site_account import SiteAccount, reservation_name
+from offbeat.orgs.budget import SiteAccount, reservation_name
 from offbeat.privacy.accountant import GaussianRelease, calibrate_multiplier
 from offbeat.privacy.ledger import Budget, Ledger, Releases
 

@@ -211,3 +211,12 @@ def test_nothing_is_said_twice():
     room = Room(PROBLEM, target=1e-4).run()
     party = room.chair
     assert party.end("stopped", "again") == [] and isinstance(room.finished["party0"], Finish)
+
+
+@pytest.mark.parametrize(("leap", "late", "due"), [(False, 0b100, 8.0), (False, 0, 6.0), (True, 0b100, 6.0)])
+def test_without_leaps_the_late_step_as_long_as_they_took_their_table(leap, late, due):
+    party = judging(passes_made=5.0, leap=leap, passes=60.0)
+    party.lifecycle.spacing, party.judge.due = 1.0, 6.0
+    party.survey.current, party.survey.late = 4, late
+    party.judge.judge(certified(survey=2))
+    assert party.judge.due == due

@@ -271,7 +271,7 @@ def test_whoever_was_left_out_is_told_how_the_run_ended():
 
 def test_a_party_that_is_told_to_halt_ends():
     party = lifecycle("ana")
-    assert party.on_halt(Halt("target", "good enough", 4)) == [Finish("target", "good enough")]
+    assert party.over("target", "good enough", 4) == [Finish("target", "good enough")]
     assert party.halted
 
 

@@ -27,8 +27,7 @@ from offbeat.party.contract import (
 from offbeat.party.lifecycle import LABELS_LOST_S, Alarm, Begin, Halt, RosterNamed
 from offbeat.party.linear import LABELS_LOST
 from offbeat.party.linear_options import LinearOptions
-from offbeat.party.masked_sum import PROBES, PRODUCTS, ShareAsked, SumOptions
-from offbeat.party.survey import EPOCH_STRIDE
+from offbeat.party.masked_sum import EPOCH_STRIDE, PROBES, PRODUCTS, ShareAsked, SumOptions
 from offbeat.party.survey_messages import Mark
 from offbeat.testing.small_problem import draw_problem, weights
 
@@ -170,6 +169,8 @@ def test_a_probe_is_measured_before_the_beginning_only():
         {"in_flight": 0},
         {"batch": 0},
         {"survey_passes": -1.0},
+        {"survey_passes": 0.0, "method": "sgd"},
+        {"survey_passes": 0.0, "leap": False},
         {"method": "sgd", "by_curvature": True},
     ],
     ids=str,

@@ -12,6 +12,7 @@ from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Broadcast
 from offbeat.party.masked_sum import (
     CERTIFICATE,
+    EPOCH_STRIDE,
     KINDS,
     POINTS,
     PROBES,
@@ -178,7 +179,7 @@ STREAMS = [
     {"epoch": 4},
     {"names": ("p0", "p1", "p2", "p3"), "epoch": 0},
     {"run": "another"},
-    {"stride": 8},
+    {"stride": 8, "kind": PRODUCTS, "survey": 0},
 ]
 
 
@@ -234,18 +235,26 @@ def test_a_refusal_is_counted_and_uses_nothing():
     with pytest.raises(UnexpectedEvent):
         world.answer("p2", "p0", (PRODUCTS, 0, 0))
     assert world.sums["p2"].refused == 1
-    assert world.sums["p2"].nets["p0", PRODUCTS, 0].used.next == 1
+    assert world.sums["p2"].nets["p0", PRODUCTS].used.next == 1
 
 
-@pytest.mark.parametrize("scheme", ["pairwise", "two-tree"])
-def test_masks_of_surveys_that_are_over_are_forgotten(scheme):
-    world = World(4, scheme)
+def test_masks_of_surveys_that_are_over_are_forgotten_where_there_are_trees():
+    world = World(4, "two-tree")
     for survey in (1, 2, 3):
         world.answer("p2", "p0", (SURVEY, survey, 0))
     world.answer("p2", "p0", (PRODUCTS, 0, 0))
     world.sums["p2"].forget_surveys_below(3)
-    nets = world.sums["p2"].nets if scheme == "pairwise" else world.sums["p2"].trees.nets
+    nets = world.sums["p2"].trees.nets
     assert set(nets) == {("p0", SURVEY, 3), ("p0", PRODUCTS, 0)}, "those that belong to no survey stay"
+
+
+def test_pairwise_masks_of_surveys_lie_apart_in_one_stream():
+    sums = World(4).sums["p2"]
+    masks = [sums.mask("p0", SURVEY, survey, 0, WORDS, WORDS) for survey in (1, 2, EPOCH_STRIDE - 1)]
+    assert len({*np.concatenate(masks).tolist()}) == 3 * WORDS
+    assert set(sums.nets) == {("p0", SURVEY)}
+    with pytest.raises(UnexpectedEvent, match="second time"):
+        sums.mask("p0", SURVEY, 2, 0, WORDS, WORDS)
 
 
 @pytest.mark.parametrize("kind", range(len(KINDS)), ids=KINDS)
@@ -253,7 +262,7 @@ def test_masks_of_surveys_that_are_over_are_forgotten(scheme):
     ("asker", "asks"),
     [
         ("p0", {PRODUCTS, SURVEY, POINTS, CERTIFICATE, PROBES}),
-        ("p1", {PRODUCTS, SURVEY}),
+        ("p1", {PRODUCTS}),
         ("p2", set()),
         ("p4", set()),
         ("eve", set()),

@@ -1,8 +1,10 @@
 """Invented but realistic run records, the same on every call, for tests of everything a person reads."""
 
 import math
+from io import StringIO
 
 import numpy as np
+from rich.console import Console
 
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.lag import Lags
@@ -155,3 +157,10 @@ def hostile_record():
         options={evil: [evil, {"</script>": "<!--"}]},
         timeline=(Transit(0.0, 0.1, evil, '"><img src=x onerror=alert(1)>', evil),),
     )
+
+
+def plain_text(shown, width=100):
+    """What a terminal of this width shows."""
+    console = Console(file=StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    console.print(shown)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"

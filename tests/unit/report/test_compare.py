@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from report_samples import sample_curve, sample_record, synchronous_record
+from report_samples import plain_text, sample_curve, sample_record, synchronous_record
 
 from offbeat.metrics.record import DataRecord
 from offbeat.report.compare import (
     Comparison,
+    comparison,
     comparison_page,
-    comparison_text,
     write_comparison,
 )
 
@@ -19,7 +19,7 @@ def runs():
 
 
 def test_the_table_is_exact(runs):
-    assert comparison_text(runs).splitlines() == [
+    assert plain_text(comparison(runs), width=120).splitlines() == [
         "run                  async       sync",
         "─────────────────────────────────────",
         "method           afsvrg-vp   fsvrg-vp",
@@ -41,15 +41,15 @@ def test_runs_may_race_to_targets_of_their_own(runs):
     paired = Comparison(runs.records, targets={"async": 1e-4, "sync": 1e-2})
     assert paired.time_to_target("async") == runs.time_to_target("async")
     assert paired.time_to_target("sync") < runs.time_to_target("sync")
-    assert "time to 0.01 or 0.0001" in comparison_text(paired)
+    assert "time to 0.01 or 0.0001" in plain_text(comparison(paired), width=120)
     page = comparison_page(paired, first="before <all>")
     assert page.count(">target</text>") == 6 and "before &lt;all&gt;" in page
-    assert "time to" not in comparison_text(Comparison(runs.records))
+    assert "time to" not in plain_text(comparison(Comparison(runs.records)), width=120)
 
 
 def test_many_runs_are_set_five_abreast():
     many = Comparison({f"run-{number}": sample_record(seed=number) for number in range(8)})
-    lines = comparison_text(many, width=100).splitlines()
+    lines = plain_text(comparison(many), width=100).splitlines()
     assert [line.split() for line in lines if line.startswith("run ")] == [
         ["run", "run-0", "run-1", "run-2", "run-3", "run-4"],
         ["run", "run-5", "run-6", "run-7"],
@@ -81,7 +81,9 @@ def test_unequal_runs_are_called_so():
         "Some times are virtual and some are of a wall clock",
         "These runs were not looked at equally often (2 to 8 looks a pass)",
     ]
-    assert "! These runs did not use the same data" in comparison_text(Comparison({"a": sample_record(), "b": other}))
+    assert "! These runs did not use the same data" in plain_text(
+        comparison(Comparison({"a": sample_record(), "b": other})), width=120
+    )
 
 
 def test_a_private_run_beside_one_that_is_not_is_said():

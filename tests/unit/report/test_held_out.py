@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from report_samples import sample_record
 
 from offbeat.metrics.held_out import HeldOut, Worth
@@ -64,3 +65,18 @@ def test_worth_is_a_bar_for_each_party_also_below_zero():
     left, width = map(float, bars[1])
     assert left < float(bars[0][0]) and left + width == float(bars[0][0])
     assert "bank + shop" in page
+
+
+def test_the_page_tells_how_rows_are_divided_among_the_classes():
+    assert "&lt;yes&gt; is the positive class, no the other. Held-out rows: no 50.0 %, &lt;yes&gt; 50.0 %." in of(TWO)
+    assert "the other. Held-out" not in of(None)
+
+
+def test_the_largest_coefficients_have_bars_with_their_whole_names():
+    told = {"bank": {"a column with a long name": 2.0, "age": -1.0}, "edge": {}}
+    page = of(TWO, coefficients=told).partition('id="coefficients"')[2]
+    assert "speak for the positive class" in page and "<title>a column with a long name</title>" in page
+    (zero, width), (left, wide) = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="20"', page)[:2]
+    assert float(left) + float(wide) == pytest.approx(float(zero), abs=0.02)
+    assert float(width) == pytest.approx(2 * float(wide), abs=0.02)
+    assert 'id="coefficients"' not in of(TWO)

@@ -4,13 +4,13 @@ import re
 from itertools import pairwise
 
 import pytest
-from report_samples import sample_party, sample_record
+from report_samples import plain_text, sample_party, sample_record
 
 from offbeat.metrics.curves import CurveRow
 from offbeat.report import numbers, wording
 from offbeat.report.charts import lag_rows, time_bars
 from offbeat.report.page import progress_of_one
-from offbeat.report.summary import summary_text
+from offbeat.report.summary import summary
 
 LETTER = 6.2
 
@@ -68,7 +68,7 @@ def test_a_server_is_told_apart_from_the_parties():
 def test_the_last_column_is_whole_beside_long_names():
     names = ("a_party_with_a_very_long_name", "another_party_with_a_long_name")
     record = sample_record(parties={name: sample_party(name) for name in names})
-    text = summary_text(record, width=80)
+    text = plain_text(summary(record), width=80)
     (head,) = [line for line in text.splitlines() if "updates" in line and "wait" in line]
     assert head.rstrip().endswith("wait") and all(len(line) <= 80 for line in text.splitlines())
     assert "…" not in text

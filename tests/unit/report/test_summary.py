@@ -1,14 +1,14 @@
 """The page of text: its order, its exact sentences, and that nothing in a record can disturb it."""
 
-from report_samples import PARTIES, hostile_record, sample_party, sample_record
+from report_samples import PARTIES, hostile_record, plain_text, sample_party, sample_record
 
 from offbeat.metrics.record import Certificate
-from offbeat.report.summary import PARTIES_LISTED, summary_text
+from offbeat.report.summary import PARTIES_LISTED, summary
 from offbeat.report.wording import certificate, key_figures, losses, privacy_rows, verdict
 
 
 def test_the_verdict_comes_first_then_disclosure_then_warnings_then_the_result():
-    text = summary_text(sample_record(), run="runs/credit")
+    text = plain_text(summary(sample_record(), run="runs/credit"))
     assert text.splitlines()[0] == "Reached the target  afsvrg-vp with 4 parties, simulator, seed 7"
     order = ["Disclosed, and to whom", "Warnings", "Certificate", "Result", "Parties", "Data and run"]
     places = [text.index(f"\n{heading}\n") for heading in order]
@@ -17,7 +17,7 @@ def test_the_verdict_comes_first_then_disclosure_then_warnings_then_the_result()
 
 def test_every_warning_and_every_disclosure_is_there():
     record = sample_record()
-    text = " ".join(summary_text(record, width=200).split())
+    text = " ".join(plain_text(summary(record), width=200).split())
     for warning in record.warnings:
         assert warning in text
     for reveal in record.reveals:
@@ -25,7 +25,7 @@ def test_every_warning_and_every_disclosure_is_there():
 
 
 def test_the_table_of_parties_is_exact():
-    lines = summary_text(sample_record()).splitlines()
+    lines = plain_text(summary(sample_record())).splitlines()
     assert "  party     updates     lag   lag max      sent   compute   network     wait" in lines
     assert "  shop        1,200    3.02        10   7.87 MB    41.2 s     5.9 s   1.15 s" in lines
     assert "  bank retried 1; shop dropped 3, retried 1; telecom retried 1; insurer retried 1." in lines
@@ -62,15 +62,15 @@ def test_no_losses_no_sentence():
 
 
 def test_hostile_names_are_printed_as_they_are():
-    text = summary_text(hostile_record(), width=200)
+    text = plain_text(summary(hostile_record()), width=200)
     assert '<script>alert("x")</script>' in text
-    marked = summary_text(sample_record(warnings=("[bold red]not a style[/]",)))
+    marked = plain_text(summary(sample_record(warnings=("[bold red]not a style[/]",))))
     assert "[bold red]not a style[/]" in marked
 
 
 def test_a_thousand_parties_stay_on_the_page():
     edges = {f"edge-{number}": sample_party("bank") for number in range(1000)}
-    text = summary_text(sample_record(parties=edges))
+    text = plain_text(summary(sample_record(parties=edges)))
     assert f"and {1000 - PARTIES_LISTED} more, in record.json" in text
     assert len(text.splitlines()) < 90
 
@@ -86,14 +86,14 @@ def test_the_privacy_ledger_is_printed_and_missing_privacy_is_called_so():
         ("edge-2", "400", "none", "–", "–", "–", "not differentially private"),
         ("edge-3", "7", "none", "–", "–", "–", "no epsilon was accounted for"),
     ]
-    text = summary_text(sample_record(privacy=statements))
+    text = plain_text(summary(sample_record(privacy=statements)))
     assert "  edge-1        400      2.13   1e-05        3   replace-one" in text.splitlines()
-    assert "Privacy ledger" not in summary_text(sample_record())
+    assert "Privacy ledger" not in plain_text(summary(sample_record()))
 
 
 def test_nothing_recorded_is_said():
     bare = sample_record(reveals=(), warnings=(), parties={}, metrics={}, objective=None)
-    text = summary_text(bare)
+    text = plain_text(summary(bare))
     assert "The record lists no messages, so it cannot say what was disclosed." in " ".join(text.split())
     assert "Warnings" not in text
     assert set(PARTIES) & set(text.split()) == set()

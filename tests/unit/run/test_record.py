@@ -1,16 +1,21 @@
 """What a record says of a run: its last certificate, how it ended, what was disclosed, and nothing that is not so."""
 
+from io import StringIO
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from offbeat.algorithms import vfb2
 from offbeat.algorithms.vafl import messages as vafl_messages
 from offbeat.data.vertical import vertical_from_arrays
+from offbeat.families.contract import Part
 from offbeat.jobs.runtime import RuntimeEntry
 from offbeat.jobs.vertical import Job
-from offbeat.report.summary import summary_text
+from offbeat.report.summary import summary
+from offbeat.report.wording import verdict
 from offbeat.run.experiment import run_experiment
-from offbeat.run.record import reveals_of
+from offbeat.run.record import COEFFICIENTS_TOLD, largest_coefficients, reveals_of
 
 
 def generated(rows=600):
@@ -61,7 +66,7 @@ def test_a_limit_of_time_is_a_verdict_and_no_failure(kind):
     assert (record.verdict, record.exit_code) == ("time", 0)
     assert record.reason.startswith("stopped at the limit of 0.05 ") and record.reason.endswith("is kept")
     assert not any("did not end by itself" in warning for warning in record.warnings)
-    assert "Used all its time" in summary_text(record)
+    assert verdict(record)[0] == "Used all its time"
 
 
 def test_a_model_that_nobody_certified_before_the_limit_is_not_called_certified():
@@ -97,7 +102,9 @@ def test_with_private_labels_it_is_the_answer_that_shows():
     for message in ("Backward", "TablePart"):
         assert "answer that was drawn at random for the label" in said[message], message
         assert "its sign is the label" not in said[message]
-    text = " ".join(summary_text(record, width=2000).split())
+    console = Console(width=2000, file=StringIO())
+    console.print(summary(record))
+    text = console.file.getvalue()
     assert "Labels are disclosed" not in text and "sign is the label" not in text
     everywhere = record_of(algorithm="afsaga-vp", label_dp_epsilon=2.0, passes=2.0)
     assert everywhere.warnings[0].startswith("Random answers in place of the labels were given to every party")
@@ -108,3 +115,18 @@ def test_what_a_message_reveals_depends_on_private_labels_only_where_it_says_so(
     assert "its sign is the label" in plain and "label_dp_epsilon" not in plain
     assert reveals_of(vfb2.Stepped, private_labels=True) == reveals_of(vfb2.Stepped)
     assert "not the label" in reveals_of(vafl_messages.Gradient, private_labels=True)
+
+
+def test_the_largest_coefficients_of_each_party_are_told_by_name():
+    weights = np.array([0.5, -3.0, 0.0, *np.full(12, 0.1)])
+    named = [f"c{place}" for place in range(15)]
+    told = largest_coefficients(
+        {
+            "bank": Part({"weights": weights}, named),
+            "shop": Part({"weights": weights}),  # columns without names
+            "deep": Part({"trained": weights}, named),
+            "several": Part({"weights": np.ones((3, 15))}, named),
+        }
+    )
+    assert list(told) == ["bank"] and len(told["bank"]) == COEFFICIENTS_TOLD
+    assert list(told["bank"].items())[:3] == [("c1", -3.0), ("c0", 0.5), ("c3", 0.1)] and "c2" not in told["bank"]

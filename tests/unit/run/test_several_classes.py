@@ -14,6 +14,7 @@ import offbeat
 from offbeat.audit.runs import audit_run
 from offbeat.cli import app
 from offbeat.data.labels import encode_labels
+from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadData, BadJob
 from offbeat.estimators import VerticalClassifier
 from offbeat.families.vertical_data import load_data
@@ -121,7 +122,7 @@ def test_what_softmax_cannot_do_is_said():
     with pytest.raises(BadJob, match="softmax is for classes"):
         found, _ = frames(60)
         job = job_from({"loss": "softmax", "task": "regression", "optimum": False})
-        data = offbeat.data.vertical_from_arrays(
+        data = vertical_from_arrays(
             {name: frame.drop(columns="id") for name, frame in found.items()}, np.arange(60.0), task="regression"
         )
         run_experiment(data, job)

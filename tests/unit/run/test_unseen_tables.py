@@ -56,7 +56,7 @@ def cut(frame, rows, parties):
 
 
 def prepared(model, rows):
-    return np.hstack([np.asarray(model.model_._block(name, one)) for name, one in model.model_.tables(rows).items()])
+    return np.hstack([np.asarray(one) for one in model.model_.blocks(model.model_.tables(rows)).values()])
 
 
 FRAME, SCORE, RNG = table()

@@ -24,17 +24,18 @@ The order of play, with Ede at an edge:
 4. An edge whose budget is spent, or whose owner stops it, says Leaving and stops; the others go on. After the last
    update, or when the cloud's owner stops it, the cloud says Halt.
 
-Uploads are numbered by their edge. A repeated one is not applied again, a lost one was paid for all the same, and an
-edge that has forgotten some (the cloud tells it the last number it saw) adds them to its ledger first. An upload more
-than `lag_max` versions late is refused, and its edge pulls anew. Both sides are semi-honest. A malformed or non-finite
-upload is dropped and counted; other messages that no honest peer sends are refused before anything of them is used.
+An edge may be away for days, and deliveries keep a bounded number of messages for a peer that is lost. So an edge asks
+again until it is answered, and its uploads are numbered: a repeated one is not applied again, a lost one was paid for
+all the same, and an edge that has forgotten some (the cloud tells it the last number it saw) adds them to its ledger
+first. An upload more than `lag_max` versions late is refused, and its edge pulls anew. Both sides are semi-honest. A
+malformed or non-finite upload is dropped and counted; other messages that no honest peer sends are refused before
+anything of them is used.
 """
 
 from offbeat.algorithms.mapa.builders import noise_source, parties, stepping
-from offbeat.algorithms.mapa.cloud import Cloud, Rule
+from offbeat.algorithms.mapa.cloud import Cloud, GradientStep, Rule
 from offbeat.algorithms.mapa.edge import Edge
 from offbeat.algorithms.mapa.messages import CLOUD, MESSAGES, PROTOCOL, Halt, Hello, Leaving, Model, Upload
-from offbeat.algorithms.mapa.rules import GradientStep
 from offbeat.party.protocol import Goodbye
 
 __all__ = [

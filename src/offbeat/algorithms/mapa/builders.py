@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-from offbeat.algorithms.mapa.cloud import Cloud, Rule
+from offbeat.algorithms.mapa.cloud import Cloud, GradientStep, Rule
 from offbeat.algorithms.mapa.edge import Edge
 from offbeat.algorithms.mapa.privacy import EdgePrivacy, Privacy, Unprotected, privacy_of_edges
 from offbeat.algorithms.mapa.rates import Constants, Rate
-from offbeat.algorithms.mapa.rules import GradientStep
 from offbeat.errors import BadJob
 from offbeat.learning.horizontal import EdgeData, HorizontalModel
 from offbeat.party.contract import Party, PartyName

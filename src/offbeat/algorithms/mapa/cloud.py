@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from offbeat.algorithms.mapa.messages import CLOUD, Halt, Hello, Leaving, Model, Upload, expect_number
+from offbeat.algorithms.mapa.rates import Rate
 from offbeat.errors import UnexpectedEvent
 from offbeat.party.contract import (
     END,
@@ -26,9 +27,11 @@ from offbeat.party.contract import (
     Woken,
 )
 from offbeat.party.expected import expect
+from offbeat.party.memory import Memory
 from offbeat.party.protocol import Goodbye
 
 AVERAGE_DECAY = 8.0  # how much later versions weigh in the average
+LINGER_ROUNDS = 5
 NOISE_MOST = 1e30  # what an edge may say of its noise: beyond it steps would leave the range of floats
 
 
@@ -45,15 +48,53 @@ class Rule(Protocol):
         """The next model, in a new array; or None while the rule is still collecting."""
         ...
 
-    def noise(self, per_clip: float) -> None: ...
+    def noise(self, per_clip: float) -> None:
+        """The noisiest edge's E|noise|^2 for a clip of one has changed."""
+        ...
 
     def snapshot(self) -> State: ...
 
     def restore(self, state: State) -> None: ...
 
 
-class Cloud:
-    """Holds the model (`parameters`, and `averaged` over the versions); serves whoever comes, in order of arrival."""
+class GradientStep:
+    """The rule of MAPA and its relatives: x <- x - gamma (g + strength x), one step for each upload. The penalty needs
+    no data, so the cloud adds it. Where the rate allows for a `lag` only, the step of a later upload is shorter in
+    proportion."""
+
+    def __init__(self, rate: Rate, strength: float, lag: int | None = None) -> None:
+        self.rate, self.strength, self.lag = rate, strength, lag
+        self.noise, self.snapshot, self.restore = rate.noise, rate.snapshot, rate.restore
+
+    @property
+    def clip(self) -> float:
+        return self.rate.clip
+
+    @property
+    def stage(self) -> int:
+        return self.rate.stage
+
+    def apply(self, parameters: np.ndarray, upload: Upload, lag: int, version: int) -> np.ndarray:
+        step = self.rate.step(version + 1)
+        if self.lag is not None and lag > self.lag:
+            step *= (self.lag + 1) / (lag + 1)
+        self.rate.applied(upload.fraction_within)
+        moved = parameters * (1 - step * self.strength)
+        moved -= step * upload.gradient
+        return moved
+
+
+class Cloud(Memory):
+    """Holds the model (`parameters`, and `averaged` over the versions); serves whoever comes, in order of arrival.
+
+    It ends after `updates` versions. `edges` are those it waits for; others may join. The end is said every `linger_s`
+    seconds, LINGER_ROUNDS times, until all edges have heard it; lost edges have as long to come back.
+    """
+
+    KEPT = (
+        *("parameters", "averaged", "version", "rule", "seen", "applied", "noises", "waiting_for", "lags", "lost"),
+        *("counts", "ending"),
+    )
 
     def __init__(
         self,
@@ -63,30 +104,23 @@ class Cloud:
         updates: int,
         lag_max: int,
         edges: Sequence[PartyName] = (),
-        name: PartyName = CLOUD,
         linger_s: float = 1.0,
-        linger_rounds: int = 5,
     ) -> None:
-        self.name = name
-        self.rule = rule
-        self.updates = updates
-        self.lag_max = lag_max
-        self.linger_s = linger_s
-        self.linger_rounds = linger_rounds
+        self.name, self.rule, self.updates, self.lag_max, self.linger_s = CLOUD, rule, updates, lag_max, linger_s
         self.parameters = np.array(start, dtype=np.float64)
         self.averaged = self.parameters
         self.version = 0
         self.seen: dict[PartyName, int] = {}  # last upload number of each edge
-        self.applied: dict[PartyName, int] = {}
-        self.noises: dict[PartyName, float] = {}
+        self.applied: dict[PartyName, int] = {}  # uploads of each edge that were used
+        self.noises: dict[PartyName, float] = {}  # what each edge said of its noise
         self.waiting_for: set[PartyName] = set(edges)  # edges that may still upload
         self.lost: set[PartyName] = set()
-        self.lags: list[int] = [0] * (min(lag_max, 10_000) + 1)
-        self.refused = 0
-        self.repeated = 0
-        self.dropped = 0
-        self.ending: Halt | None = None
-        self.rounds_left = linger_rounds
+        self.lags: list[int] = [0] * (min(lag_max, 10_000) + 1)  # how many uploads were so late; the last: or later
+        self.refused = 0  # uploads that came too late,
+        self.repeated = 0  # came before,
+        self.dropped = 0  # or were malformed
+        self.ending: Halt | None = None  # what everybody is told, once the run is over
+        self.rounds_left = LINGER_ROUNDS
         self._handlers: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
             Hello: self._hello,
             Upload: self._upload,
@@ -105,7 +139,8 @@ class Cloud:
         if isinstance(event, Woken):
             return self._woken(event.token)
         if isinstance(event, PeerLost):
-            return self._peer_lost(event.peer)
+            self.lost.add(event.peer)
+            return self._wait_for_lost()
         if isinstance(event, PeerBack):
             self.lost.discard(event.peer)
         if isinstance(event, Started) and event.resumed:
@@ -114,7 +149,7 @@ class Cloud:
 
     def _resumed(self) -> list[Effect]:
         """Who was lost, and who has heard the end, is not known any more."""
-        self.lost, self.rounds_left = set(), self.linger_rounds
+        self.lost, self.rounds_left = set(), LINGER_ROUNDS
         return [] if self.ending is None else self._say_halt()
 
     def _hello(self, edge: PartyName, body: Hello) -> list[Effect]:
@@ -203,15 +238,11 @@ class Cloud:
             return []
         return self._wait_for_lost() if self.waiting_for else self._end(last.verdict, last.reason)
 
-    def _peer_lost(self, edge: PartyName) -> list[Effect]:
-        self.lost.add(edge)
-        return self._wait_for_lost()
-
     def _wait_for_lost(self) -> list[Effect]:
         """When all edges that have not left are lost, one of them may still come back for a while."""
         if self.ending is not None or not self.waiting_for or not self.waiting_for <= self.lost:
             return []
-        return [Wake(self.linger_s * self.linger_rounds)]
+        return [Wake(self.linger_s * LINGER_ROUNDS)]
 
     def _end(self, verdict: str, reason: str) -> list[Effect]:
         self.ending = Halt(verdict, reason)
@@ -247,32 +278,16 @@ class Cloud:
             return self._end("peer-lost", f"every edge was lost after {self.version} updates.")
         return []
 
-    def snapshot(self) -> State:
-        ending = None if self.ending is None else [self.ending.verdict, self.ending.reason]
-        return {
-            "parameters": self.parameters.copy(),
-            "averaged": self.averaged.copy(),
-            "version": self.version,
-            "rule": dict(self.rule.snapshot()),
-            "seen": dict(self.seen),
-            "applied": dict(self.applied),
-            "noises": dict(self.noises),
-            "waiting_for": sorted(self.waiting_for),
-            "lags": list(self.lags),
-            "lost": sorted(self.lost),
-            "counts": [self.refused, self.repeated, self.dropped, self.rounds_left],
-            "ending": ending,
-        }
+    @property
+    def counts(self) -> list[int]:
+        return [self.refused, self.repeated, self.dropped, self.rounds_left]
+
+    @counts.setter
+    def counts(self, counts: list[int]) -> None:
+        self.refused, self.repeated, self.dropped, self.rounds_left = counts
 
     def restore(self, state: State) -> None:
-        self.parameters, self.averaged = np.array(state["parameters"]), np.array(state["averaged"])
-        self.version = int(state["version"])
-        self.rule.restore(state["rule"])
-        self.seen, self.applied = dict(state["seen"]), dict(state["applied"])
-        self.noises, self.waiting_for = dict(state["noises"]), set(state["waiting_for"])
-        self.lags = list(state["lags"])
-        self.lost = set(state["lost"])
-        self.refused, self.repeated, self.dropped, self.rounds_left = state["counts"]
+        super().restore(state)
         self.ending = None if state["ending"] is None else Halt(*state["ending"])
 
 

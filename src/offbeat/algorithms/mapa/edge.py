@@ -30,6 +30,7 @@ from offbeat.party.contract import (
     Woken,
 )
 from offbeat.party.expected import expect
+from offbeat.party.memory import Memory, plain
 from offbeat.party.protocol import Goodbye
 from offbeat.privacy.noise import NoiseSource
 
@@ -37,8 +38,15 @@ CLIP_LEAST, CLIP_MOST = 1e-100, 1e100  # beyond them noise and gradient would le
 FORGOTTEN_MOST = 100_000  # uploads to be accounted for at once; more would take an edge minutes and gigabytes
 
 
-class Edge:
-    """Holds rows; pulls the model, releases one gradient, and so on until its budget or the run ends."""
+class Edge(Memory):
+    """Holds rows; pulls the model, releases one gradient, and so on until its budget or the run ends.
+
+    `privacy` is how rows become an upload, and the budget for that; `noise` is where an upload's randomness comes from.
+    What it sends is sent again after `retry_s` seconds without an answer, `patience` times at most. It says Hello
+    `joins_after_s` seconds after the start.
+    """
+
+    KEPT = ("uploads", "ledger", "leaving", "computing", "pulled", "pending", "counts")
 
     def __init__(
         self,
@@ -48,30 +56,22 @@ class Edge:
         privacy: EdgePrivacy,
         noise: NoiseSource,
         *,
-        cloud: PartyName = CLOUD,
         retry_s: float = 1.0,
         patience: int = 60,
         joins_after_s: float = 0.0,
     ) -> None:
         model.check(data)
-        self.name = name
-        self.model = model
-        self.data = data
-        self.mechanism = privacy.mechanism
-        self.ledger = privacy.ledger()
-        self.noise = noise
-        self.cloud = cloud
-        self.retry_s = retry_s
-        self.patience = patience
-        self.joins_after_s = joins_after_s
-        self.uploads = 0
-        self.pulled = -1
+        self.name, self.model, self.data, self.noise = name, model, data, noise
+        self.mechanism, self.ledger = privacy.mechanism, privacy.ledger()
+        self.cloud, self.retry_s, self.patience, self.joins_after_s = CLOUD, retry_s, patience, joins_after_s
+        self.uploads = 0  # released so far
+        self.pulled = -1  # the version of the model under work
         self.computing = False
         self.leaving = False
         self.pending: Message | None = None  # sent again, byte for byte, until it is answered
-        self.retried = 0
-        self.unanswered = 0
-        self.timer = 0
+        self.retried = 0  # in the whole run
+        self.unanswered = 0  # times that `pending` was sent in vain
+        self.timer = 0  # the token of the newest timer: older ones are passed over
         self._handlers: dict[type, Callable[[Any], list[Effect]]] = {Model: self._model, Halt: self._halt}
 
     @property
@@ -135,7 +135,8 @@ class Edge:
         effects: list[Effect] = [Observe("lag", body.lag)] if isinstance(self.pending, Upload) else []
         self._remember(body.answers)
         self.pending = None
-        if not self._affordable():
+        cost = self.mechanism.cost()
+        if cost is not None and not self.ledger.affords(cost):
             return effects + self._leave()
         self.computing, self.pulled = True, body.version
         return [*effects, self._compute(body)]
@@ -167,10 +168,6 @@ class Edge:
         if forgotten > 0 and cost is not None:
             self.ledger.catch_up(cost, forgotten)
         self.uploads = answers
-
-    def _affordable(self) -> bool:
-        cost = self.mechanism.cost()
-        return cost is None or self.ledger.affords(cost)
 
     def _compute(self, body: Model) -> Compute:
         stream = self.noise.stream(self.uploads + 1)
@@ -205,30 +202,21 @@ class Edge:
             return {"releases": self.uploads, "epsilon": None, "warning": self.mechanism.warning}
         return {**self.ledger.statement(exact=exact), "seeded": self.noise.seeded}
 
-    def snapshot(self) -> State:
-        pending = None if self.pending is None else [type(self.pending).__name__, *_copied(self.pending)]
-        return {
-            "uploads": self.uploads,
-            "ledger": self.ledger.snapshot(),
-            "leaving": self.leaving,
-            "computing": self.computing,
-            "pulled": self.pulled,
-            "pending": pending,
-            "counts": [self.retried, self.unanswered, self.timer],
-        }
+    @property
+    def counts(self) -> list[int]:
+        return [self.retried, self.unanswered, self.timer]
+
+    @counts.setter
+    def counts(self, counts: list[int]) -> None:
+        self.retried, self.unanswered, self.timer = counts
+
+    def snapshot(self) -> dict[str, Any]:
+        pending = None if self.pending is None else [type(self.pending).__name__, *plain(self.pending)]
+        return {**super().snapshot(), "pending": pending}
 
     def restore(self, state: State) -> None:
-        self.uploads, self.leaving = int(state["uploads"]), bool(state["leaving"])
-        self.ledger.restore(state["ledger"])
-        self.computing, self.pulled = bool(state["computing"]), int(state["pulled"])
+        super().restore(state)
         self.pending = None if state["pending"] is None else ASKED[state["pending"][0]](*state["pending"][1:])
-        self.retried, self.unanswered, self.timer = state["counts"]
 
 
 ASKED: dict[str, type[Message]] = {kind.__name__: kind for kind in (Hello, Upload, Leaving)}
-
-
-def _copied(body: Message) -> list[Any]:
-    """A message's fields, sharing no array with it."""
-    values = [getattr(body, name) for name in body.__struct_fields__]
-    return [value.copy() if isinstance(value, np.ndarray) else value for value in values]

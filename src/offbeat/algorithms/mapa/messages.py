@@ -17,8 +17,8 @@ class Hello(Message, frozen=True):
     as the noise is fitted to it, its number of rows.
     """
 
-    noise_per_clip: float
-    uploads: int
+    noise_per_clip: float  # E|noise|^2 of an upload, for a clip of one
+    uploads: int  # so far, as far as the edge remembers
 
 
 class Model(Message, frozen=True):
@@ -44,8 +44,8 @@ class Upload(Message, frozen=True):
     """
 
     gradient: np.ndarray
-    version: int
-    number: int
+    version: int  # of the model that it was computed with
+    number: int  # of this edge's uploads, from 1
     fraction_within: float  # of rows within the clip, from a noisy whole number; or -1
 
 
@@ -55,7 +55,7 @@ class Leaving(Message, frozen=True):
     Reveals: to the cloud, that the edge will send no more, and why; the number of its uploads is not secret.
     """
 
-    uploads: int
+    uploads: int  # so far
     stopped: bool = False  # by its owner
 
 

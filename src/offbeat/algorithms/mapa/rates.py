@@ -12,16 +12,16 @@
 | Delta_b   | variance         | deviation^2 / batch + E|noise|^2                               |
 | theta     | shrink           | by how much a stage lowers the clip                            |
 
-A rule holds the little state it needs; `snapshot` and `restore` carry it over a crash. All constants must be public
+A rate holds the little state it needs, and a snapshot carries that over a crash. All constants must be public
 or paid for: a schedule computed from private rows would reveal them (see `Constants.from_public`).
 """
 
 import math
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from offbeat.learning.horizontal import LinearModel
+from offbeat.party.memory import Memory
 from offbeat.privacy.clipping import AdaptiveClip
 from offbeat.privacy.mechanism import NOT_COUNTED
 
@@ -74,37 +74,38 @@ class Constants:
         )
 
 
-class Rate(Protocol):
-    """The cloud's rule: a step size for each update, a clip for each model that goes out."""
+class Rate(Memory, ABC):
+    """A step size for each update, a clip for each model that goes out. `adaptive` moves the clip, where it is given;
+    `per_clip` is the noisiest edge's E|noise|^2 for a clip of one."""
 
     clip: float
-    stage: int
+    stage = 0
+    adaptive: AdaptiveClip | None = None
+    per_clip = 0.0
 
+    @abstractmethod
     def step(self, update: int) -> float:
         """The step size of update number `update`, counted from 1."""
-        ...
 
     def applied(self, fraction_within: float) -> None:
         """An update was applied; its edge said what fraction of rows was within the clip, or NOT_COUNTED."""
-        ...
+        if self.adaptive is not None and fraction_within != NOT_COUNTED:
+            self.clip = self.adaptive.next(self.clip, fraction_within)
 
     def noise(self, per_clip: float) -> None:
-        """The noisiest edge's E|noise|^2 for a clip of one has changed."""
-        ...
-
-    def snapshot(self) -> dict[str, float]: ...
-
-    def restore(self, state: Mapping[str, float]) -> None: ...
+        """The noise of the noisiest edge has changed."""
+        self.per_clip = per_clip
 
 
 @dataclass
-class SteadyRate:
+class SteadyRate(Rate):
     """One step size and, unless `adaptive` moves it, one clip."""
+
+    KEPT = ("clip",)
 
     size: float
     clip: float = math.inf
     adaptive: AdaptiveClip | None = None
-    stage: int = 0
 
     def __post_init__(self) -> None:
         if self.adaptive is not None:
@@ -112,19 +113,6 @@ class SteadyRate:
 
     def step(self, update: int) -> float:
         return self.size
-
-    def applied(self, fraction_within: float) -> None:
-        if self.adaptive is not None and fraction_within != NOT_COUNTED:
-            self.clip = self.adaptive.next(self.clip, fraction_within)
-
-    def noise(self, per_clip: float) -> None:
-        """The rate does not depend on it."""
-
-    def snapshot(self) -> dict[str, float]:
-        return {"clip": self.clip}
-
-    def restore(self, state: Mapping[str, float]) -> None:
-        self.clip = state["clip"]
 
 
 @dataclass(frozen=True)
@@ -148,57 +136,34 @@ class ScoreBound:
 
 
 @dataclass
-class QuietRate:
+class QuietRate(Rate):
     """One clip, or an `adaptive` one, and the longest step that the noise allows."""
+
+    KEPT = ("clip", "per_clip")
 
     bound: ScoreBound
     clip: float
     adaptive: AdaptiveClip | None = None
     per_clip: float = 0.0
-    stage: int = 0
 
     def step(self, update: int) -> float:
         return self.bound.step(self.clip, self.per_clip)
 
-    def applied(self, fraction_within: float) -> None:
-        if self.adaptive is not None and fraction_within != NOT_COUNTED:
-            self.clip = self.adaptive.next(self.clip, fraction_within)
-
-    def noise(self, per_clip: float) -> None:
-        self.per_clip = per_clip
-
-    def snapshot(self) -> dict[str, float]:
-        return {"clip": self.clip, "per_clip": self.per_clip}
-
-    def restore(self, state: Mapping[str, float]) -> None:
-        self.clip, self.per_clip = state["clip"], state["per_clip"]
-
 
 @dataclass
-class CentralRate:
+class CentralRate(Rate):
     """CSGD: 1/gamma = L + sqrt(t+1) sigma/(R sqrt b)."""
 
     constants: Constants
     clip: float = math.inf
-    stage: int = 0
 
     def step(self, update: int) -> float:
-        return 1 / (self._first() + math.sqrt(update + 1) * _sampling(self.constants))
+        known = self.constants
+        sampling = known.deviation / (known.radius * math.sqrt(known.batch))
+        return 1 / (self._first() + math.sqrt(update + 1) * sampling)
 
     def _first(self) -> float:
         return self.constants.smoothness
-
-    def applied(self, fraction_within: float) -> None:
-        """Nothing moves."""
-
-    def noise(self, per_clip: float) -> None:
-        """There is none."""
-
-    def snapshot(self) -> dict[str, float]:
-        return {}
-
-    def restore(self, state: Mapping[str, float]) -> None:
-        """Nothing was kept."""
 
 
 @dataclass
@@ -210,14 +175,15 @@ class AsyncRate(CentralRate):
 
 
 @dataclass
-class NoisyRate:
+class NoisyRate(Rate):
     """AUDP: 1/gamma = L (tau_max+1) + sqrt(Delta_b+1) sqrt t; `log_free` has L ((tau_max+1)^2 + 1) in front."""
+
+    KEPT = ("per_clip",)
 
     constants: Constants
     clip: float
     log_free: bool = False
     per_clip: float = 0.0
-    stage: int = 0
 
     def step(self, update: int) -> float:
         late = self.constants.late
@@ -228,21 +194,9 @@ class NoisyRate:
     def variance(self) -> float:
         return self.constants.deviation**2 / self.constants.batch + self.per_clip * self.clip**2
 
-    def applied(self, fraction_within: float) -> None:
-        """Nothing moves."""
-
-    def noise(self, per_clip: float) -> None:
-        self.per_clip = per_clip
-
-    def snapshot(self) -> dict[str, float]:
-        return {"per_clip": self.per_clip}
-
-    def restore(self, state: Mapping[str, float]) -> None:
-        self.per_clip = state["per_clip"]
-
 
 @dataclass
-class StagedRate:
+class StagedRate(Rate):
     """MAPA: stages of constant step 1/(2 P L (tau_max+1)); at the end of each the clip shrinks by theta.
 
         P   = max{1, 8 Delta_b / ((tau_max+1) batch^2 DeltaS^2 theta^2)},    batch^2 DeltaS^2 = 4 clip^2
@@ -253,6 +207,8 @@ class StagedRate:
     fraction.
     With `deviation_within_clip` sigma is min(deviation, clip), which per-row clipping gives for nothing.
     """
+
+    KEPT = ("clip", "stage", "left", "per_clip", "within")
 
     constants: Constants
     clip: float
@@ -293,7 +249,8 @@ class StagedRate:
         if self.left < 0:
             self.left = self.length
         self.left -= 1
-        if self.left <= 0 and self.clip > self.floor and not self._at_quantile():
+        at_quantile = self.within != NOT_COUNTED and self.within < self.quantile
+        if self.left <= 0 and self.clip > self.floor and not at_quantile:
             self.clip = max(self.shrink * self.clip, self.floor)
             self.stage += 1
             self.left = self.length
@@ -305,21 +262,10 @@ class StagedRate:
         weight = 1.0 if self.within == NOT_COUNTED else WITHIN_WEIGHT
         self.within = (1 - weight) * self.within + weight * fraction_within
 
-    def _at_quantile(self) -> bool:
-        return self.within != NOT_COUNTED and self.within < self.quantile
-
     def noise(self, per_clip: float) -> None:
-        self.per_clip = per_clip
+        super().noise(per_clip)
         if self.left >= 0:
             self.left = min(self.left, self.length)
-
-    def snapshot(self) -> dict[str, float]:
-        kept = {"clip": self.clip, "stage": self.stage, "left": self.left, "per_clip": self.per_clip}
-        return {**kept, "within": self.within}
-
-    def restore(self, state: Mapping[str, float]) -> None:
-        self.clip, self.per_clip, self.within = state["clip"], state["per_clip"], state["within"]
-        self.stage, self.left = int(state["stage"]), int(state["left"])
 
 
 def first_clip(deviation: float, failure: float) -> float:
@@ -328,7 +274,3 @@ def first_clip(deviation: float, failure: float) -> float:
     A guess at a large enough beginning, nothing more: the theorem behind it does not give delta-privacy.
     """
     return deviation / math.sqrt(1 - math.sqrt(1 - failure))
-
-
-def _sampling(constants: Constants) -> float:
-    return constants.deviation / (constants.radius * math.sqrt(constants.batch))

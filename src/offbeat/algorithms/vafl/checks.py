@@ -14,6 +14,8 @@ from offbeat.party.contract import PartyName
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.privacy.mechanism import refuse_coarse
 
+COLUMNS_MOST = 1000  # of a client whose covariance is taken
+
 
 def checked_targets(
     features: Mapping[PartyName, Any],
@@ -32,7 +34,7 @@ def checked_targets(
                 raise BadJob(f"{key} names {name!r}, and there is no such client. {did_you_mean(name, features)}")
     if options.private is not None:
         for name in features:
-            _check_private(options.private, embeddings[name])
+            check_private(options.private, embeddings[name])
     for name, rows in features.items():
         if rows.shape[0] != len(targets):
             raise BadData(
@@ -69,11 +71,23 @@ def _check_embeddings(features: Mapping[PartyName, Any], embeddings: Mapping[Par
             )
 
 
-def _check_private(private: PrivateEmbedding, embedding: Embedding) -> None:
+def check_private(private: PrivateEmbedding, embedding: Embedding) -> None:
     embedding.check_row_gradients()
     trained = embedding.to_arrays(embedding.initial(np.random.default_rng(0)).trained)
     refuse_coarse(private.grid.bound, embedding.width)
-    refuse_coarse(private.gradient_grid.bound, sum(value.size for value in trained.values()))
+    parameters = sum(value.size for value in trained.values())
+    refuse_coarse(private.gradient_grid.bound, parameters)
+    if private.covariance_noise is not None:
+        columns = parameters // embedding.width
+        if not isinstance(embedding, LinearEmbedding) or columns > COLUMNS_MOST:
+            raise BadJob(
+                "Without uploads_max a private run takes the covariance of each client's columns, which is for linear "
+                f"embeddings of at most {COLUMNS_MOST:,} columns; a client here has "
+                f"{f'{columns:,}' if isinstance(embedding, LinearEmbedding) else 'a network'}. Give uploads_max a "
+                "number: how often one record's embedding may leave at most. Every upload costs, so a small number "
+                "(5 to 50) leaves less noise in each."
+            )
+        refuse_coarse(private.covariance_grid(columns).bound, columns**2)
 
 
 def check_test_rows(

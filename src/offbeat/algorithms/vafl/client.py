@@ -24,12 +24,12 @@ from offbeat.algorithms.vafl.messages import (
     UnderWay,
     Upload,
 )
-from offbeat.algorithms.vafl.noise import UploadNoise, noisy_gradient
+from offbeat.algorithms.vafl.noise import UploadNoise, noisy_covariance, noisy_gradient
 from offbeat.algorithms.vafl.options import Vafl
 from offbeat.algorithms.vafl.received import expect_derivative, expect_life, expect_number, expect_rows, expect_slice
-from offbeat.algorithms.vafl.releases import Pending, Releases
+from offbeat.algorithms.vafl.releases import QUIET, Pending, Releases
 from offbeat.errors import UnexpectedEvent
-from offbeat.learning.embeddings import Array, Embedding, Forward, Tensors, Weights
+from offbeat.learning.embeddings import Array, Embedding, Forward, LinearEmbedding, Tensors, Weights
 from offbeat.learning.row_order import RowOrder
 from offbeat.party.contract import (
     END,
@@ -51,7 +51,7 @@ from offbeat.party.contract import (
 )
 from offbeat.party.expected import expect
 from offbeat.party.protocol import Goodbye
-from offbeat.privacy.embedding import RecordLedger
+from offbeat.privacy.embedding import RecordLedger, whitening
 from offbeat.privacy.noise import NoiseSource
 from offbeat.randomness import stream
 
@@ -79,6 +79,7 @@ class Client:
         self.embedding, self.weights = embedding, weights
         self.rule, self.penalty = options.optimiser_of(name), options.penalty_of(name)
         self.memory: Tensors = self.rule.initial(weights.trained)
+        self.metric: Array | None = None  # what a step's gradient is multiplied with, in private mode
         self.upload_noise = UploadNoise(name, options, seed, embedding.width, noise_source)
         self.gradient_noise_source = gradient_noise_source
         self.rows = features.shape[0]
@@ -138,11 +139,22 @@ class Client:
             self.jobs, self.passes, self.forward_jobs, self.under_way = {}, {}, 0, set()
             self.resuming, self.resume_tries, self.stop_tries = True, 0, 0
             return self._ask_to_resume() + self._ask_to_stop()
+        effects = self._take_covariance()
         if self.options.variant == "vafl-sync":
             self.phase = "training"
-            return []
+            return effects
         self.phase = "filling" if self.options.initial_upload else "training"
-        return self._fill() if self.phase == "filling" else self._begin()
+        return effects + (self._fill() if self.phase == "filling" else self._begin())
+
+    def _take_covariance(self) -> list[Effect]:
+        """Where steps are multiplied with its inverse: once, before anything leaves, so that every state to come back
+        from has it and none is drawn a second time."""
+        private = self.options.private
+        if private is None or private.covariance_noise is None:
+            return []
+        noisy = noisy_covariance(private, self.embedding, self.features, self.gradient_noise_source)
+        self.metric = whitening(private, noisy, self.rows)
+        return self._compute(list, self.rows, -(-self.embedding.inputs // self.embedding.width))
 
     def _ask_to_resume(self) -> list[Effect]:
         """Until the answer is there nothing new is released: its number may have been used."""
@@ -308,7 +320,7 @@ class Client:
             rows = rows if self.ledger is None else self.ledger.open_rows(rows)
             self._spend(rows, step=wanted)
         release = self.releases.next_number()
-        disturbance = self.upload_noise.of(release, len(rows))
+        disturbance = QUIET if self._says_nothing() else self.upload_noise.of(release, len(rows))
         forward = self.embedding.forward(self.weights, self.features, rows, disturbance)
         self.weights = Weights(self.weights.trained, forward.kept)
         disturbance = disturbance._replace(noise=forward.noise, draw=None)
@@ -317,6 +329,11 @@ class Client:
         oldest = min([release, *self.releases.pending])
         body = Upload(release, self.version, asked, wanted, rows, forward.embedding, oldest)
         return self.releases.keep(body, rows, disturbance)
+
+    def _says_nothing(self) -> bool:
+        """First weights of zero embed every row as zero, whatever it holds. That needs no noise, and the answer, which
+        the first step is made of, would be about the noise."""
+        return self.metric is not None and self.version == 0 and not any(map(np.any, self.weights.trained.values()))
 
     # line 7: update the local model
 
@@ -362,7 +379,11 @@ class Client:
         private = self.options.private
         if private is None:
             return self.embedding.gradient(forward, derivative)
-        return noisy_gradient(private, self.embedding, forward, derivative, self.gradient_noise_source, release)
+        noisy = noisy_gradient(private, self.embedding, forward, derivative, self.gradient_noise_source, release)
+        if self.metric is None:
+            return noisy
+        assert isinstance(self.embedding, LinearEmbedding)
+        return self.embedding.turned(noisy, self.metric)
 
     # answering the server
 

@@ -33,6 +33,7 @@ def client_state(client: "Client") -> State:
         "ledger": None if client.ledger is None else client.ledger.snapshot(),
         "test_ledger": None if client.test_ledger is None else client.test_ledger.snapshot(),
         **({"batches": client.batches} if client.options.together else {}),
+        **({} if client.metric is None else {"metric": client.metric.copy()}),
     }
 
 
@@ -46,6 +47,7 @@ def restore_client(client: "Client", state: State) -> None:
     client.memory = embedding.from_arrays(state["memory"])
     client.order.restore(state["order"])
     client.batches = state.get("batches", 0)
+    client.metric = None if "metric" not in state else np.array(state["metric"])
     restore_generator(client.clock, state["clock"])
     client.releases.restore(state["outbox"])
     for ledger, key in ((client.ledger, "ledger"), (client.test_ledger, "test_ledger")):

@@ -1,14 +1,17 @@
 """What a client does to its embeddings and gradients before anything made from them may leave."""
 
 import hashlib
+from typing import Any
 
 from offbeat.algorithms.vafl.options import Vafl
-from offbeat.learning.embeddings import Array, Disturbance, Embedding, Forward, Tensors
+from offbeat.learning.embeddings import Array, Disturbance, Embedding, Forward, LinearEmbedding, Tensors
 from offbeat.learning.grid import Integers
 from offbeat.party.contract import PartyName
 from offbeat.privacy.embedding import PrivateEmbedding
 from offbeat.privacy.noise import NoiseSource, gaussian_noise
 from offbeat.randomness import stream
+
+COVARIANCE = 0  # its number among those of a client's gradients, which begin at 1
 
 
 class UploadNoise:
@@ -51,6 +54,14 @@ def noisy_gradient(
         noise = private.gradient_grid_noise.draw(draws, value.size).reshape(value.shape)
         noisy[name] = ((value + noise) * scale).astype(embedding.dtype)
     return embedding.from_arrays(noisy)
+
+
+def noisy_covariance(private: PrivateEmbedding, embedding: Embedding, features: Any, source: NoiseSource) -> Integers:
+    """Of a client's columns: every row's outer product clipped and rounded, summed, noise added to the sum."""
+    assert isinstance(embedding, LinearEmbedding)
+    summed = embedding.grid_moments(features, private.covariance_grid(embedding.inputs + embedding.bias))
+    draws = source.stream(COVARIANCE, digest(summed))
+    return summed + private.covariance_grid_noise.draw(draws, summed.size).reshape(summed.shape)
 
 
 def digest(*values: Integers) -> bytes:

@@ -25,8 +25,8 @@ from offbeat.privacy.audit import epsilon_shown, exponential_norm_score, reachab
 from offbeat.privacy.clipping import clipped_sum
 from offbeat.privacy.mechanism import NOT_COUNTED, Gaussian, Laplace, Mechanism, PaperNoise
 from offbeat.privacy.noise import SeededNoise, Stream, gaussian_noise, poisson_sample
-from offbeat.runtime.contract import Outcome
 from offbeat.runtime.simulator import Simulator
+from offbeat.runtime.simulator.checkers import Checker
 
 ROWS, FEATURES, CLIP = 60, 20, 1.0
 DELTAS = (1e-5, 0.01, 0.1)  # at larger ones an attack of finitely many runs comes closest to the truth
@@ -238,7 +238,7 @@ class Canaries:
         return 0.0
 
 
-class _Uploads:
+class _Uploads(Checker):
     """A checker that keeps what the cloud is sent."""
 
     def __init__(self) -> None:
@@ -248,9 +248,6 @@ class _Uploads:
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.body, Upload):
                 self.gradients.append(effect.body.gradient)
-
-    def ended(self, outcome: Outcome, parties: Sequence[Party]) -> None:
-        """Nothing to check."""
 
 
 def canary_rows(side: float, dimension: int = DIMENSION) -> EdgeData:

@@ -72,7 +72,7 @@ def _spent(frame: "pd.DataFrame", way: Callable[["pd.DataFrame"], tuple[Any, Pre
 def ours(frame: "pd.DataFrame") -> tuple[Any, Prepared]:
     """(the prepared rows, how later rows are prepared)."""
     table = table_from_arrays(frame)
-    fitted = fit_preparation(table.features, table.columns, Preparation(), table.levels, table.dates)
+    fitted = fit_preparation(table.features, table.columns, Preparation(), table.levels, table.forms)
     return fitted.apply(table.features), lambda later: fitted.apply_table(table_from_arrays(later))
 
 

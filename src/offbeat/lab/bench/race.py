@@ -97,6 +97,12 @@ def _jobs(options: LabOptions) -> Iterable[tuple[str, Job]]:
         job = read_job(options.job)
         if not isinstance(job, Job) or job.embeds:
             raise BadJob(f"{options.job}: bench race takes a job of a linear method; this one is of {job.algorithm}.")
+        if job.product_epsilon is not None:
+            raise BadJob(
+                f"{options.job}: bench race compares methods without noise in the products, and product_epsilon "
+                "promises noise. Leave product_epsilon and [products] out in a copy of the job, if all rows may be "
+                "in one place for that."
+            )
         yield options.job.name, job
         return
     where = str(options.data_dir) if options.data_dir is not None else None

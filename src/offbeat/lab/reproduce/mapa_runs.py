@@ -35,7 +35,7 @@ from offbeat.algorithms.mapa.rates import (
     SteadyRate,
     first_clip,
 )
-from offbeat.data.images import Images
+from offbeat.data.dataset import Images
 from offbeat.data.load import load_images
 from offbeat.errors import BadInput
 from offbeat.jobs.rules import FLATTER

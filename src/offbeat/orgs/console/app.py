@@ -17,22 +17,18 @@ from urllib.parse import parse_qs
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from offbeat.errors import BadInput, OffbeatError
-from offbeat.orgs.console import policy_desk
 from offbeat.orgs.console.overview import Watching
-from offbeat.orgs.console.page import console_page, own_page, parts_of, policy
-from offbeat.orgs.console.papers import audit_page, card_page
-from offbeat.orgs.console.policy_form import Fields
+from offbeat.orgs.console.page import audit_page, card_page, console_page, frame, own_page, parts_of
+from offbeat.orgs.console.policy_pages import Fields, policy_answer
 from offbeat.orgs.control import Decide, Stop
 from offbeat.orgs.party_config import Home
 from offbeat.report.card import CARD_FILE
-from offbeat.report.live_server import HOSTS, REPORT_POLICY, Headers
+from offbeat.report.live_server import REPORT_POLICY, body_of, html_answer, local_app
 from offbeat.report.page import REPORT_FILE
 
 COOKIE = "offbeat-console"
@@ -82,11 +78,11 @@ class Pages:
         if folder is None or not (folder / file).is_file():
             return PlainTextResponse("There is no such page of such a run.", 404)
         content = await asyncio.to_thread(made, folder)
-        return Response(content, media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
+        return html_answer(content, REPORT_POLICY)
 
     async def policy(self, request: Request) -> Response:
         fields = await _fields(request) if request.method == "POST" else {}
-        title, body = await asyncio.to_thread(policy_desk.answer, self.watching.home.file, fields)
+        title, body = await asyncio.to_thread(policy_answer, self.watching.home.file, fields)
         if body is None:
             return RedirectResponse("./#policy-section", 303)
         return _own(own_page(title, body))
@@ -122,8 +118,8 @@ def console_app(home: Home, token: str, audit: Audit) -> Starlette:
         watching.daemon.close()
 
     known = partial(_known, token=token)
-    return Starlette(
-        routes=[
+    return local_app(
+        [
             Route("/enter", pages.enter),
             Route("/", known(pages.page)),
             Route("/state", known(pages.state)),
@@ -135,8 +131,7 @@ def console_app(home: Home, token: str, audit: Audit) -> Starlette:
             Route("/stop", known(pages.stop), methods=["POST"]),
             Route("/score", known(pages.score), methods=["POST"]),
         ],
-        middleware=[Middleware(Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)],
-        lifespan=running,
+        running,
     )
 
 
@@ -160,19 +155,12 @@ def _known(answer: Answer, token: str) -> Answer:
 
 def _own(content: str) -> Response:
     """A page of the console itself, which may ask this server."""
-    headers = {
-        "content-security-policy": f"{policy()}; frame-ancestors 'none'",
-        "referrer-policy": "same-origin",  # with "no-referrer" the browser would hide where a form comes from
-    }
-    return Response(content, media_type="text/html", headers=headers)
+    # With "no-referrer" the browser would hide where a form comes from.
+    return html_answer(content, f"{frame().policy}; frame-ancestors 'none'", **{"referrer-policy": "same-origin"})
 
 
 async def _fields(request: Request) -> Fields:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > FORM_BYTES_MOST:
-            raise BadInput(f"a form has at most {FORM_BYTES_MOST} bytes.")
+    body = await body_of(request, FORM_BYTES_MOST, f"a form has at most {FORM_BYTES_MOST} bytes.")
     return parse_qs(body.decode(errors="replace"), keep_blank_values=True)
 
 

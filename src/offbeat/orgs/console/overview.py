@@ -12,28 +12,16 @@ from typing import Any
 
 from offbeat.errors import OffbeatError
 from offbeat.jobs.organisations import OrgJob, job_from_text
-from offbeat.orgs.approvals import WAITING, Approvals
 from offbeat.orgs.budget import PrivacyLedger, spent_so_far
-from offbeat.orgs.console.policy_words import costs, sentences
-from offbeat.orgs.control import (
-    LastRefusals,
-    ListRuns,
-    PeerCalls,
-    Ping,
-    Pong,
-    Predict,
-    Predicted,
-    RefusedCall,
-    RowsUsed,
-    RowUses,
-    RunStatus,
-)
+from offbeat.orgs.console.policy_pages import costs, sentences
+from offbeat.orgs.control import ListRuns, Ping, Pong, Predict, Predicted, RefusedCall, Runs, RunStatus
 from offbeat.orgs.disclosure import disclosures
 from offbeat.orgs.durable import read_lines
-from offbeat.orgs.lines import OwnDaemon
+from offbeat.orgs.lines import OwnDaemon, PeerCalls
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import objections
 from offbeat.orgs.policy_file import policy_history
+from offbeat.orgs.run_queue import WAITING, Approvals
 from offbeat.runtime.grpc.identity import PinnedRoster, validity
 from offbeat.runtime.grpc.wire import offbeat_version
 
@@ -103,7 +91,7 @@ class Overview:
     decisions: Sequence[dict[str, Any]]
     policy_changes: Sequence[dict[str, Any]]
     uses: Uses
-    extent: RowUses
+    most_used: int
     row_cap: int
     budget: Spending
     refusals: Sequence[RefusedCall] = ()
@@ -125,7 +113,7 @@ class Watching:
 
     def __init__(self, home: Home) -> None:
         self.home, self.daemon = home, OwnDaemon(home)
-        self._approvals, self._privacy = Approvals(home.ledger), PrivacyLedger(home.ledger)
+        self._approvals, self._privacy = Approvals(home.ledger, home.identity()), PrivacyLedger(home.ledger)
         self._peers: Sequence[Peer] = ()
         self._peers_s = -PEERS_EVERY_S
         self._curves: OrderedDict[str, list[tuple[float, float]]] = OrderedDict()
@@ -152,16 +140,14 @@ class Watching:
         return self.home.runs / run if run in {status.run for status in self.look().runs} else None
 
     def _looked(self) -> Overview:
-        problem, runs, extent, refusals = "", [], RowUses(0, 0), []
+        problem, told = "", Runs()
         try:
             self.home.read_again()
-            runs = self.daemon.ask(ListRuns(), 5.0).runs
-            extent = self.daemon.ask(RowsUsed(), 5.0)
-            refusals = self.daemon.ask(LastRefusals(), 5.0).refusals
+            told = self.daemon.ask(ListRuns(), 5.0)
         except OffbeatError as trouble:
             problem = str(trouble)
         config = self.home.config
-        shown = [run for run in runs if not run.ended] + [run for run in runs if run.ended][-ENDED_SHOWN:]
+        shown = [run for run in told.runs if not run.ended] + [run for run in told.runs if run.ended][-ENDED_SHOWN:]
         jobs = {status.run: job for status in shown if (job := self._job(status.run)) is not None}
         self._note_curves(shown)
         return Overview(
@@ -180,10 +166,10 @@ class Watching:
             decisions=self._approvals.history()[-ENDED_SHOWN:],
             policy_changes=policy_history(self.home)[-ENDED_SHOWN:],
             uses=self._all_uses(self.home.ledger / "history.jsonl"),
-            extent=extent,
+            most_used=told.most_used,
             row_cap=config.policy.row_cap,
             budget=self._budget(config.policy.epsilon, config.policy.delta),
-            refusals=refusals,
+            refusals=told.refusals,
             scores=self.scores,
         )
 

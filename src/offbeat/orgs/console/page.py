@@ -1,8 +1,12 @@
-"""The console's page: a frame that is sent once, and parts that are made anew when something has changed."""
+"""The console's pages: a frame that is sent once with parts that are made anew when something has changed, and what is
+left of an ended run: its model card, and the audit of this party's side.
+"""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import groupby
 from typing import Any
 
 from offbeat.names import counted
@@ -11,7 +15,7 @@ from offbeat.orgs.control import QUEUED, RunStatus
 from offbeat.party.verdicts import verdict_named
 from offbeat.report import numbers, wording
 from offbeat.report.charts import ChartLine, legend, line_chart, value_bars
-from offbeat.report.html import Markup, asset, page_of, policy_of, section, style_of, table, tag
+from offbeat.report.html import Markup, PageFrame, asset, document, figures, listed, section, style_of, table, tag
 from offbeat.report.page import header
 
 SCORES_SHOWN = 200
@@ -29,32 +33,17 @@ SECTIONS = (
 
 
 @cache
-def _style() -> str:
-    return style_of("page.css", "live.css") + _own("console.css")
-
-
-@cache
-def _script() -> str:
-    return asset("theme.js") + _own("console.js")
-
-
-def _own(name: str) -> str:
-    return files("offbeat.orgs.console").joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def policy() -> str:
-    """What the page may do: its own script, and questions and forms to the server that it came from."""
-    return policy_of(_style(), _script(), "; connect-src 'self'").replace("form-action 'none'", "form-action 'self'")
+def frame() -> PageFrame:
+    """Pages of the console may run their own script, and send questions and forms to the server they came from."""
+    style, script = (files("offbeat.orgs.console").joinpath(f"console.{kind}").read_text() for kind in ("css", "js"))
+    styles = style_of("page.css", "live.css") + style
+    return PageFrame(styles, asset("theme.js") + script, "; connect-src 'self'", forms="'self'")
 
 
 def console_page(seen: Overview) -> str:
     parts = {name: tag("div", body, id=name) for name, body in parts_of(seen).items()}
-    return page_of(
+    return frame().page(
         f"{seen.party}: console",
-        _style(),
-        _script(),
-        policy(),
         header(
             f"{seen.party}: console",
             parts["daemon"],
@@ -68,7 +57,7 @@ def console_page(seen: Overview) -> str:
 
 def own_page(title: str, *body: Markup) -> str:
     """Another page of the console, which stays as it is while somebody types."""
-    return page_of(title, _style(), _script(), policy(), header(title), tag("main", *body))
+    return frame().page(title, header(title), tag("main", *body))
 
 
 def parts_of(seen: Overview) -> dict[str, Markup]:
@@ -90,7 +79,7 @@ def parts_of(seen: Overview) -> dict[str, Markup]:
 def _daemon(seen: Overview) -> Markup:
     badge = tag("strong", "Daemon down" if seen.problem else "Daemon up", class_=f"badge {_mood(not seen.problem)}")
     up = sum(peer.good for peer in seen.peers)
-    figures = [
+    told = [
         ("Waiting for you", str(len(seen.proposals))),
         ("Under way", str(sum(not run.ended and run.phase != "waiting" for run in seen.runs))),
         ("Peers up", f"{up} of {len(seen.peers)}"),
@@ -99,7 +88,7 @@ def _daemon(seen: Overview) -> Markup:
     return tag(
         "div",
         tag("p", badge, " ", seen.problem or f"offbeat {seen.version}", class_="verdict"),
-        tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in figures), class_="figures"),
+        figures(told),
     )
 
 
@@ -140,12 +129,12 @@ def _proposal(one: Proposal) -> Markup:
         f"{one.initiator} proposes the job “{job.name}” to {_listed(job.parties)}: {job.method.algorithm}, at most "
         f"{job.method.passes:g} passes, labels at {_listed(job.labels_at)}."
     )
-    against = [tag("li", f"Your policy does not allow it any more: {reason}.") for reason in one.objections]
+    against = [f"Your policy does not allow it any more: {reason}." for reason in one.objections]
     return tag(
         "article",
         tag("h3", one.run),
         tag("p", facts),
-        tag("ul", *against, class_="warnings") if against else "",
+        listed(against, class_="warnings") if against else "",
         tag("div", _list("Who would learn what", one.told), _list("What it would cost you", one.costs), class_="two"),
         tag(
             "form",
@@ -161,7 +150,7 @@ def _proposal(one: Proposal) -> Markup:
 
 
 def _list(title: str, lines: Sequence[str]) -> Markup:
-    return tag("div", tag("h4", title), tag("ul", *(tag("li", line) for line in lines)))
+    return tag("div", tag("h4", title), listed(lines))
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -317,7 +306,7 @@ def _figure(caption: str, *children: Markup) -> Markup:
 
 
 def _most_used(seen: Overview) -> Markup:
-    most, cap = seen.extent.most, seen.row_cap
+    most, cap = seen.most_used, seen.row_cap
     if not cap:
         words = f" The most used row has entered {numbers.count(most)}, or may in a run under way." if most else ""
         return tag("p", f"There is no cap on sums (row_cap).{words}", class_="quiet")
@@ -351,7 +340,7 @@ def _budget(seen: Overview) -> Markup:
 def _policy(seen: Overview) -> Markup:
     return tag(
         "div",
-        tag("ul", *(tag("li", sentence) for sentence in seen.policy)),
+        listed(seen.policy),
         tag(
             "p",
             "It stands in ",
@@ -365,3 +354,31 @@ def _policy(seen: Overview) -> Markup:
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+Line = tuple[str, str]
+"""A line of text with the element that it becomes: h2, li or p."""
+
+
+def card_page(text: str) -> str:
+    """A model card, which is Markdown of headings, lists and paragraphs alone."""
+    title, *lines = (re.sub(r"\\(.)", r"\1", line) for line in text.splitlines() if line.strip())
+    marks = {"##": "h2", "-": "li"}
+    kinds = [(marks.get(line.partition(" ")[0], "p"), line) for line in lines]
+    return _page(
+        title.removeprefix("# "), [(kind, line if kind == "p" else line.partition(" ")[2]) for kind, line in kinds]
+    )
+
+
+def audit_page(text: str) -> str:
+    """An audit: headings, with indented lines below them."""
+    title, *lines = (line for line in text.splitlines() if line.strip())
+    return _page(title, [("li", line.strip()) if line.startswith(" ") else ("h2", line) for line in lines])
+
+
+def _page(title: str, lines: Iterable[Line]) -> str:
+    body: list[Markup] = []
+    for kind, group in groupby(lines, key=lambda line: line[0]):
+        made = [tag(kind, text) for _, text in group]
+        body += [tag("ul", *made)] if kind == "li" else made
+    return document(title, header(title), tag("main", *body))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,13 +17,14 @@ from starlette.routing import Route
 
 from offbeat.errors import BadInput, OffbeatError, Refused
 from offbeat.metrics.prometheus import CONTENT_TYPE, Metric, by, metrics_text, single
-from offbeat.orgs.control import Predicted, ScoreRows, Status
+from offbeat.orgs.control import Predict, Predicted, Status
 from offbeat.orgs.lines import OwnDaemon
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.service.batches import ROWS_IN_PART, Batches, State
 from offbeat.orgs.service.callers import Caller, CallersFile, Quotas, TooMuch
 from offbeat.orgs.service.gathering import Crowded, Gathering
 from offbeat.orgs.service.openapi import ONCE_MOST, openapi, page
+from offbeat.report.live_server import body_of
 from offbeat.runtime.grpc.wire import offbeat_version
 
 log = logging.getLogger("offbeat.service")
@@ -35,6 +37,8 @@ PART_WITHIN_S = 120.0
 LOOK_S = 0.1
 CHUNK_BYTES = 2**18
 TIMES_KEPT = 1000
+STREAMS_OF_ONE = 8  # batches that one caller reads at a time
+FROM = re.compile("[0-9]{1,12}")
 CODES: tuple[tuple[type[Exception], int], ...] = (
     (TooMuch, 429), (Crowded, 503), (Refused, 403), (BadInput, 400), (OffbeatError, 503),
 )  # fmt: skip
@@ -60,10 +64,11 @@ class Service:
         self.batches = Batches(home.private, run, lambda ids: self._ask(ids, PART_WITHIN_S), rows_in_part)
         self.answers: Counter[str] = Counter()  # by status code
         self.seconds: deque[float] = deque(maxlen=TIMES_KEPT)
+        self.reading: Counter[str] = Counter()  # by caller: batches that are read now
         self._described = openapi(run, offbeat_version())
 
     def _ask(self, ids: list[str], within_s: float) -> Predicted:
-        answer = self.daemon.ask(ScoreRows(self.run, ids), within_s)
+        answer = self.daemon.ask(Predict(self.run, ids), within_s)
         assert isinstance(answer, Predicted)
         return answer
 
@@ -81,7 +86,8 @@ class Service:
 
     async def score(self, request: Request) -> Response:
         begin_s, caller = time.perf_counter(), self.caller(request)
-        ids = _ids_of(await _body(request))
+        too_large = f"a call has at most {BODY_BYTES_MOST} bytes; send more rows as a batch."
+        ids = _ids_of(await body_of(request, BODY_BYTES_MOST, too_large))
         left = self.quotas.take(caller, len(ids))
         answer = await self.gathering.scores(ids)
         rows = [{"id": id_, "score": score, "probability": chance} for id_, score, chance in answer.rows(ids)]
@@ -118,12 +124,22 @@ class Service:
 
     async def batch_rows(self, request: Request) -> Response:
         state, first = self._batch_of(request), request.query_params.get("from", "0")
-        if not first.isdigit():
+        if not FROM.fullmatch(first):
             raise BadInput(f"from={first[:40]}: expected how many rows you have already, such as from=20000.")
-        return StreamingResponse(self._stream(state, int(first)), media_type="text/csv")
+        if self.reading[state.caller] >= STREAMS_OF_ONE:
+            raise TooMuch(f"'{state.caller}' reads {STREAMS_OF_ONE} batches at a time, the most of one caller.", 1.0)
+        return StreamingResponse(self._read(state, int(first)), media_type="text/csv")
 
     def _batch_of(self, request: Request) -> State:
         return self.batches.state(request.path_params["batch"], self.caller(request).name)
+
+    async def _read(self, state: State, first: int) -> AsyncIterator[bytes]:
+        self.reading[state.caller] += 1
+        try:
+            async for chunk in self._stream(state, first):
+                yield chunk
+        finally:
+            self.reading[state.caller] -= 1
 
     async def _stream(self, state: State, first: int) -> AsyncIterator[bytes]:
         """The lines from a row on, as far as they count; then as they come, until the batch is over."""
@@ -226,15 +242,6 @@ def _failure(problem: OffbeatError) -> Response:
 
 def _json(value: Any, code: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(value), code, headers, media_type="application/json")
-
-
-async def _body(request: Request) -> bytes:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_BYTES_MOST:
-            raise BadInput(f"a call has at most {BODY_BYTES_MOST} bytes; send more rows as a batch.")
-    return body
 
 
 def _ids_of(body: bytes) -> list[str]:

@@ -33,7 +33,7 @@ HEAD = b"id,score,probability\n"
 PARTS_OPEN = 3
 ROWS_IN_PART = 20_000
 AT_ONCE = 2
-KEPT_MOST = 100
+KEPT_MOST, KEPT_OF_ONE = 100, 25  # in all, and of one caller
 KEPT_S = 86_400.0
 TRIES, PAUSE_S = 60, 5.0
 NAME = re.compile(r"batch-[0-9a-f]{16}")
@@ -94,11 +94,15 @@ class Batches:
         """A folder for a new batch of this caller."""
         self._forget_old()
         with self._lock:
-            unfinished = [state for state in self._states.values() if state.caller == caller and not state.over]
-            if len(unfinished) >= AT_ONCE:
-                raise BadInput(f"'{caller}' has {len(unfinished)} batches under way, the most at once.")
-            if len(self._states) >= KEPT_MOST:
-                raise BadInput(f"{KEPT_MOST} batches are kept already; delete some that have been read.")
+            own = [state for state in self._states.values() if state.caller == caller]
+            unfinished = sum(not state.over for state in own)
+            if unfinished >= AT_ONCE:
+                raise BadInput(f"'{caller}' has {unfinished} batches under way, the most at once.")
+            if len(own) >= KEPT_OF_ONE or len(self._states) >= KEPT_MOST:
+                raise BadInput(
+                    f"{len(own)} batches of '{caller}' are kept already, and {len(self._states)} in all; at most "
+                    f"{KEPT_OF_ONE} of one caller are, and {KEPT_MOST} in all. Delete some that have been read."
+                )
             folder = self.folder / f"batch-{secrets.token_hex(8)}"
             self._states[folder.name] = State(folder.name, caller, self.run, 0, time.time())  # an upload counts, too
         folder.mkdir(parents=True, mode=0o700)

@@ -13,10 +13,35 @@ _ERRORS = {
     "429": "The caller's quota is used up, or it calls too fast; Retry-After says when to come again.",
     "503": "A party cannot be reached, or too much waits.",
 }
+_BODIES: dict[str, dict[str, Any]] = {
+    "/v1/score": {"application/json": {"schema": {"$ref": "#/components/schemas/Question"}}},
+    "/v1/batches": {"text/plain": {"schema": {"type": "string"}}},
+}
 _BATCH_ERRORS = {code: _ERRORS[code] for code in ("400", "401")}
 
 
+_SCORE = f"Score one id, or up to {ONCE_MOST}."
+_SEND = "Send many ids, one a line; they are scored in the background."
+_ROWS = "Its rows as CSV, sent as they are scored; ?from=N begins after N rows, to go on after a break."
+_READY = "Whether it can score: its daemon answers and the run has a model."
+OPERATIONS: tuple[tuple[str, str, str, str, dict[str, str]], ...] = (
+    ("/v1/score", "post", _SCORE, "Scores", _ERRORS),
+    ("/v1/model", "get", "Which model answers, and what the caller has left today.", "Scores", {}),
+    ("/v1/batches", "post", _SEND, "Batch", _ERRORS),
+    ("/v1/batches/{batch}", "get", "How far a batch is.", "Batch", _BATCH_ERRORS),
+    ("/v1/batches/{batch}", "delete", "Delete a batch that has ended.", "", _BATCH_ERRORS),
+    ("/v1/batches/{batch}/rows", "get", _ROWS, "", _BATCH_ERRORS),
+    ("/healthz", "get", "Whether the service runs.", "", {}),
+    ("/readyz", "get", _READY, "", {"503": "Not yet; the sentence says why."}),
+    ("/metrics", "get", "Numbers for Prometheus, for this machine alone.", "", {}),
+)
+"""Path, method, what it does, what it answers, and the errors it may answer."""
+
+
 def openapi(run: str, version: str) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for path, method, summary, schema, errors in OPERATIONS:
+        paths.setdefault(path, {})[method] = _operation(path, summary, schema, errors)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -30,65 +55,22 @@ def openapi(run: str, version: str) -> dict[str, Any]:
             "schemas": {"Question": _QUESTION, "Scores": _SCORES, "Batch": _BATCH, "Error": _ERROR},
         },
         "security": [{"token": []}],
-        "paths": {
-            "/v1/score": {
-                "post": _operation(
-                    f"Score one id, or up to {ONCE_MOST}.", "Scores", _ERRORS, body=("application/json", "Question")
-                )
-            },
-            "/v1/model": {"get": _operation("Which model answers, and what the caller has left today.", "Scores", {})},
-            "/v1/batches": {
-                "post": _operation(
-                    "Send many ids, one a line; they are scored in the background.",
-                    "Batch",
-                    _ERRORS,
-                    body=("text/plain", ""),
-                )
-            },
-            "/v1/batches/{batch}": {
-                "get": _operation("How far a batch is.", "Batch", _BATCH_ERRORS, batch=True),
-                "delete": _operation("Delete a batch that has ended.", "", _BATCH_ERRORS, batch=True),
-            },
-            "/v1/batches/{batch}/rows": {
-                "get": _operation(
-                    "Its rows as CSV, sent as they are scored; ?from=N begins after N rows, to go on after a break.",
-                    "",
-                    _BATCH_ERRORS,
-                    batch=True,
-                )
-            },
-            "/healthz": {"get": _operation("Whether the service runs.", "", {}, public=True)},
-            "/readyz": {"get": _operation("Whether it can score: its daemon answers and the run has a model.", "",
-                                          {"503": "Not yet; the sentence says why."}, public=True)},
-            "/metrics": {"get": _operation("Numbers for Prometheus, for this machine alone.", "", {}, public=True)},
-        },
-    }  # fmt: skip
+        "paths": paths,
+    }
 
 
-def _operation(
-    summary: str,
-    schema: str,
-    errors: dict[str, str],
-    *,
-    body: tuple[str, str] | None = None,
-    batch: bool = False,
-    public: bool = False,
-) -> dict[str, Any]:
-    content = {"application/json": {"schema": _reference(schema)}} if schema else {}
+def _operation(path: str, summary: str, schema: str, errors: dict[str, str]) -> dict[str, Any]:
+    content = {"content": {"application/json": {"schema": _reference(schema)}}} if schema else {}
+    responses = {code: {"description": text} for code, text in errors.items()}
     told: dict[str, Any] = {
         "summary": summary,
-        "responses": {
-            "200": {"description": "As asked.", **({"content": content} if content else {})},
-            **{code: {"description": text} for code, text in errors.items()},
-        },
+        "responses": {"200": {"description": "As asked.", **content}, **responses},
     }
-    if body is not None:
-        media, name = body
-        shape = _reference(name) if name else {"type": "string"}
-        told["requestBody"] = {"required": True, "content": {media: {"schema": shape}}}
-    if batch:
+    if (body := _BODIES.get(path)) is not None:
+        told["requestBody"] = {"required": True, "content": body}
+    if "{batch}" in path:
         told["parameters"] = [{"name": "batch", "in": "path", "required": True, "schema": {"type": "string"}}]
-    if public:
+    if not path.startswith("/v1/"):
         told["security"] = []
     return told
 
@@ -123,7 +105,7 @@ _ERROR = _object(["error"], error=_TEXT)
 def page(described: dict[str, Any]) -> Markup:
     """The same for people."""
     rows = [
-        (tag("code", f"{method.upper()} {path}"), operation["summary"], _codes(operation))
+        (tag("code", f"{method.upper()} {path}"), operation["summary"], ", ".join(operation["responses"]))
         for path, operations in described["paths"].items()
         for method, operation in operations.items()
     ]
@@ -147,7 +129,3 @@ def page(described: dict[str, Any]) -> Markup:
             ),
         ),
     )  # fmt: skip
-
-
-def _codes(operation: dict[str, Any]) -> str:
-    return ", ".join(operation["responses"])

@@ -67,7 +67,7 @@ class StreamServer:
     ) -> None:
         """`before` each handshake: whoever owns the server may change its `roster` then."""
         self.identity = identity
-        self.roster = roster
+        self.roster = self._roster_shown = roster
         self.before = before
         self.address = address
         self.bounds = bounds or Bounds()
@@ -105,13 +105,13 @@ class StreamServer:
     def _shown(self) -> Any:
         """What this party shows, and what it takes from others."""
         pair = (self.identity.key_pem, self.identity.certificate_pem)
-        return grpc.ssl_server_certificate_configuration([pair], self.roster.roots_pem)
+        self._roster_shown = self.roster
+        return grpc.ssl_server_certificate_configuration([pair], self._roster_shown.roots_pem)
 
     def _at_handshake(self) -> Any:
-        """None: as before."""
-        known = self.roster
+        """None: as before. A request over an open connection may have brought the newer roster, too."""
         self.before()
-        return self._shown() if self.roster is not known else None
+        return self._shown() if self.roster is not self._roster_shown else None
 
     def stop(self, grace_s: float = 1.0) -> None:
         if self._server is not None:

@@ -36,9 +36,6 @@ class Posting(msgspec.Struct, frozen=True, gc=False):
     fixed: int = 0
     measure: Callable[[Any], int] | None = None
 
-    def size(self, body: Message) -> int:
-        return self.fixed if self.measure is None else self.fixed + self.measure(body)
-
 
 class Postings:
     """Every posting of a run, numbered as they come up."""

@@ -13,7 +13,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,14 +26,8 @@ class Violation(AssertionError):
     """Something that must never happen, happened."""
 
 
-class Checker(Protocol):
-    def handled(self, now_s: float, party: Party, event: Event, effects: Sequence[Effect]) -> None: ...
-
-    def ended(self, outcome: Outcome, parties: Sequence[Party]) -> None: ...
-
-
-class _Watcher:
-    """What most checkers do with an event or an end: nothing."""
+class Checker:
+    """Is told of every event and of the end. Most have nothing to say about one of the two."""
 
     def handled(self, now_s: float, party: Party, event: Event, effects: Sequence[Effect]) -> None:
         pass
@@ -59,7 +53,7 @@ TELLING_AT_LEAST = 3
 MASKED_WORDS_AT_LEAST = 2.0**50
 
 
-class NothingRawLeaves(_Watcher):
+class NothingRawLeaves(Checker):
     """No payload holds a party's features, its weights or its unmasked shares, nor (where labels are secret) labels.
 
     Float payloads are compared with the forbidden numbers by value: three that occur in one payload are a leak, but
@@ -121,7 +115,7 @@ MASK_STREAM = ("epoch", "kind", "survey", "asker", "tree")
 """What tells one stream of mask words from another, beside giver and receiver."""
 
 
-class MasksUsedOnce(_Watcher):
+class MasksUsedOnce(Checker):
     """A request is answered with one set of bytes for ever, and no two requests share a word of a mask stream."""
 
     def __init__(self) -> None:
@@ -135,10 +129,10 @@ class MasksUsedOnce(_Watcher):
             kind, body = type(effect.body).__name__, effect.body
             if kind in ("ShareGiven", "PartialGiven"):
                 names = [name for name in MASK_STREAM if name in body.__struct_fields__]
-                self._given(now_s, (party.name, effect.to, *(_of(body, name) for name in names)), body)
+                self._given(now_s, (party.name, effect.to, *(getattr(body, name) for name in names)), body)
 
-    def _given(self, now_s: float, stream: tuple[Any, ...], body: Message) -> None:
-        first, words = _of(body, "first"), _of(body, "words")
+    def _given(self, now_s: float, stream: tuple[Any, ...], body: Any) -> None:
+        first, words = body.first, body.words
         told = hash(words.tobytes())
         before = self.answers.setdefault((*stream, first), told)
         if before != told:
@@ -156,14 +150,10 @@ class MasksUsedOnce(_Watcher):
         insort(taken, (first, stop))
 
 
-def _of(body: Message, field: str) -> Any:
-    return getattr(body, field)
-
-
 # -- what is done ----------------------------------------------------------------------------------------------------
 
 
-class AppliedOnce(_Watcher):
+class AppliedOnce(Checker):
     """A block moves at most once for each distinct update that reached its party.
 
     `version` reads how often a party's block has moved; `updates` names the updates an event or its effects bring.
@@ -187,7 +177,7 @@ class AppliedOnce(_Watcher):
             raise Violation(f"at {now_s:g} s {party.name} went back from version {before} to {moved}")
 
 
-class LagWithin(_Watcher):
+class LagWithin(Checker):
     """No product older than `bound` versions is used. `lag` reads the largest lag a party has used so far."""
 
     def __init__(self, bound: int, lag: Callable[[Party], int]) -> None:
@@ -199,7 +189,7 @@ class LagWithin(_Watcher):
             raise Violation(f"at {now_s:g} s {party.name} used a product {lag} versions old; the bound is {self.bound}")
 
 
-class WithinBounds(_Watcher):
+class WithinBounds(Checker):
     """Buffers, counts and budgets stay within their bounds. `sizes` reads name -> (size, bound)."""
 
     def __init__(self, sizes: Callable[[Party], Mapping[str, tuple[float, float]]]) -> None:
@@ -211,7 +201,7 @@ class WithinBounds(_Watcher):
                 raise Violation(f"at {now_s:g} s {party.name} holds {size:g} of {name}; the bound is {bound:g}")
 
 
-class CodecFaithful(_Watcher):
+class CodecFaithful(Checker):
     """What is sent is one of the listed messages, and its bytes give back the same message."""
 
     def __init__(self, messages: Iterable[type[Message]]) -> None:
@@ -224,7 +214,7 @@ class CodecFaithful(_Watcher):
                 raise Violation(f"at {now_s:g} s {party.name} sent {type(body).__name__}, which the codec changes")
 
 
-class EndsOrSaysWhy(_Watcher):
+class EndsOrSaysWhy(Checker):
     """Every party that is not gone finishes with a verdict."""
 
     def ended(self, outcome: Outcome, parties: Sequence[Party]) -> None:

@@ -7,7 +7,6 @@ Randomness comes from the simulator's own stream, so a seed replays a failure ex
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -34,26 +33,23 @@ class Suspicion:
     stop_s: float
 
 
-class Fault(Protocol):
+class Fault:
+    """Does nothing by itself: a kind of fault touches messages, or plans outages."""
+
     def arrivals(
         self, times: list[float], now_s: float, sender: PartyName, receiver: PartyName, rng: np.random.Generator
-    ) -> list[float]: ...
+    ) -> list[float]:
+        return times
 
-    def plan(self, names: Sequence[PartyName], rng: np.random.Generator) -> Sequence[Outage | Suspicion]: ...
-
-
-@dataclass(frozen=True)
-class _MessageFault:
-    until_s: float
-
-    def plan(self, names: Sequence[PartyName], rng: np.random.Generator) -> list[Outage]:
-        return []
+    def plan(self, names: Sequence[PartyName], rng: np.random.Generator) -> Sequence[Outage | Suspicion]:
+        return ()
 
 
 @dataclass(frozen=True)
-class Delay(_MessageFault):
+class Delay(Fault):
     """Every message takes longer by an exponential time."""
 
+    until_s: float
     mean_s: float = 0.01
 
     def arrivals(self, times, now_s, sender, receiver, rng):  # type: ignore[no-untyped-def]
@@ -61,9 +57,10 @@ class Delay(_MessageFault):
 
 
 @dataclass(frozen=True)
-class MessageLoss(_MessageFault):
+class MessageLoss(Fault):
     """Each message is lost with this probability, whatever it says."""
 
+    until_s: float
     probability: float = 0.1
 
     def arrivals(self, times, now_s, sender, receiver, rng):  # type: ignore[no-untyped-def]
@@ -71,9 +68,10 @@ class MessageLoss(_MessageFault):
 
 
 @dataclass(frozen=True)
-class Duplicate(_MessageFault):
+class Duplicate(Fault):
     """Each message arrives a second time, later, with this probability."""
 
+    until_s: float
     probability: float = 0.1
     spread_s: float = 0.02
 
@@ -84,9 +82,10 @@ class Duplicate(_MessageFault):
 
 
 @dataclass(frozen=True)
-class Reorder(_MessageFault):
+class Reorder(Fault):
     """Some messages are held back, so that later ones overtake them."""
 
+    until_s: float
     probability: float = 0.2
     spread_s: float = 0.02
 
@@ -97,9 +96,10 @@ class Reorder(_MessageFault):
 
 
 @dataclass(frozen=True)
-class Partition(_MessageFault):
+class Partition(Fault):
     """Between `start_s` and `until_s` nothing passes between `inside` and the others."""
 
+    until_s: float
     inside: tuple[PartyName, ...] = ()
     start_s: float = 0.0
 
@@ -109,10 +109,11 @@ class Partition(_MessageFault):
 
 
 @dataclass(frozen=True)
-class ClogInTurn(_MessageFault):
+class ClogInTurn(Fault):
     """Parties are clogged one after another and released in another order: what reaches a clogged party waits
     until its release. `turns` holds (party, start_s, release_s)."""
 
+    until_s: float
     turns: tuple[tuple[PartyName, float, float], ...] = ()
 
     def arrivals(self, times, now_s, sender, receiver, rng):  # type: ignore[no-untyped-def]
@@ -131,15 +132,12 @@ def clog_in_turn(names: Sequence[PartyName], each_s: float, rng: np.random.Gener
 
 
 @dataclass(frozen=True)
-class CrashAndRestore:
+class CrashAndRestore(Fault):
     """One party goes down and comes back from its snapshot."""
 
     party: PartyName
     at_s: float
     down_s: float
-
-    def arrivals(self, times, now_s, sender, receiver, rng):  # type: ignore[no-untyped-def]
-        return times
 
     def plan(self, names: Sequence[PartyName], rng: np.random.Generator) -> list[Outage]:
         return [Outage(self.party, self.at_s, self.at_s + self.down_s)]
@@ -153,7 +151,7 @@ class Gone(CrashAndRestore):
 
 
 @dataclass(frozen=True)
-class FalseSuspicion:
+class FalseSuspicion(Fault):
     """Some parties take others for lost that are alive. What a suspecting and a suspected party send each other
     meanwhile arrives as ever, or (`held`) when the suspicion ends, as over a link that was cut and healed."""
 

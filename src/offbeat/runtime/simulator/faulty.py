@@ -7,6 +7,7 @@ as durable. So a crash loses what was accepted and not yet handled, and the send
 """
 
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from offbeat.message.codec import payload_bytes
@@ -29,10 +30,6 @@ class CarriedMessage:
 
     def __init__(self, body: Message, size: int, code: int, sent_s: float) -> None:
         self.body, self.size, self.code, self.sent_s = body, size, code, sent_s
-
-
-def _size(frame: CarriedMessage) -> int:
-    return frame.size
 
 
 def timing_for(latency_s: float) -> Timing:
@@ -59,7 +56,9 @@ class FaultyLinks(Links):
         self._armed = [[inf] * count for _ in range(count)]
 
     def _new(self, index: int, peer: int) -> PacketLink[CarriedMessage]:
-        return PacketLink(self.world.names[peer], BOUNDS, self._timing, life=self.lives[index], size_of=_size)
+        return PacketLink(
+            self.world.names[peer], BOUNDS, self._timing, life=self.lives[index], size_of=attrgetter("size")
+        )
 
     # -- sending -----------------------------------------------------------------------------------------------------
 

@@ -94,9 +94,11 @@ class Simulator:
 class World:
     """One run: the parties, what is to come, and what was seen.
 
-    Entries are (time, order, receivers, code of the posting, event). What the parties ask for lies on a heap; where
-    every message takes equally long, messages arrive in the order in which they were sent, and a queue serves them
-    (`wire`) without sorting. An entry without receivers is something to call.
+    Entries are (time, order, receivers, code of the posting, event). A *posting* is one kind of message from one sender
+    to the same receivers; its code is all that is written down of a message while the loop runs (`accounts.py`).
+    What the parties ask for lies on a heap; where every message takes equally long, messages arrive in the order in
+    which they were sent, and a queue serves them (`wire`) without sorting. An entry without receivers is something to
+    call.
     """
 
     def __init__(self, setting: Simulator, parties: Sequence[Party], look: Look | None) -> None:
@@ -114,7 +116,7 @@ class World:
         self.postings, self.trace = Postings(), Trace(keep=setting.digest)
         self.accounts = Accounts(self.names, self.postings, setting.timeline_max)
         self.routes: list[dict[PartyName | tuple[PartyName, ...], dict[type, Posting]]] = [{} for _ in parties]
-        self.own: list[dict[type, Posting]] = [{} for _ in parties]
+        self.own: list[dict[type, Posting]] = [{} for _ in parties]  # of events that are no messages
         self.deaf: set[int] = set()  # down, or finished
         self.unfinished = len(self.parties)
         self.finished: dict[PartyName, Finish] = {}

@@ -124,14 +124,11 @@ class Outages:
         for fault in world.setting.faults:
             for planned in fault.plan(world.names, self.links.rng):
                 if isinstance(planned, Suspicion):
-                    self._suspect(planned)
+                    observer = world.index[planned.observer]
+                    self.tell(planned.start_s, observer, PeerLost(planned.suspect))
+                    self.tell(planned.stop_s, observer, PeerBack(planned.suspect))
                 else:
                     self._foresee(planned)
-
-    def _suspect(self, planned: Suspicion) -> None:
-        observer = self.world.index[planned.observer]
-        self.tell(planned.start_s, observer, PeerLost(planned.suspect))
-        self.tell(planned.stop_s, observer, PeerBack(planned.suspect))
 
     def _foresee(self, planned: Outage) -> None:
         world, i = self.world, self.world.index[planned.party]

@@ -18,11 +18,8 @@ class Work:
         setting, names = world.setting, world.names
         costs = setting.costs
         self.world, self.work_s = world, costs.work_s
-        self.overhead_s, self.per_sample_s, self.per_nonzero_s = (
-            costs.overhead_s,
-            costs.per_sample_s,
-            costs.per_nonzero_s,
-        )
+        self.overhead_s, self.per_sample_s = costs.overhead_s, costs.per_sample_s
+        self.per_nonzero_s = costs.per_nonzero_s
         self.compute_s = [0.0] * len(names)
         self.slow = [costs.slow.get(name, 1.0) for name in names]
         self.lanes = [[0.0] * max(costs.lanes, 1) for _ in names]

@@ -49,3 +49,9 @@ def test_a_job_of_another_kind_is_refused(tmp_path):
     (tmp_path / "job.toml").write_text('algorithm = "vafl"\n' + JOB)
     with pytest.raises(BadJob, match="takes a job of a linear method"):
         race.race(LabOptions(quick=True, job=tmp_path / "job.toml"))
+
+
+def test_a_job_whose_products_must_be_noisy_is_refused(tmp_path):
+    (tmp_path / "job.toml").write_text('algorithm = "vfb-sgd"\nproduct_epsilon = 3.0\n' + JOB)
+    with pytest.raises(BadJob, match="without noise in the products, and product_epsilon promises noise"):
+        race.race(LabOptions(quick=True, job=tmp_path / "job.toml"))

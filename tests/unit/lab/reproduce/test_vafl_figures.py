@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from offbeat.algorithms.vafl import one_hot
 from offbeat.lab.bench import vafl_gpu
 from offbeat.lab.catalogue import LabOptions, catalogue
+from offbeat.lab.reproduce import vafl_private
 from offbeat.lab.reproduce.bar import Bar
 from offbeat.lab.reproduce.vafl_central import pooled_linear
 from offbeat.lab.reproduce.vafl_panels import TITLES, PanelCells, figure_of, rows_of, run_panels
@@ -146,6 +147,32 @@ def test_time_to_a_loss_needs_three_looks():
     assert run.time_to(1.0) == 5.0
     assert run.time_to(0.5) is None
     assert run.loss_at(5.0) == pytest.approx(1.0)
+
+
+def test_settings_are_chosen_by_training_rows_that_are_held_out():
+    problem = tiny()
+    part = problem.held_out_part(3, most=150)
+    every = problem.features["client0"]
+    kept, judged = (
+        {int(np.flatnonzero((every == row).all(axis=1))[0]) for row in side["client0"]}
+        for side in (part.features, part.test_features)
+    )
+    assert (len(kept), len(judged)) == (150, 40) and kept.isdisjoint(judged)
+    np.testing.assert_array_equal(part.test_targets.sum(axis=0), problem.targets[sorted(judged)].sum(axis=0))
+    assert "judged by 40 others" in part.source
+
+
+def test_the_private_rows_say_what_was_chosen_and_spent(tmp_path, monkeypatch):
+    monkeypatch.setattr(vafl_private, "picture_columns", lambda *args, **kwargs: tiny())
+    monkeypatch.setattr(vafl_private, "ROW_NORMS", (1.0, 2.0))
+    monkeypatch.setattr(vafl_private, "GRADIENT_CLIPS", (1.0,))
+    told = vafl_private.privacy(LabOptions(quick=True, out=tmp_path))
+    assert len(told.more["held out"]) == 2 and "the best of 2 settings" in told.notes[0]
+    rows = {row["setting"]: row for row in told.rows}
+    assert rows["tiny, private, epsilon 4, delta 1e-05"]["verdict"] == (
+        "spent 4.00: 1 uploads, 1 steps, a covariance a record"
+    )
+    assert rows["tiny, three uploads, epsilon 4, delta 1e-05"]["verdict"] == "spent 4.00: 3 uploads, 3 steps a record"
 
 
 def test_all_five_are_listed():

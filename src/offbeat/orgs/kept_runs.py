@@ -1,0 +1,133 @@
+"""What a party keeps of runs: names, each used once; folders, taken up or set aside; logs, for a time.
+
+Masks, noise and charges of a run hang on its name. A name that came back would bring them back: so it is burnt when
+the run is accepted, in a file beside the other ledgers, before anything else of the run is written.
+
+Old runs lose their logs and their masks' secret after the days that the owner set; what they came to stays. A log and a
+nonce let its owner replay a run. Whoever stole the nonce and the key could take the masks off what was recorded of the
+run elsewhere. So both go together. Transcripts stay: they hold hashes and signatures.
+"""
+
+import json
+import logging
+import re
+import secrets
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offbeat.errors import BadInput, BadJob, OffbeatError, Refused
+from offbeat.jobs.organisations import OrgJob, job_from_text
+from offbeat.orgs.control import ENDED_PHASES, RunStatus
+from offbeat.orgs.durable import append_line, now_text, read_lines
+from offbeat.orgs.party_config import Home
+
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,119}")
+
+
+class RunNames:
+    """`private/ledger/runs.jsonl`: one line for each name. One per daemon; thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "runs.jsonl"
+        self._lock = threading.Lock()
+        self._burnt = {str(line["run"]): place for place, line in enumerate(read_lines(self._path)[0])}
+
+    def burn(self, run: str, initiator: str, who: str) -> None:
+        """Use a name up, or refuse."""
+        with self._lock:
+            if run in self._burnt:
+                raise Refused(f"'{who}' has had a run '{run}' before, and a run's name is used once; propose another.")
+            self._burnt[run] = len(self._burnt)
+            append_line(self._path, {"at": now_text(), "run": run, "initiator": initiator})
+
+    def place(self, run: str) -> int:
+        """Where a run stands in the order in which this party accepted them."""
+        return self._burnt.get(run, -1)
+
+
+def check_run_name(run: str, job: str, peer: str) -> None:
+    if not RUN_NAME.fullmatch(run) or not run.startswith(f"{job}-"):
+        raise BadJob(f"'{peer}' named a run {run[:120]!r}, which is not a name for job '{job}'.")
+
+
+DAMAGED = "damaged"
+
+
+def read_left(folder: Path, private: Path) -> tuple[RunStatus, dict[str, Any], OrgJob]:
+    """(how it stood, what was reported, its job); raises whatever is wrong with the folder."""
+    state = json.loads((folder / "state.json").read_bytes())
+    reports = state.pop("reports")
+    job = job_from_text((folder / "job.toml").read_text(encoding="utf-8"), folder / "job.toml")
+    status = msgspec.convert(state, RunStatus)
+    if status.run != folder.name:
+        raise BadInput(f"its state.json is of run '{status.run}'")
+    if not status.ended and not (private / folder.name / "nonce").is_file():
+        raise BadInput("its secrets under private/ are gone")
+    return status, reports, job
+
+
+def set_aside(folder: Path, problem: Exception) -> str:
+    """Move a damaged folder away; what happened is returned as words about the run."""
+    aside = folder.parent / DAMAGED / f"{folder.name}-{secrets.token_hex(3)}"
+    aside.parent.mkdir(exist_ok=True, mode=0o700)
+    folder.rename(aside)
+    return f"its folder is damaged ({type(problem).__name__}: {problem}) and was moved to {aside}"
+
+
+log = logging.getLogger("offbeat.party")
+
+LOGS = tuple(place + kind for place in ("", "align/", "test/") for kind in ("events", "checkpoints"))
+DAY_S = 86_400.0
+UNBEGUN_KEPT_DAYS = 7.0
+
+
+def prune(home: Home, now_s: float | None = None) -> list[str]:
+    """The runs whose logs went; with keep_days = 0 all are kept for ever. What is left of proposals that ended before
+    they began goes after a week: their names are burnt, and decisions about them are written down."""
+    now_s = time.time() if now_s is None else now_s
+    for folder in home.runs.glob("*/"):
+        if _never_began(home, folder, now_s - UNBEGUN_KEPT_DAYS * DAY_S):
+            shutil.rmtree(home.private / folder.name, ignore_errors=True)
+            shutil.rmtree(folder)
+    days = home.config.store.keep_days
+    if not days:
+        return []
+    before_s = now_s - days * DAY_S
+    pruned = [folder.name for folder in sorted(home.runs.glob("*/")) if _pruned(home, folder, before_s)]
+    if pruned:
+        log.info("logs of %d runs older than %g days were deleted: %s", len(pruned), days, ", ".join(pruned))
+    return pruned
+
+
+def _never_began(home: Home, folder: Path, before_s: float) -> bool:
+    began = (home.private / folder.name / "begun.json", folder / "record.json", folder / "align", folder / "events")
+    return not any(trace.exists() for trace in began) and _ended(folder, before_s)
+
+
+def _ended(folder: Path, before_s: float) -> bool:
+    """Whether a run is over, and has not changed since then; of a damaged one nothing is known."""
+    state = folder / "state.json"
+    try:
+        return state.stat().st_mtime <= before_s and json.loads(state.read_bytes())["phase"] in ENDED_PHASES
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _pruned(home: Home, folder: Path, before_s: float) -> bool:
+    logs = [folder / name for name in LOGS if (folder / name).is_dir()]
+    if not logs or not _ended(folder, before_s):
+        return False
+    try:
+        private = job_from_text((folder / "job.toml").read_text(encoding="utf-8")).embedding.epsilon is not None
+    except (OSError, ValueError, OffbeatError):
+        return False  # damaged: for its owner to look at
+    for one in logs:
+        shutil.rmtree(one)
+    if not private:  # the noise of private scores comes from it as long as they are asked for
+        (home.private / folder.name / "nonce").unlink(missing_ok=True)
+    return True
