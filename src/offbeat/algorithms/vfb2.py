@@ -21,14 +21,15 @@ The order of play, for Ana (labels), Bo and Cy:
    alone learns the others' total.
 2. Ana adds her share, takes the derivatives, steps her own block, and sends the derivatives *backward* to everybody:
    one aggregation moves all blocks. The same message is her next question.
-3. Bo and Cy step their own blocks from the derivatives and their own rows. Bo answers the next question after his step,
-   so his share is new. Cy is slow: Ana does not wait for his step, and he answers at once.
+3. Bo and Cy step their own blocks from the derivatives and their own rows, and answer the next question after that, so
+   their shares are new. Cy is slow: while he takes the table of a survey behind the others, he does not step, Ana does
+   not wait for him, and he answers at once.
 4. Another label holder does the same on its own clock, with the schedule's other blocks.
 5. Now and then a survey freezes a copy of each block, leaps, and gives everybody a table of derivatives and its
    gradient. A derivative carries its value, not a difference, so each party corrects it against its own newest table.
 
-Whom to wait for: Ana knows how long the others take for a row, since their shares say so. She does not wait for the
-steps of a party that is slow (`party/judge.py`).
+Whom to wait for: Ana knows how long the others take for a row, since their shares say so. Where steps alone move the
+blocks (SGD, and the methods as printed), she does not wait for a party that is slow (`party/judge.py`).
 
 Synchronous counterpart (VFB): the same block rules, one dominator at a time in turn, and the next question only when
 every party has stepped. With the same sample order this is exactly the centralised method.
@@ -237,7 +238,7 @@ class Vfb2Party(Memory):
         else:
             asks = self._next_question()
             party.expect_products(asks, *self.rows_asked(self.name, asks))
-        body = Backward(party.roster.epoch, work.number, theta, self.block.version, asks, party.judge.slow)
+        body = Backward(party.roster.epoch, work.number, theta, self.block.version, asks, party.judge.unwaited)
         effects: list[Effect] = [Broadcast(party.roster.peers, body)]
         if self.lanes > 1:
             effects += self._queue(Batch(start, stop, theta, work.done.version, self.name, -1))
@@ -294,21 +295,27 @@ class Vfb2Party(Memory):
         if self.stepped and self.party.survey.tables.working and self.party.survey.is_late(self.name):
             self.dropped += 1
             return self.asked(sender, body.asks) if body.asks >= 0 else []
-        if body.asks >= 0 and body.at_once >> place & 1 and self.stepped:
+        if body.asks >= 0 and body.at_once >> place & 1 and self._may_lag() and self.stepped:
             effects = self.asked(sender, body.asks)
             return effects + self._queue(Batch(start, stop, theta, version, sender, -1))
         return self._queue(Batch(start, stop, theta, version, sender, body.asks))
 
     def _queue(self, batch: Batch) -> list[Effect]:
-        """Wait for the lane; beyond the bound the oldest derivatives go, but their question is answered."""
+        """Wait for the lane. Who may lag lets the oldest derivatives beyond the bound go, but answers their question;
+        who may not drops none, and open questions are the bound."""
         self.queue.append(batch)
         effects: list[Effect] = []
-        if len(self.queue) > QUEUE_MOST and self.stepped:
+        if len(self.queue) > QUEUE_MOST and self.stepped and self._may_lag():
             oldest = self.queue.popleft()
             self.dropped += 1
             if oldest.asks >= 0:
                 effects = self.asked(oldest.asker, oldest.asks)
         return effects + self._take_queue()
+
+    def _may_lag(self) -> bool:
+        """Whether this party need not take each step before it answers. Where steps alone move the blocks, whoever asks
+        decides; elsewhere it is so for whoever is late."""
+        return not self.party.judge.joins or self.party.judge.is_unwaited(self.name)
 
     def _take_queue(self) -> list[Effect]:
         """Spend a lane on everything that waits, unless it is busy."""

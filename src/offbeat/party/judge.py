@@ -11,14 +11,16 @@ import numpy as np
 from offbeat.party.contract import Effect, PartyName
 from offbeat.party.linear_options import remedy
 from offbeat.party.memory import Memory
-from offbeat.party.survey_messages import Certified
+from offbeat.party.survey_messages import WITHOUT_MOST, Certified
 
 if TYPE_CHECKING:
     from offbeat.party.linear import LinearParty
 
 DIVERGED_FACTOR = 10.0
+FITS_LEAST = 2.0
+"""A party is slow where the chair has time for this many surveys of its own while that party takes a table."""
 WAITING_WORTH = 2.75
-"""A party is slow where it takes this many times as long as the chair from one survey to the next."""
+"""Of SGD: a party is slow where it takes this many times as long as the chair from one survey to the next."""
 PRINTED_WORTH = 1.05
 """The same for the methods as printed, without leaps: they wait for nobody who is slower."""
 
@@ -26,13 +28,15 @@ PRINTED_WORTH = 1.05
 class Judge(Memory):
     """The judgement of one party's runs."""
 
-    KEPT = ("closing", "time_up", "final", "slow", "due", "marked_passes")
+    KEPT = ("closing", "time_up", "final", "slow", "fits", "fitted", "due", "marked_passes")
 
     def __init__(self, party: "LinearParty") -> None:
         self.party, self.options = party, party.options
         self.closing = self.time_up = False
         self.final = False  # the current survey was begun to end the run
         self.slow = 0  # who is slow, as bits by place
+        self.fits = WITHOUT_MOST  # how many surveys of the others fit into the time that the slow take for a table,
+        self.fitted = WITHOUT_MOST  # and how many did, as far as is known
         self.due = self.marked_passes = 0.0  # in passes of steps; in all passes
         self.start_objective = self._objective_at_zero()
 
@@ -64,7 +68,7 @@ class Judge(Memory):
         self.final = self.closing
         self.marked_passes = self.passes()
         self.look_ahead()
-        return self.party.survey.begin(0 if self.final else self.slow)  # the last one waits for everybody
+        return self.party.survey.begin(0 if self.final else self.slow, self.fits)  # the last one waits for everybody
 
     def look_ahead(self) -> None:
         """A survey begins: who is slow now, and when is the next one due?"""
@@ -82,21 +86,42 @@ class Judge(Memory):
         return self.party.survey.has_enough and self.party.role.passes() >= self.due
 
     def look_who_is_slow(self) -> None:
-        """Who takes much longer than the chair from one survey to the next, as bits by place: for its steps, and for
-        the table, which is half of a pass. The chair is waited for in any case."""
+        """Who takes much longer than the chair, as bits by place. The chair is waited for in any case."""
         if not self.options.asynchronous:
             return
         party, chosen, rows = self.party, self.party.lifecycle, self.party.problem.rows
         steps = chosen.spacing * rows if chosen.begun else 0.0
         rest = party.round_trip_s * (2.0 + steps / max(chosen.batch, 1))
-        seconds = {**party.sums.seconds, party.name: party.sums.own_seconds}
+        known = {**party.sums.seconds, party.name: party.sums.own_seconds}
+        seconds = [known.get(name, 0.0) for name in party.roster.names]
+        chair = known.get(party.roster.chair, 0.0) * (rows / 2 + steps) + rest
+        if self.joins:
+            self._look_what_fits([each * rows / 2 for each in seconds], [each * steps for each in seconds], rest, chair)
+            return
         worth = WAITING_WORTH if self.options.leap else PRINTED_WORTH
-        most = worth * (seconds.get(party.roster.chair, 0.0) * (rows / 2 + steps) + rest) - rest
-        times = [seconds.get(name, 0.0) * (rows / 2 + steps) for name in party.roster.names]
-        self.slow = sum(1 << place for place, time in enumerate(times) if time > most)
+        self.slow = _above(worth * chair - rest, [each * (rows / 2 + steps) for each in seconds])
 
-    def is_slow(self, name: PartyName) -> bool:
-        return bool(self.slow >> self.party.roster.names.index(name) & 1)
+    def _look_what_fits(self, tables: list[float], steps: list[float], rest: float, chair: float) -> None:
+        """By party, the time for a table and for steps: how many surveys of the others fit into the time that the slow
+        take for a table? Where none fits, or none did because the slow are slow to answer, too, nobody is slow."""
+        most = FITS_LEAST * chair
+        others = max((table + step for table, step in zip(tables, steps, strict=True) if table <= most), default=0.0)
+        self.fits = min(self.fitted, int(max(tables) / max(others + rest, 1e-300)))
+        self.slow = _above(most, tables) if self.fits else 0
+
+    @property
+    def joins(self) -> bool:
+        """Whether everybody, slow or not, takes the steps between two tables together, since surveys move blocks: SGD
+        moves them by steps alone, and so do the methods as printed."""
+        return self.options.leap and self.options.method != "sgd"
+
+    @property
+    def unwaited(self) -> int:
+        """Whose steps nobody waits for, as bits by place: of those who join, who is busy with a table."""
+        return self.party.survey.busy if self.joins else self.slow
+
+    def is_unwaited(self, name: PartyName) -> bool:
+        return bool(self.unwaited >> self.party.roster.names.index(name) & 1)
 
     def judge(self, news: Certified) -> list[Effect]:
         """The chair: a survey is over. End, or go on."""
@@ -122,11 +147,15 @@ class Judge(Memory):
         return self.party.end("passes", self._passes_reason(news))
 
     def _leave_time_for_steps(self, certified: int) -> None:
-        """Without leaps a block moves by its own steps alone: whoever was late with its table steps as long as it took
-        that, before the next table comes."""
-        if self.party.survey.late and not self.options.leap:
-            surveys = 1 + self.party.survey.current - certified
-            self.due = max(self.due, self.party.role.passes() + surveys * self.party.lifecycle.spacing)
+        """Whoever was late with its table steps before the next one comes: with the others, as long as between any two
+        surveys; where steps alone move its block, as long as it took the table."""
+        survey = self.party.survey
+        if not survey.late or (self.options.leap and not self.joins):
+            return
+        if survey.under_way:  # one too many
+            self.fitted = survey.current - certified - 1
+        surveys = 1 if self.joins else 1 + survey.current - certified
+        self.due = self.party.role.passes() + surveys * self.party.lifecycle.spacing
 
     def _passes_reason(self, last: Certified) -> str:
         """The certificate is that of the model that is kept, as it is in the record."""
@@ -150,3 +179,8 @@ class Judge(Memory):
             return 0.0
         losses = problem.loss.value(np.zeros((problem.outputs, problem.rows)), problem.labels)
         return float((losses * problem.weights if len(problem.weights) else losses).sum()) / problem.rows
+
+
+def _above(most: float, times: list[float]) -> int:
+    """Whose time is above this, as bits by place."""
+    return sum(1 << place for place, time in enumerate(times) if time > most)

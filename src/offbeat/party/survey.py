@@ -19,7 +19,8 @@ takes the table, and the certificate ends the pause. A slow party is *late*: the
 its block as it is and takes the table behind the others, which go on with steps when they have theirs; its own steps
 rest until then. While it is at that, the others have a few surveys of their own, without a certificate: the late get
 no table of these, but leap with all. Leaps need products alone, so they are as good there. When the late are done, the
-certificate follows, and with it the next survey that gives everybody a table.
+certificate follows, everybody takes the steps between two surveys together, and the next survey gives everybody a
+table. So such a run does what rounds do, and more in the time in which rounds wait for tables.
 
 Where no steps lie between two surveys, and nobody is late, surveys *overlap*: the next mark follows right behind the
 table, and shares come together with what the certificate needs. The leap waits for that certificate. A survey then
@@ -47,15 +48,13 @@ from offbeat.party.masked_sum import EPOCH_STRIDE, MaskedSum, ShareAsked, Sum
 from offbeat.party.problem import Problem
 from offbeat.party.roster import Roster
 from offbeat.party.scalars import WORDS_EACH, decode, narrow, widen
-from offbeat.party.survey_messages import Certified, Curved, GoOn, Leap, Mark, TablePart, Taken
+from offbeat.party.survey_messages import WITHOUT_MOST, Certified, Curved, GoOn, Leap, Mark, TablePart, Taken
 from offbeat.party.tables import RowsRefreshed, Tables
 from offbeat.party.works import Works
 
 CHUNK_WORDS = 8192
 """What a message of a survey carries: few messages, and yet the first can be worked on while the others come."""
 CHUNKS_IN_FLIGHT = 32
-WITHOUT_MOST = 5
-"""Surveys in a row that have no certificate, while the late take the table of the one before."""
 SCALARS = 3
 """What a certificate needs of each party: its slack, its squared gradient, its penalty."""
 
@@ -99,6 +98,7 @@ class Survey:
     def _begin_epoch(self) -> None:
         self.marked = 0  # a mark that waits for work to be finished
         self.late = 0  # who is late in the newest survey, as bits by place
+        self.fits = WITHOUT_MOST  # how many surveys without a certificate may follow, while the late take their table
         self.certifies = True  # whether everybody takes its table
         self.open = False  # whether the newest survey is under way
         self.certifying = 0  # the survey whose certificate is on its way
@@ -134,6 +134,12 @@ class Survey:
     def is_late(self, name: PartyName) -> bool:
         return bool(self.late >> self.roster.names.index(name) & 1)
 
+    @property
+    def busy(self) -> int:
+        """Who takes its table behind the others now, as bits by place: from the mark until the certificate has come,
+        nobody waits for their steps."""
+        return self.late if self.certifying or self.open else 0
+
     def may_be_late(self, number: int, late: int) -> bool:
         """Whether a survey may leave these behind. Before the first table of an epoch a block may be at zero, where it
         hides nobody's share; later it rests, and the difference of two totals is what the others have moved."""
@@ -148,20 +154,22 @@ class Survey:
     @property
     def has_enough(self) -> bool:
         """Whether no more surveys are allowed before the certificate of an earlier one has come."""
-        return self.certifying > 0 and self.current - self.certifying >= WITHOUT_MOST
+        return self.certifying > 0 and self.current - self.certifying >= self.fits
 
     # -- freezing -------------------------------------------------------------------------------------------------
 
-    def begin(self, slow: int) -> list[Effect]:
-        """The chair: start the next survey; `slow`: who is late from now on, if the last certificate has come."""
+    def begin(self, slow: int, fits: int = WITHOUT_MOST) -> list[Effect]:
+        """The chair: start the next survey; if the last certificate has come, `slow` are late from now on, and so many
+        surveys without a certificate fit into the time that they take for its table."""
         number, overlaps = self.current + 1, self.has_leapt and self.certifying > 0
         self.certifies = self.certifying == 0 or overlaps
         if self.certifies:
             self.late = slow if self.may_be_late(number, slow) and not overlaps else 0
+            self.fits = fits if self.late else WITHOUT_MOST
         self._freeze(number)
         self.taken = set()
         self.missing = set(self.chunks)
-        mark = Mark(self.roster.epoch, number, self.best, self.late, self.certifies)
+        mark = Mark(self.roster.epoch, number, self.best, self.late, self.certifies, self.fits)
         effects: list[Effect] = [Broadcast(self.roster.peers, mark)]
         if number == 1 and self.starts_at_zero:  # every product is zero: nothing needs summing
             self.missing, self.inner = set(), self.own_inner_products()
@@ -176,11 +184,11 @@ class Survey:
         overlaps = self.has_leapt and self.certifying > 0 and body.late == 0
         right = body.survey == self.current + 1 and (overlaps or not self.under_way)
         expect(right, sender, f"the mark of survey {body.survey} after {self.current}")
-        right = body.certifies or (body.late == self.late and not self.has_enough)
+        right = body.certifies or ((body.late, body.fits) == (self.late, self.fits) and not self.has_enough)
         right = right and body.certifies == (overlaps or self.certifying == 0)
-        right = right and self.may_be_late(body.survey, body.late)
+        right = right and self.may_be_late(body.survey, body.late) and 0 <= body.fits <= WITHOUT_MOST
         expect(right, sender, "a mark that leaves others without a table")
-        self.best, self.late, self.certifies = body.keep, body.late, body.certifies
+        self.best, self.late, self.certifies, self.fits = body.keep, body.late, body.certifies, body.fits
         if self.is_working() and not self.is_late(self.roster.me):
             self.marked = body.survey
         else:
@@ -455,7 +463,7 @@ class Survey:
 
     # -- going on later -------------------------------------------------------------------------------------------
 
-    _PLAIN = ("current", "best", "pace", "marked", "late", "certifies", "open", "certifying", "finding")
+    _PLAIN = ("current", "best", "pace", "marked", "late", "fits", "certifies", "open", "certifying", "finding")
     _SETS = ("missing", "taken")
     _ARRAYS = ("frozen", "shares", "products", "inner", "others")
 

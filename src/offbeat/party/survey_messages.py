@@ -6,11 +6,15 @@ import numpy as np
 
 from offbeat.party.contract import Message
 
+WITHOUT_MOST = 5
+"""Surveys in a row that have no certificate, while the late take the table of the one before."""
+
 
 class Mark(Message, frozen=True):
     """Freeze a copy of your block as survey s.
 
-    Reveals: that the chair wants to know how good the model is, and which parties are slow, to every party.
+    Reveals: that the chair wants to know how good the model is, which parties are slow, and about how much, to every
+    party.
     """
 
     epoch: int
@@ -18,6 +22,7 @@ class Mark(Message, frozen=True):
     keep: int  # the best survey so far; older points may be forgotten
     late: int  # a bit for each place in the roster: who takes its table behind the others
     certifies: bool = True  # whether the late get this table too, so that a certificate can follow
+    fits: int = WITHOUT_MOST  # how many surveys without a certificate may follow while the late take the table
 
 
 class Leap(Message, frozen=True):

@@ -129,8 +129,8 @@ def test_a_model_worse_than_the_zero_start_is_not_kept():
     ("seconds", "trip", "bits"),
     [
         ({}, 0.0, 0),
-        ({"party0": 1.0, "party1": 1.0, "party2": 2.7}, 0.0, 0),
-        ({"party0": 1.0, "party1": 1.0, "party2": 2.8}, 0.0, 0b100),
+        ({"party0": 1.0, "party1": 1.0, "party2": 2.0}, 0.0, 0),
+        ({"party0": 1.0, "party1": 1.0, "party2": 2.1}, 0.0, 0b100),
         ({"party0": 1.0, "party1": 9.0, "party2": 1.2}, 0.0, 0b010),
         ({"party0": 1.0, "party1": 9.0, "party2": 9.0}, 0.0, 0b110),
         ({"party0": 9.0, "party1": 1.0, "party2": 3.0}, 0.0, 0),
@@ -146,12 +146,32 @@ def test_a_model_worse_than_the_zero_start_is_not_kept():
         "far away",
     ],
 )
-def test_slow_is_whoever_makes_a_survey_much_longer(seconds, trip, bits):
+def test_slow_is_whoever_leaves_the_chair_time_for_two_surveys(seconds, trip, bits):
     party = Room(PROBLEM, start=False).chair
     party.sums.seconds = {name: value for name, value in seconds.items() if name != "party0"}
     party.sums.own_seconds, party.round_trip_s = seconds.get("party0", 0.0), trip
     party.judge.look_who_is_slow()
     assert party.judge.slow == bits
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spacing", "fitted", "fits", "bits"),
+    [
+        (9.0, 0.0, 5, 5, 0b100),
+        (3.9, 0.0, 5, 3, 0b100),
+        (3.9, 0.25, 5, 2, 0b100),
+        (3.9, 0.0, 1, 1, 0b100),
+        (3.9, 0.0, 0, 0, 0b000),
+        (3.9, 1.0, 5, 0, 0b000),
+    ],
+    ids=["as many as may be", "three", "two, with steps", "one did", "none did", "steps take longer than the table"],
+)
+def test_while_the_slow_take_a_table_the_others_have_as_many_surveys_as_fit(seconds, spacing, fitted, fits, bits):
+    party = Room(PROBLEM, start=False).chair
+    party.lifecycle.begun, party.lifecycle.spacing, party.judge.fitted = True, spacing, fitted
+    party.sums.seconds, party.sums.own_seconds = {"party1": 1.0, "party2": seconds}, 1.0
+    party.judge.look_who_is_slow()
+    assert (party.judge.fits, party.judge.slow) == (fits, bits)
 
 
 @pytest.mark.parametrize(("leap", "bits"), [(True, 0b000), (False, 0b010)])
