@@ -298,11 +298,13 @@ class Worker(Memory):
         return self._ask() if self.started else []
 
     def passes(self) -> float:
-        """How far the slowest worker is that is waited for: own steps, and the others' questions, whose steps a survey
-        waits for."""
+        """How far this worker is. Where it does not wait for all, so much as the slowest that is waited for: own steps,
+        and the others' questions, whose steps a survey waits for."""
         party = self.party
         if party.schedule is None:
             return 0.0
+        if party.judge.surveys_move and party.roster.holds_labels:
+            return self.passes_before + self.taken / party.schedule.blocks_a_pass
         numbers = {**self.numbers, self.name: self.taken}
         waited = [numbers.get(name, 0) for name in party.roster.labelled if not party.judge.is_unwaited(name)]
         return self.passes_before + min(waited) / party.schedule.blocks_a_pass

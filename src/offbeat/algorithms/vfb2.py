@@ -315,7 +315,7 @@ class Vfb2Party(Memory):
     def _may_lag(self) -> bool:
         """Whether this party need not take each step before it answers. Where steps alone move the blocks, whoever asks
         decides; elsewhere it is so for whoever is late."""
-        return not self.party.judge.joins or self.party.judge.is_unwaited(self.name)
+        return not self.party.judge.surveys_move or self.party.judge.is_unwaited(self.name)
 
     def _take_queue(self) -> list[Effect]:
         """Spend a lane on everything that waits, unless it is busy."""

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from offbeat.party.linear import LinearParty
 
 DIVERGED_FACTOR = 10.0
-FITS_LEAST = 2.0
-"""A party is slow where the chair has time for this many surveys of its own while that party takes a table."""
 WAITING_WORTH = 2.75
-"""Of SGD: a party is slow where it takes this many times as long as the chair from one survey to the next."""
+"""A party is slow where it takes this many times as long as the chair from one survey to the next."""
 PRINTED_WORTH = 1.05
 """The same for the methods as printed, without leaps: they wait for nobody who is slower."""
+FALL = 8.0
+"""Where the certificate falls by less than this from one to the next, late parties go about it the other way."""
 
 
 class Judge(Memory):
     """The judgement of one party's runs."""
 
-    KEPT = ("closing", "time_up", "final", "slow", "fits", "fitted", "due", "marked_passes")
+    KEPT = ("closing", "time_up", "final", "slow", "fits", "fitted", "together", "due", "marked_passes")
 
     def __init__(self, party: "LinearParty") -> None:
         self.party, self.options = party, party.options
@@ -37,6 +37,7 @@ class Judge(Memory):
         self.slow = 0  # who is slow, as bits by place
         self.fits = WITHOUT_MOST  # how many surveys of the others fit into the time that the slow take for a table,
         self.fitted = WITHOUT_MOST  # and how many did, as far as is known
+        self.together = False  # whether all take steps together when the late have their table
         self.due = self.marked_passes = 0.0  # in passes of steps; in all passes
         self.start_objective = self._objective_at_zero()
 
@@ -86,39 +87,34 @@ class Judge(Memory):
         return self.party.survey.has_enough and self.party.role.passes() >= self.due
 
     def look_who_is_slow(self) -> None:
-        """Who takes much longer than the chair, as bits by place. The chair is waited for in any case."""
+        """Who takes much longer than the chair from one survey to the next, as bits by place: for its steps, and for
+        the table, which is half of a pass. The chair is waited for in any case."""
         if not self.options.asynchronous:
             return
         party, chosen, rows = self.party, self.party.lifecycle, self.party.problem.rows
         steps = chosen.spacing * rows if chosen.begun else 0.0
         rest = party.round_trip_s * (2.0 + steps / max(chosen.batch, 1))
-        known = {**party.sums.seconds, party.name: party.sums.own_seconds}
-        seconds = [known.get(name, 0.0) for name in party.roster.names]
-        chair = known.get(party.roster.chair, 0.0) * (rows / 2 + steps) + rest
-        if self.joins:
-            self._look_what_fits([each * rows / 2 for each in seconds], [each * steps for each in seconds], rest, chair)
-            return
+        seconds = {**party.sums.seconds, party.name: party.sums.own_seconds}
         worth = WAITING_WORTH if self.options.leap else PRINTED_WORTH
-        self.slow = _above(worth * chair - rest, [each * (rows / 2 + steps) for each in seconds])
-
-    def _look_what_fits(self, tables: list[float], steps: list[float], rest: float, chair: float) -> None:
-        """By party, the time for a table and for steps: how many surveys of the others fit into the time that the slow
-        take for a table? Where none fits, or none did because the slow are slow to answer, too, nobody is slow."""
-        most = FITS_LEAST * chair
-        others = max((table + step for table, step in zip(tables, steps, strict=True) if table <= most), default=0.0)
-        self.fits = min(self.fitted, int(max(tables) / max(others + rest, 1e-300)))
-        self.slow = _above(most, tables) if self.fits else 0
+        most = worth * (seconds.get(party.roster.chair, 0.0) * (rows / 2 + steps) + rest) - rest
+        times = [seconds.get(name, 0.0) * (rows / 2 + steps) for name in party.roster.names]
+        self.slow = sum(1 << place for place, time in enumerate(times) if time > most)
+        if self.slow and self.surveys_move:
+            table = max(times) * (rows / 2) / (rows / 2 + steps)
+            others = rest + max(time for time in times if time <= most)
+            self.fits = min(self.fitted, max(1, int(table / max(others, 1e-300))))
+            self.slow = self.slow if self.fits else 0  # whoever is slow to answer, too, has no time to give away
 
     @property
-    def joins(self) -> bool:
-        """Whether everybody, slow or not, takes the steps between two tables together, since surveys move blocks: SGD
-        moves them by steps alone, and so do the methods as printed."""
+    def surveys_move(self) -> bool:
+        """Whether surveys move the blocks. SGD moves them by steps alone, and so do the methods as printed: those never
+        wait for the slow."""
         return self.options.leap and self.options.method != "sgd"
 
     @property
     def unwaited(self) -> int:
-        """Whose steps nobody waits for, as bits by place: of those who join, who is busy with a table."""
-        return self.party.survey.busy if self.joins else self.slow
+        """Whose steps nobody waits for, as bits by place: where surveys move the blocks, who is busy with a table."""
+        return self.party.survey.busy if self.surveys_move else self.slow
 
     def is_unwaited(self, name: PartyName) -> bool:
         return bool(self.unwaited >> self.party.roster.names.index(name) & 1)
@@ -147,15 +143,27 @@ class Judge(Memory):
         return self.party.end("passes", self._passes_reason(news))
 
     def _leave_time_for_steps(self, certified: int) -> None:
-        """Whoever was late with its table steps before the next one comes: with the others, as long as between any two
-        surveys; where steps alone move its block, as long as it took the table."""
+        """Whoever was late may step before the next table comes: where steps alone move its block, for as long as it
+        took the table; where surveys do, together with the others, if that is worth its time."""
         survey = self.party.survey
-        if not survey.late or (self.options.leap and not self.joins):
+        if not survey.late or (self.options.leap and not self.surveys_move):
             return
-        if survey.under_way:  # one too many
-            self.fitted = survey.current - certified - 1
-        surveys = 1 if self.joins else 1 + survey.current - certified
+        surveys = 1
+        if not self.surveys_move:
+            surveys += survey.current - certified
+        elif not self._steps_together(certified):
+            return
         self.due = self.party.role.passes() + surveys * self.party.lifecycle.spacing
+
+    def _steps_together(self, certified: int) -> bool:
+        """The late have their table: do all step now, or does the next survey begin? What went well is done again."""
+        survey = self.party.survey
+        if survey.under_way:  # one survey too many was begun meanwhile
+            self.fitted = survey.current - certified - 1
+        certificates = [news.certificate for news in survey.history[-2:]]
+        if len(survey.history) > 2 and certificates[0] < FALL * certificates[1]:
+            self.together = not self.together
+        return self.together
 
     def _passes_reason(self, last: Certified) -> str:
         """The certificate is that of the model that is kept, as it is in the record."""
@@ -179,8 +187,3 @@ class Judge(Memory):
             return 0.0
         losses = problem.loss.value(np.zeros((problem.outputs, problem.rows)), problem.labels)
         return float((losses * problem.weights if len(problem.weights) else losses).sum()) / problem.rows
-
-
-def _above(most: float, times: list[float]) -> int:
-    """Whose time is above this, as bits by place."""
-    return sum(1 << place for place, time in enumerate(times) if time > most)

@@ -19,8 +19,8 @@ takes the table, and the certificate ends the pause. A slow party is *late*: the
 its block as it is and takes the table behind the others, which go on with steps when they have theirs; its own steps
 rest until then. While it is at that, the others have a few surveys of their own, without a certificate: the late get
 no table of these, but leap with all. Leaps need products alone, so they are as good there. When the late are done, the
-certificate follows, everybody takes the steps between two surveys together, and the next survey gives everybody a
-table. So such a run does what rounds do, and more in the time in which rounds wait for tables.
+certificate follows, and with it the next survey that gives everybody a table, or the steps between two surveys, which
+all take together (`judge.py`).
 
 Where no steps lie between two surveys, and nobody is late, surveys *overlap*: the next mark follows right behind the
 table, and shares come together with what the certificate needs. The leap waits for that certificate. A survey then

@@ -183,8 +183,11 @@ def test_a_question_that_waits_is_put_once():
             ask(bo, number, ANA)
 
 
-def test_passes_are_those_of_the_slowest_worker_that_is_waited_for():
-    room = Room()
+def test_passes_are_the_own_ones_and_without_leaps_those_of_the_slowest_worker_that_is_waited_for():
+    own = Room().parties[ANA]
+    own.taken = 9
+    assert own.passes() == 9 / SCHEDULE.blocks_a_pass
+    room = Room(leap=False)
     ana = room.parties[ANA]
     work(ana, products_for(room, ANA, 0))
     ask(ana, 5, BO)
@@ -192,7 +195,7 @@ def test_passes_are_those_of_the_slowest_worker_that_is_waited_for():
     assert ana.passes() == 1 / SCHEDULE.blocks_a_pass
     ana.taken = 9
     assert ana.passes() == 4 / SCHEDULE.blocks_a_pass
-    is_late(ana, 0b100)
+    ana.party.judge.slow = 0b100
     assert ana.passes() == 6 / SCHEDULE.blocks_a_pass
 
 

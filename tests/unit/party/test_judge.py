@@ -129,8 +129,8 @@ def test_a_model_worse_than_the_zero_start_is_not_kept():
     ("seconds", "trip", "bits"),
     [
         ({}, 0.0, 0),
-        ({"party0": 1.0, "party1": 1.0, "party2": 2.0}, 0.0, 0),
-        ({"party0": 1.0, "party1": 1.0, "party2": 2.1}, 0.0, 0b100),
+        ({"party0": 1.0, "party1": 1.0, "party2": 2.7}, 0.0, 0),
+        ({"party0": 1.0, "party1": 1.0, "party2": 2.8}, 0.0, 0b100),
         ({"party0": 1.0, "party1": 9.0, "party2": 1.2}, 0.0, 0b010),
         ({"party0": 1.0, "party1": 9.0, "party2": 9.0}, 0.0, 0b110),
         ({"party0": 9.0, "party1": 1.0, "party2": 3.0}, 0.0, 0),
@@ -146,7 +146,7 @@ def test_a_model_worse_than_the_zero_start_is_not_kept():
         "far away",
     ],
 )
-def test_slow_is_whoever_leaves_the_chair_time_for_two_surveys(seconds, trip, bits):
+def test_slow_is_whoever_makes_a_survey_much_longer(seconds, trip, bits):
     party = Room(PROBLEM, start=False).chair
     party.sums.seconds = {name: value for name, value in seconds.items() if name != "party0"}
     party.sums.own_seconds, party.round_trip_s = seconds.get("party0", 0.0), trip
@@ -162,9 +162,9 @@ def test_slow_is_whoever_leaves_the_chair_time_for_two_surveys(seconds, trip, bi
         (3.9, 0.25, 5, 2, 0b100),
         (3.9, 0.0, 1, 1, 0b100),
         (3.9, 0.0, 0, 0, 0b000),
-        (3.9, 1.0, 5, 0, 0b000),
+        (3.9, 1.0, 5, 1, 0b100),
     ],
-    ids=["as many as may be", "three", "two, with steps", "one did", "none did", "steps take longer than the table"],
+    ids=["as many as may be", "three", "two, with steps", "one did", "none did", "one at least"],
 )
 def test_while_the_slow_take_a_table_the_others_have_as_many_surveys_as_fit(seconds, spacing, fitted, fits, bits):
     party = Room(PROBLEM, start=False).chair
@@ -240,3 +240,32 @@ def test_without_leaps_the_late_step_as_long_as_they_took_their_table(leap, late
     party.survey.current, party.survey.late = 4, late
     party.judge.judge(certified(survey=2))
     assert party.judge.due == due
+
+
+@pytest.mark.parametrize(
+    ("before", "certificates", "together"),
+    [
+        (False, (1.0, 0.5, 0.1), True),
+        (False, (1.0, 0.5, 0.05), False),
+        (True, (1.0, 0.1, 0.02), False),
+        (False, (1.0, 0.5), False),
+    ],
+    ids=["it fell little", "it fell much", "it fell little, together", "the first cycle is not judged"],
+)
+def test_late_parties_go_about_it_the_other_way_where_the_certificate_fell_little(before, certificates, together):
+    room = Room(PROBLEM, start=False)
+    judge, survey = room.chair.judge, room.chair.survey
+    survey.late, judge.together, room.chair.lifecycle.begun, room.chair.lifecycle.spacing = 0b100, before, True, 0.25
+    survey.history = [Certified(0, n, 0.5, gap, gap, n) for n, gap in enumerate(certificates, 1)]
+    survey.current = len(certificates)
+    judge._leave_time_for_steps(survey.current)
+    assert judge.together == together and judge.due == (0.25 if together else 0.0)
+
+
+def test_a_survey_that_was_one_too_many_is_not_begun_again():
+    room = Room(PROBLEM, start=False)
+    judge, survey = room.chair.judge, room.chair.survey
+    survey.late, survey.current, survey.open = 0b100, 7, True
+    survey.history = [Certified(0, 4, 0.5, 1.0, 1.0, 4)]
+    judge._leave_time_for_steps(4)
+    assert judge.fitted == 2
