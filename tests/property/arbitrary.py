@@ -69,9 +69,7 @@ def fields(names) -> dict[Any, st.SearchStrategy[Any]]:
 def bodies(messages, names):
     """Any message of these types."""
     drawn = fields(names)
-    return st.one_of(
-        [st.builds(kind, *[drawn[field.type] for field in fields_of(kind)]) for kind in messages]
-    )
+    return st.one_of([st.builds(kind, *[drawn[field.type] for field in fields_of(kind)]) for kind in messages])
 
 
 @cache
