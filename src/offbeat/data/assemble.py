@@ -94,7 +94,10 @@ class VerticalData:
         return {name: int(self.train[name].shape[1]) for name in self.names}
 
     def holding_out(self, held: Flags) -> "VerticalData":
-        """The training rows alone: those flagged take the place of test rows."""
+        """The training rows alone: some of them take the place of test rows.
+
+        held  a flag for each training row: whether it does
+        """
         return replace(
             self,
             train={name: take_rows(rows, ~held) for name, rows in self.train.items()},

@@ -97,6 +97,7 @@ class Simulator:
 
     @property
     def bytes_sent(self) -> int:
+        """Payload sent by anyone so far."""
         return sum(size for _, size in self.sent.values())
 
 
