@@ -5,6 +5,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# Tests start some hundred processes. Where the environment forbids Python to keep compiled modules, each of them compiles numba,
+# pandas and scikit-learn again: four seconds of a processor, where a daemon otherwise needs less than two to begin.
+export PYTHONDONTWRITEBYTECODE :=
+
 PYTHON ?= python3
 SEEDS ?= 200
 SEED ?=
@@ -49,10 +53,12 @@ units: $(FULL)
 parties: $(FULL)
 	$(PYTEST) -m "not slow" -n 2 --dist worksteal tests/transport tests/browser
 
-# Compiled once, before several processes at a time need them. Compilation takes half a minute in a new checkout.
+# Compiled once, before several processes at a time need them: our kernels (half a minute in a new checkout), and the tests
+# with all that they import.
 .PHONY: kernels
 kernels: $(FULL)
 	@$(PY) -c "import offbeat.learning.central_loops, offbeat.orgs.daemon"
+	@$(PYTEST) --collect-only -qq tests >/dev/null
 
 .PHONY: ready
 ready: | $(PY)

@@ -46,6 +46,11 @@ ARRAYS = st.builds(
 )
 
 
+fields_of = cache(msgspec.structs.fields)
+"""Looked up once a type: it reads annotations each time. Strategies are kept, too: a new one is checked at its first
+draw, which took most of the time of these tests."""
+
+
 @cache
 def fields(names) -> dict[Any, st.SearchStrategy[Any]]:
     return {
@@ -64,9 +69,25 @@ def fields(names) -> dict[Any, st.SearchStrategy[Any]]:
 def bodies(messages, names):
     """Any message of these types."""
     drawn = fields(names)
-    return st.one_of(
-        [st.builds(kind, *[drawn[field.type] for field in msgspec.structs.fields(kind)]) for kind in messages]
-    )
+    return st.one_of([st.builds(kind, *[drawn[field.type] for field in fields_of(kind)]) for kind in messages])
+
+
+@cache
+def anything(messages, names):
+    """Events that need not fit to what has happened."""
+    peers = st.sampled_from(names)
+    return [
+        st.builds(Received, peers, bodies(messages, names)),
+        st.builds(Computed, st.sampled_from([-1, 0, 10**6])),
+        st.builds(PeerLost, peers),
+        st.builds(PeerBack, peers),
+        st.just(Started(resumed=True)),
+    ]
+
+
+@cache
+def woken(tokens):
+    return st.builds(Woken, st.sampled_from(sorted(tokens)) | st.integers(-6, 3))
 
 
 class Letters:
@@ -85,7 +106,7 @@ class Letters:
 
     def _note(self, name, event):
         self.senders.setdefault(name, {}).setdefault(event.sender, set()).add(type(event.body))
-        for field in msgspec.structs.fields(type(event.body)):
+        for field in fields_of(type(event.body)):
             value = getattr(event.body, field.name)
             kept = self.parts.setdefault(field.name, [])
             if len(kept) < PARTS_MOST if field.type is np.ndarray else value not in kept:
@@ -107,7 +128,7 @@ class Letters:
 
     def _body(self, kind):
         drawn = fields((*self.names, "nobody"))
-        return st.builds(kind, *[self._part(field, drawn[field.type]) for field in msgspec.structs.fields(kind)])
+        return st.builds(kind, *[self._part(field, drawn[field.type]) for field in fields_of(kind)])
 
     def _part(self, field, anything):
         known = self.parts.get(field.name, [])
@@ -122,11 +143,11 @@ class Letters:
 def changed(draw, known, names):
     """A message that did arrive, with one field changed or from another sender."""
     event = draw(st.sampled_from(known))
-    names_of_fields = [field.name for field in msgspec.structs.fields(type(event.body))]
+    names_of_fields = [field.name for field in fields_of(type(event.body))]
     at = draw(st.sampled_from([*names_of_fields, "sender"]))
     if at == "sender":
         return Received(draw(st.sampled_from(names)), event.body)
-    field = next(field for field in msgspec.structs.fields(type(event.body)) if field.name == at)
+    field = next(field for field in fields_of(type(event.body)) if field.name == at)
     value = draw(_changed_array(getattr(event.body, at)) if field.type is np.ndarray else fields(names)[field.type])
     return Received(event.sender, msgspec.structs.replace(event.body, **{at: value}))
 
@@ -182,19 +203,8 @@ class Middle:
         names = (*self.parties, "nobody")
         coming = self.coming(name)
         known = [event for event in (*coming, *self.seen[name]) if not isinstance(event, Started)]
-        changeable = [e for e in known if isinstance(e, Received) and msgspec.structs.fields(type(e.body))]
-        peers = st.sampled_from(names)
-        choices = [
-            st.builds(Received, peers, bodies(letters.kinds, names)),
-            letters.to(name),
-            letters.to(name),
-            letters.to(name),
-            st.builds(Computed, st.sampled_from([-1, 0, 10**6])),
-            st.builds(Woken, st.sampled_from(sorted(self.tokens[name])) | st.integers(-6, 3)),
-            st.builds(PeerLost, peers),
-            st.builds(PeerBack, peers),
-            st.just(Started(resumed=True)),
-        ]
+        changeable = [e for e in known if isinstance(e, Received) and fields_of(type(e.body))]
+        choices = [*anything(letters.kinds, names), woken(frozenset(self.tokens[name])), *[letters.to(name)] * 3]
         choices += [st.integers(0, len(coming) - 1)] * 2 if coming else []
         choices += [st.sampled_from(known)] if known else []
         choices += [changed(changeable, names)] * 3 if changeable else []

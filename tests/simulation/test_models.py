@@ -30,13 +30,13 @@ def test_what_once_failed(case):
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("model", MODELS)
 def test_safe_while_broken_and_at_its_target_once_healed(model, profile):
-    for case in drawn(range(2), model, profile):
+    for case in drawn(range(1), model, profile):
         check(case)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("model", MODELS)
-def test_twenty_seeds_more(model, profile):
-    for case in drawn(range(2, 22), model, profile):
+def test_twenty_one_seeds_more(model, profile):
+    for case in drawn(range(1, 22), model, profile):
         check(case)

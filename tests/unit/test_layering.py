@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,11 +55,15 @@ def rank(name):
     return ORDER.index(parts[1]) if parts[1:] and parts[1] in ORDER else TOP
 
 
-def imported(name, path, tree=None):
-    """(line, module of ours) for each import anywhere below a tree, relative ones resolved."""
-    tree = tree or ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(name, path, nodes):
+    """(line, module of ours) for each import among these nodes, relative ones resolved."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] == "offbeat")
         elif isinstance(node, ast.ImportFrom):
@@ -67,9 +72,9 @@ def imported(name, path, tree=None):
                 yield from ((node.lineno, _target(base, alias.name)) for alias in node.names)
 
 
-def named(path):
+def named(nodes):
     """(line, module of ours) for each string that names one, as "offbeat.run.parties:party_of_job" does."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             module = node.value.partition(":")[0]
             if module != "offbeat" and module in MODULES:
@@ -87,14 +92,15 @@ def _target(base, name):
     return f"{base}.{name}" if f"{base}.{name}" in MODULES else base
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_module_imports_only_from_packages_before_its_own(name):
-    path = MODULES[name]
-    upward = [
-        f"{path.relative_to(ROOT.parents[1])}:{line} imports {target}"
-        for line, target in (*imported(name, path), *named(path))
-        if rank(target) > rank(name)
-    ]
+def test_a_module_imports_only_from_packages_before_its_own():
+    upward = []
+    for name, path in MODULES.items():
+        nodes = list(ast.walk(tree_of(path)))
+        upward += [
+            f"{path.relative_to(ROOT.parents[1])}:{line} imports {target}"
+            for line, target in (*imported(name, path, nodes), *named(nodes))
+            if rank(target) > rank(name)
+        ]
     assert not upward, "\n".join(upward) + f"\nThe order is {' < '.join(ORDER)}."
 
 
@@ -108,7 +114,10 @@ def test_few_modules_stand_at_the_top_level():
 
 
 def test_no_two_modules_need_each_other_to_be_imported():
-    needs = {name: {target for _, target in imported(name, path, _at_import(path))} for name, path in MODULES.items()}
+    needs = {
+        name: {target for _, target in imported(name, path, _at_import(tree_of(path)))}
+        for name, path in MODULES.items()
+    }
     done, path_so_far = set(), []
 
     def visit(name):
@@ -125,14 +134,14 @@ def test_no_two_modules_need_each_other_to_be_imported():
         visit(name)
 
 
-def _at_import(path):
-    """The module without function bodies and without what only type checkers read."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    kept = [node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))]
-    for node in [inner for top in kept for inner in ast.walk(top)]:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = []
-    return ast.Module(body=kept, type_ignores=[])
+def _at_import(node):
+    """What runs when the module is imported: not what stands in functions, nor what only type checkers read."""
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return
+    yield node
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.expr):
+        for inner in ast.iter_child_nodes(node):
+            yield from _at_import(inner)
 
 
 @pytest.mark.parametrize("entry", ["offbeat", "offbeat.report.page", "offbeat.report.summary", "offbeat.cli"])

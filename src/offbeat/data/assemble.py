@@ -93,6 +93,22 @@ class VerticalData:
         """How many columns each party has."""
         return {name: int(self.train[name].shape[1]) for name in self.names}
 
+    def holding_out(self, held: Flags) -> "VerticalData":
+        """The training rows alone: some of them take the place of test rows.
+
+        held  a flag for each training row: whether it does
+        """
+        return replace(
+            self,
+            train={name: take_rows(rows, ~held) for name, rows in self.train.items()},
+            test={name: take_rows(rows, held) for name, rows in self.train.items()},
+            y_train=self.y_train[~held],
+            y_test=self.y_train[held],
+            ids_train=self.ids_train[~held],
+            ids_test=self.ids_train[held],
+            weights_train=self.weights_train[~held] if len(self.weights_train) else self.weights_train,
+        )
+
 
 @dataclass(frozen=True)
 class Raw:

@@ -1,6 +1,7 @@
 """What all estimators over columns share: columns by party and what is done to them, the run, `save` and `load`."""
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,7 @@ SCORED_LOOKS = 8.0
 """Looks a pass where a score is followed: every fourth look scores the held-out rows."""
 
 
-class ByParty(BaseEstimator):  # type: ignore[misc]
+class ByParty(BaseEstimator, ABC):  # type: ignore[misc]
     """An estimator over the columns of parties. Its own are `_job`, `_trained` and what `_take` knows besides."""
 
     parties: Mapping[str, Sequence[str | int]] | int | None
@@ -119,13 +120,13 @@ class ByParty(BaseEstimator):  # type: ignore[misc]
         self._take(model, result.record)
         return result
 
-    def _job(self, task: Task, X: Blocks) -> Job:
-        raise NotImplementedError
+    @abstractmethod
+    def _job(self, task: Task, X: Blocks) -> Job: ...
 
+    @abstractmethod
     def _trained(
         self, data: VerticalData, job: Job, watch: Watch | None, start: Mapping[str, Part] | None
-    ) -> tuple[TrainedModel, Result]:
-        raise NotImplementedError
+    ) -> tuple[TrainedModel, Result]: ...
 
     def _weigh(self, labels: NDArray[Any], classes: NDArray[Any] | None, given: dict[str, Any]) -> None:
         """Put the weights of classes into those of rows, where there are any."""

@@ -5,6 +5,7 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -56,6 +57,7 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+@cache
 def _version(name: str) -> str:
     try:
         return version(name)
@@ -63,6 +65,7 @@ def _version(name: str) -> str:
         return ""
 
 
+@cache
 def _cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     if info.is_file():

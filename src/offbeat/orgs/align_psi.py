@@ -29,11 +29,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.errors import BadData, PeerFailed, UnexpectedEvent
+from offbeat.errors import BadData, PeerFailed
 from offbeat.orgs.blinding import multiplied, points_of
 from offbeat.orgs.tokens import IdColumn, bucket_bounds, digest_of
 from offbeat.orgs.x25519 import POINT_BYTES
 from offbeat.party import contract
+from offbeat.party.expected import Handlers, received
 from offbeat.party.protocol import Line, messages_of
 
 BUCKET_IDS = 2000  # about a fifth of a second of arithmetic
@@ -182,7 +183,7 @@ class Aligner:
         self._parts: dict[int, bytes] = {}
         self._ticket = 0
         self._work: dict[int, tuple[str, int]] = {}
-        self._handlers: dict[type[contract.Message], Callable[[contract.PartyName, Any], list[contract.Effect]]] = {
+        self._handlers: Handlers = {
             ReadyToAlign: self._on_ready,
             Blinded: self._on_blinded,
             Answered: self._on_answered,
@@ -203,10 +204,7 @@ class Aligner:
 
     def handle(self, event: contract.Event) -> list[contract.Effect]:
         if isinstance(event, contract.Received):
-            handler = self._handlers.get(type(event.body))
-            if handler is None:
-                raise UnexpectedEvent(f"'{self.name}' got a {type(event.body).__name__} from '{event.sender}'.")
-            return handler(event.sender, event.body)
+            return received(self.name, self._handlers, event)
         if isinstance(event, contract.Computed):
             kind, bucket = self._work.pop(event.ticket)
             return self._computed(kind, bucket, event.result)

@@ -10,9 +10,9 @@ The asker alone learns the scores. A party that is lost ends the test. Predictio
 sessions that stay open: `standing.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from offbeat.data.matrix import Floats
 from offbeat.errors import OutOfRange, Refused, UnexpectedEvent
 from offbeat.orgs.tokens import TOKEN_BYTES, split_tokens
 from offbeat.party import contract, masked_sum
+from offbeat.party.expected import Handlers, received
 from offbeat.party.masked_sum import PRODUCTS, KeyOffered, MaskedSum, PartialGiven, ShareGiven, SumOptions
 from offbeat.party.protocol import Line, messages_of
 from offbeat.party.roster import Roster
@@ -100,7 +101,7 @@ class Predictor:
         self.sums.stride = max(1, self.words)
         self._wanted = False
         self._asked: bytes | None = None  # the tokens that were answered; other ones are another prediction
-        self._handlers: dict[type[contract.Message], Callable[[contract.PartyName, Any], list[contract.Effect]]] = {
+        self._handlers: Handlers = {
             KeyOffered: self._on_key,
             ShareGiven: self._on_given,
             masked_sum.PartialGiven: self._on_partial,
@@ -111,10 +112,7 @@ class Predictor:
 
     def handle(self, event: contract.Event) -> list[contract.Effect]:
         if isinstance(event, contract.Received):
-            handler = self._handlers.get(type(event.body))
-            if handler is None:
-                raise UnexpectedEvent(f"'{self.name}' got a {type(event.body).__name__} from '{event.sender}'.")
-            return handler(event.sender, event.body)
+            return received(self.name, self._handlers, event)
         if isinstance(event, contract.Started):
             return [*self.sums.offer_key(), *self._want()]
         if isinstance(event, contract.PeerLost):

@@ -1,14 +1,26 @@
 """What a peer's message must look like before a party uses it. A semi-honest peer never fails here; a wrong or damaged
 one is named, and nothing of it has been used."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
 
 from offbeat.errors import UnexpectedEvent
-from offbeat.party.contract import PartyName
+from offbeat.party.contract import Effect, Message, PartyName, Received
 
 FLOATS, COUNTS, WORDS = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.uint64)
+
+
+Handlers = Mapping[type[Message], Callable[[PartyName, Any], list[Effect]]]
+
+
+def received(me: PartyName, handlers: Handlers, event: Received) -> list[Effect]:
+    """What a party does about a message of a kind that it knows."""
+    handler = handlers.get(type(event.body))
+    if handler is None:
+        raise UnexpectedEvent(f"'{me}' got a {type(event.body).__name__} from '{event.sender}'.")
+    return handler(event.sender, event.body)
 
 
 def expect_array(

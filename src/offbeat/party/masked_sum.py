@@ -27,6 +27,7 @@ from offbeat.errors import BadJob, MaskReuse, UnexpectedEvent
 from offbeat.learning.blocks import fixed_point
 from offbeat.party.contract import Broadcast, Effect, Message, PartyName, Send
 from offbeat.party.expected import WORDS, expect, expect_array
+from offbeat.party.memory import Memory, plain
 from offbeat.party.roster import Roster
 from offbeat.party.told import NOTHING, Key, Told
 from offbeat.party.two_tree import PartialGiven as PartialGiven
@@ -139,8 +140,7 @@ class Sum:
     versions: dict[PartyName, int] = field(default_factory=dict)
 
     def snapshot(self) -> dict[str, Any]:
-        state = {name: getattr(self, name) for name in self.__slots__}
-        return state | {"words": self.words.copy(), "versions": dict(self.versions), "missing": sorted(self.missing)}
+        return {name: plain(getattr(self, name)) for name in self.__slots__}
 
     @classmethod
     def from_plain(cls, state: Mapping[str, Any]) -> "Sum":
@@ -148,8 +148,10 @@ class Sum:
         return cls(**{**state, "missing": missing})
 
 
-class MaskedSum:
+class MaskedSum(Memory):
     """Both sides of the secure sum for one party."""
+
+    KEPT = ("stride", "refused", "seen", "seconds", "own_seconds")
 
     def __init__(self, *, roster: Roster, run: str, secret: bytes, options: SumOptions, outputs: int = 1) -> None:
         options.check_roster(len(roster.names))
@@ -355,15 +357,11 @@ class MaskedSum:
         return {
             "public": self.keys.public,
             "publics": dict(self.keys.publics),
-            "stride": self.stride,
-            "refused": self.refused,
-            "seen": dict(self.seen),
-            "seconds": dict(self.seconds),
-            "own_seconds": self.own_seconds,
+            **super().snapshot(),
             "nets": [[*stream, net.snapshot()] for stream, net in self.nets.items()],
             "open": [wanted.snapshot() for wanted in self.open.values()],
-            "trees": self.trees.snapshot() if self.trees is not None else None,
-            "told": self.told.snapshot(),
+            "trees": plain(self.trees),
+            "told": plain(self.told),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -375,13 +373,12 @@ class MaskedSum:
         self.enter_epoch()
         for name, public in state["publics"].items():
             self.keys.agree(name, public)
-        self.stride, self.refused, self.own_seconds = state["stride"], state["refused"], state["own_seconds"]
-        self.seen, self.seconds = dict(state["seen"]), dict(state["seconds"])
+        super().restore(state)
         self.told.restore(state["told"])
         for asker, kind, net in state["nets"]:
             self.nets[asker, kind] = self._net_for(asker, kind)
             self.nets[asker, kind].restore(net)
-        opened = [Sum.from_plain(plain) for plain in state["open"]]
+        opened = [Sum.from_plain(kept) for kept in state["open"]]
         self.open = {(wanted.kind, wanted.survey, wanted.first): wanted for wanted in opened}
         if self.trees is not None:
             self.trees.restore(state["trees"])

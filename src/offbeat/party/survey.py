@@ -45,6 +45,7 @@ from offbeat.party.contract import Broadcast, Effect, Observe, PartyName, Send
 from offbeat.party.expected import expect, expect_array
 from offbeat.party.leap import Moves, Pilot, moves_kept
 from offbeat.party.masked_sum import EPOCH_STRIDE, MaskedSum, ShareAsked, Sum
+from offbeat.party.memory import Memory
 from offbeat.party.problem import Problem
 from offbeat.party.roster import Roster
 from offbeat.party.scalars import WORDS_EACH, decode, narrow, widen
@@ -65,8 +66,17 @@ class FindLeap(msgspec.Struct, frozen=True, gc=False):
     survey: int
 
 
-class Survey:
+_BY_SURVEY = ("points", "scalars", "losses")
+
+
+class Survey(Memory):
     """Both sides, for one party."""
+
+    KEPT = (
+        *("current", "best", "pace", "marked", "late", "fits", "certifies", "open", "certifying", "finding"),
+        *("missing", "taken", "frozen", "shares", "products", "inner", "others", "to_ask", "held"),
+        *(*_BY_SURVEY, "history", "moves", "pilot", "tables"),
+    )
 
     def __init__(
         self, *, roster: Roster, problem: Problem, block: Block, sums: MaskedSum, works: Works, leaps: bool
@@ -463,38 +473,12 @@ class Survey:
 
     # -- going on later -------------------------------------------------------------------------------------------
 
-    _PLAIN = ("current", "best", "pace", "marked", "late", "fits", "certifies", "open", "certifying", "finding")
-    _SETS = ("missing", "taken")
-    _ARRAYS = ("frozen", "shares", "products", "inner", "others")
-
     def snapshot(self) -> dict[str, Any]:
-        held = self.held
-        return {
-            **{name: getattr(self, name) for name in self._PLAIN},
-            **{name: sorted(getattr(self, name)) for name in self._SETS},
-            **{name: None if (value := getattr(self, name)) is None else value.copy() for name in self._ARRAYS},
-            "to_ask": list(self.to_ask),
-            "held": [getattr(held, name) for name in held.__struct_fields__] if held is not None else None,
-            "points": [[survey, point] for survey, point in self.points.items()],
-            "scalars": [[survey, values] for survey, values in self.scalars.items()],
-            "losses": [[survey, loss] for survey, loss in self.losses.items()],
-            "history": [[getattr(news, name) for name in news.__struct_fields__] for news in self.history],
-            "moves": self.moves.snapshot(),
-            "pilot": self.pilot.snapshot(),
-            "tables": self.tables.snapshot(),
-        }
+        by_survey = {name: [[survey, kept] for survey, kept in getattr(self, name).items()] for name in _BY_SURVEY}
+        return super().snapshot() | by_survey
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._begin_epoch()
-        for name in (*self._PLAIN, *self._ARRAYS):
-            setattr(self, name, state[name])
-        for name in self._SETS:
-            setattr(self, name, set(state[name]))
-        for name in ("points", "scalars", "losses"):
-            setattr(self, name, dict(state[name]))
-        self.to_ask = list(state["to_ask"])
+        super().restore(state)
         self.held = ShareAsked(*state["held"]) if state["held"] is not None else None
         self.history = [Certified(*fields) for fields in state["history"]]
-        self.moves.restore(state["moves"])
-        self.pilot.restore(state["pilot"])
-        self.tables.restore(state["tables"])

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri
-from scipy.stats import beta
+from scipy.special import betaincinv, ndtr, ndtri
 
 Scores = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def epsilon_shown(one: Scores, two: Scores, delta: float, confidence: float = 0.
     for first, second, sign in candidates:
         threshold = _best_threshold(sign * first[:half], sign * second[:half], delta, share)
         fired = [int((sign * world[half : 2 * half] > threshold).sum()) for world in (first, second)]
-        found = _bound(fired[0], fired[1], half, delta, share)
+        found = float(_bounds(np.array(fired[0]), np.array(fired[1]), half, delta, share))
         if found > best.epsilon:
             best = Shown(found, sign * threshold, fired[0], fired[1], half, confidence)
     return best
@@ -52,16 +52,15 @@ def _best_threshold(first: Scores, second: Scores, delta: float, confidence: flo
     grid = np.unique(np.quantile(np.concatenate([first, second]), np.linspace(0.0005, 0.9995, 400)))
     fired_first = first.size - np.searchsorted(np.sort(first), grid, side="right")
     fired_second = second.size - np.searchsorted(np.sort(second), grid, side="right")
-    pairs = zip(fired_first.tolist(), fired_second.tolist(), strict=True)
-    bounds = [_bound(a, b, first.size, delta, confidence) for a, b in pairs]
-    return float(grid[int(np.argmax(bounds))])
+    return float(grid[int(np.argmax(_bounds(fired_first, fired_second, first.size, delta, confidence)))])
 
 
-def _bound(fired_first: int, fired_second: int, runs: int, delta: float, confidence: float) -> float:
+def _bounds(fired_first: Counts, fired_second: Counts, runs: int, delta: float, confidence: float) -> Scores:
     each = (1 - confidence) / 2
-    p = float(beta.ppf(each, fired_first, runs - fired_first + 1)) if fired_first > 0 else 0.0
-    q = float(beta.ppf(1 - each, fired_second + 1, runs - fired_second)) if fired_second < runs else 1.0
-    return math.log((p - delta) / q) if p > delta and q > 0 else -math.inf
+    p = np.where(fired_first > 0, betaincinv(np.maximum(fired_first, 1), runs - fired_first + 1, each), 0.0)
+    q = np.where(fired_second < runs, betaincinv(fired_second + 1, np.maximum(runs - fired_second, 1), 1 - each), 1.0)
+    shown = (p > delta) & (q > 0)
+    return np.log(np.where(shown, p - delta, 1.0) / np.where(shown, q, 1.0), where=shown, out=np.full(p.shape, -np.inf))
 
 
 def exponential_norm_score(released: Scores, one: Scores, two: Scores, scale: float) -> float:

@@ -41,7 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offbeat.errors import BadJob
-from offbeat.learning.grid import BOUND_MOST, Integers
+from offbeat.learning.grid import BOUND_MOST, Grid, Integers
 from offbeat.privacy.noise import Stream
 
 Words = npt.NDArray[np.uint64]
@@ -163,6 +163,11 @@ class GridNoise:
                 "releases."
             )
         return cls(4**bits, int(squared))
+
+    def grid(self, clip: float) -> Grid:
+        """On which vectors of this length have as many steps as the noise is made for."""
+        bound = math.isqrt(self.squared)
+        return Grid(clip / bound, bound)
 
     def draw(self, stream: Stream, count: int) -> Integers:
         return discrete_gaussian(stream, count, self.variance)

@@ -73,8 +73,7 @@ class PrivateEmbedding:
     @cached_property
     def grid(self) -> Grid:
         """Of an embedding."""
-        bound = math.isqrt(self.grid_noise.squared)
-        return Grid(self.clip / bound, bound)
+        return self.grid_noise.grid(self.clip)
 
     @cached_property
     def gradient_grid_noise(self) -> GridNoise:
@@ -82,8 +81,7 @@ class PrivateEmbedding:
 
     @cached_property
     def gradient_grid(self) -> Grid:
-        bound = math.isqrt(self.gradient_grid_noise.squared)
-        return Grid(self.gradient_clip / bound, bound)
+        return self.gradient_grid_noise.grid(self.gradient_clip)
 
     @cached_property
     def covariance_grid_noise(self) -> GridNoise:
@@ -92,9 +90,7 @@ class PrivateEmbedding:
 
     def covariance_grid(self, columns: int) -> Grid:
         """Of a row's outer product with itself, whose norm is the square of the row's."""
-        bound = math.isqrt(self.covariance_grid_noise.squared)
-        longest = columns if self.covariance_clip is None else self.covariance_clip**2
-        return Grid(longest / bound, bound)
+        return self.covariance_grid_noise.grid(columns if self.covariance_clip is None else self.covariance_clip**2)
 
     def cost(self, releases: int, steps: int) -> dict[GaussianRelease, int]:
         """Of a record with this many released embeddings and this many gradient steps, as a ledger has it."""

@@ -71,8 +71,19 @@ class Mechanism(Protocol):
         ...
 
 
+class Sampled:
+    """Each row takes part with the same probability."""
+
+    rate: float
+    rows: int
+
+    @property
+    def batch(self) -> float:
+        return self.rate * self.rows
+
+
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Sampled):
     """Per-row clipping, Poisson sampling, discrete Gaussian noise; with `count` also a noisy count of rows within the
     clip, for an adaptive clip.
 
@@ -85,10 +96,6 @@ class Gaussian:
     rows: int
     count: AdaptiveClip | None = None
     warning = ""
-
-    @property
-    def batch(self) -> float:
-        return self.rate * self.rows
 
     def cost(self) -> Release:
         return GaussianRelease(self.multiplier, self.rate)
@@ -128,7 +135,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Laplace:
+class Laplace(Sampled):
     """Per-row clipping, Poisson sampling and discrete Laplace noise: pure epsilon for replacing one row.
 
     Replacing a row whose vector has at most the norm `bound` changes the sum's absolute values by at most
@@ -140,10 +147,6 @@ class Laplace:
     rows: int
     bound = BOUND_MOST
     warning = ""
-
-    @property
-    def batch(self) -> float:
-        return self.rate * self.rows
 
     def cost(self) -> Release:
         return PureRelease(self.epsilon, self.rate)

@@ -20,7 +20,7 @@ import numpy as np
 
 from offbeat.data.assemble import VerticalData
 from offbeat.data.holdout import folds_of, held_out
-from offbeat.data.matrix import Flags, take_rows
+from offbeat.data.matrix import Flags
 from offbeat.errors import BadData, OffbeatError
 from offbeat.families.contract import Part, Training
 from offbeat.families.linear import LinearTraining, row_weights, setting_for
@@ -180,9 +180,10 @@ def _plain(job: Job) -> Job:
 
 def _cuts(job: Job, data: VerticalData) -> list[Cut]:
     weights = row_weights(job, data)
+    weighted = replace(data, weights_train=weights)
     found = []
     for held in _held_out(job, data.ids_train):
-        part = _cut(data, held, weights)
+        part = weighted.holding_out(held)
         found.append(Cut(part, weights[held] if len(weights) else weights, setting_for(part, _plain(job))))
     return found
 
@@ -200,20 +201,6 @@ def _held_out(job: Job, ids: np.ndarray) -> list[Flags]:
         return [held_out(ids, seed=seed, fraction=HELD_OUT)]
     fold = folds_of(ids, seed=seed, folds=folds)
     return [fold == one for one in range(folds)]
-
-
-def _cut(data: VerticalData, held: Flags, weights: np.ndarray) -> VerticalData:
-    """The training rows, less those held out, which take the place of test rows."""
-    return replace(
-        data,
-        train={name: take_rows(rows, ~held) for name, rows in data.train.items()},
-        test={name: take_rows(rows, held) for name, rows in data.train.items()},
-        y_train=data.y_train[~held],
-        y_test=data.y_train[held],
-        ids_train=data.ids_train[~held],
-        ids_test=data.ids_train[held],
-        weights_train=weights[~held] if len(weights) else weights,
-    )
 
 
 def _telling(watch: Watch | None, strength: float) -> Watch | None:

@@ -340,7 +340,7 @@ def test_statement_names_both_adjacencies_or_the_missing_promise():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(UnexpectedEvent, match="Model from a"):
+    with pytest.raises(UnexpectedEvent, match="got a Model from 'a'"):
         cloud().handle(Received("a", Model(np.zeros(3), 0, 1.0, 0, 0, 0)))
     with pytest.raises(UnexpectedEvent, match="Hello"):
         edge().handle(Received("cloud", Hello(0.0, 0)))

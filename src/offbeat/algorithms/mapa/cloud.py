@@ -1,14 +1,13 @@
 """The cloud: it holds the model, takes uploads first in, first out, and lets its rule move the model."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from offbeat.algorithms.mapa.messages import CLOUD, Halt, Hello, Leaving, Model, Upload, expect_number
 from offbeat.algorithms.mapa.rates import Rate
-from offbeat.errors import UnexpectedEvent
 from offbeat.party.contract import (
     END,
     Broadcast,
@@ -26,7 +25,7 @@ from offbeat.party.contract import (
     Wake,
     Woken,
 )
-from offbeat.party.expected import expect
+from offbeat.party.expected import Handlers, expect, received
 from offbeat.party.memory import Memory
 from offbeat.party.protocol import Goodbye
 
@@ -121,7 +120,7 @@ class Cloud(Memory):
         self.dropped = 0  # or were malformed
         self.ending: Halt | None = None  # what everybody is told, once the run is over
         self.rounds_left = LINGER_ROUNDS
-        self._handlers: dict[type, Callable[[PartyName, Any], list[Effect]]] = {
+        self._handlers: Handlers = {
             Hello: self._hello,
             Upload: self._upload,
             Leaving: self._leaving,
@@ -130,12 +129,7 @@ class Cloud(Memory):
 
     def handle(self, event: Event) -> list[Effect]:
         if isinstance(event, Received):
-            handler = self._handlers.get(type(event.body))
-            if handler is None:
-                raise UnexpectedEvent(
-                    f"{self.name}: {type(event.body).__name__} from {event.sender} has no place here."
-                )
-            return handler(event.sender, event.body)
+            return received(self.name, self._handlers, event)
         if isinstance(event, Woken):
             return self._woken(event.token)
         if isinstance(event, PeerLost):

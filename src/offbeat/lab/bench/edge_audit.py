@@ -23,7 +23,7 @@ from offbeat.party.contract import Effect, Event, Party, Send
 from offbeat.privacy.accountant import GaussianRelease, PureRelease, Release, epsilon, replace_one_loss
 from offbeat.privacy.audit import epsilon_shown, exponential_norm_score, reachable_as_doubles
 from offbeat.privacy.clipping import clipped_sum
-from offbeat.privacy.mechanism import NOT_COUNTED, Gaussian, Laplace, Mechanism, PaperNoise
+from offbeat.privacy.mechanism import NOT_COUNTED, Gaussian, Laplace, Mechanism, PaperNoise, Sampled
 from offbeat.privacy.noise import SeededNoise, Stream, gaussian_noise, poisson_sample
 from offbeat.runtime.simulator import Simulator
 from offbeat.runtime.simulator.checkers import Checker
@@ -161,17 +161,13 @@ def paper_release(per_release: float, runs: int) -> list[AttackFinding]:
 
 
 @dataclass(frozen=True)
-class Doubles:
+class Doubles(Sampled):
     """Clipping, sampling and noise of a sound release, all in floating point: what the attack on last bits breaks."""
 
     multiplier: float
     rate: float
     rows: int
     warning = "noise drawn as doubles: not differentially private"
-
-    @property
-    def batch(self) -> float:
-        return self.rate * self.rows
 
     def cost(self) -> None:
         return None

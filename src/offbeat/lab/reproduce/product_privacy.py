@@ -5,14 +5,12 @@ as a whole, are looked at with that setting alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from statistics import mean
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from offbeat.data.matrix import take_rows
 from offbeat.data.places import at_hand
 from offbeat.data.vertical import VerticalData, vertical_from_dataset
 from offbeat.jobs.vertical import vertical_job_from
@@ -21,7 +19,7 @@ from offbeat.lab.reproduce.bar import Bar
 from offbeat.run.experiment import run_experiment
 
 
-class Tried(NamedTuple):
+class NoisyRounds(NamedTuple):
     """One setting."""
 
     rounds: int
@@ -35,9 +33,9 @@ class Tried(NamedTuple):
 PARTIES, DELTA = 3, 1e-6
 EPSILONS, NO_NOISE = (0.3, 1.0, 3.0, 10.0, 30.0), 1e6
 SETS = {"UCI credit": "uci_credit_card", "GiveMeSomeCredit": "give_me_some_credit"}
-GRID = tuple(Tried(*values) for values in product((3, 6, 10), (0.5, 1.0, 2.0), (0.05, 0.1, 0.25)))
+GRID = tuple(NoisyRounds(*values) for values in product((3, 6, 10), (0.5, 1.0, 2.0), (0.05, 0.1, 0.25)))
 CHOICE_EPSILONS, FOLDS = EPSILONS[:4], 2
-CHOSEN = Tried(10, 2.0, 0.25)  # by the whole run; the quick one does not choose
+CHOSEN = NoisyRounds(10, 2.0, 0.25)  # by the whole run; the quick one does not choose
 QUICK_ROWS = 6000
 NOTES = (
     "Unit: the features of one row at one party, replace-one, over the whole run, against any one other party. The "
@@ -63,7 +61,7 @@ def product_privacy(options: LabOptions) -> LabResult:
     return LabResult(rows, _figure(rows, options), (f"The setting: {tried}.", *NOTES))
 
 
-def chosen(data: VerticalData) -> Tried:
+def chosen(data: VerticalData) -> NoisyRounds:
     """The best setting on held-out training rows, on average over epsilons and folds."""
     folds = [held_out_fold(data, seed) for seed in range(FOLDS)]
     return max(
@@ -77,19 +75,11 @@ def chosen(data: VerticalData) -> Tried:
 def held_out_fold(data: VerticalData, seed: int) -> VerticalData:
     """The training rows alone, a fifth of them in the place of the test rows."""
     test = np.random.default_rng([seed, data.rows]).permutation(data.rows) < data.rows // 5
-    return replace(
-        data,
-        train={name: take_rows(block, ~test) for name, block in data.train.items()},
-        test={name: take_rows(block, test) for name, block in data.train.items()},
-        y_train=data.y_train[~test],
-        y_test=data.y_train[test],
-        ids_train=data.ids_train[~test],
-        ids_test=data.ids_train[test],
-    )
+    return data.holding_out(test)
 
 
 def _rows(
-    title: str, data: VerticalData, real: bool, tried: Tried, wanted: Sequence[float], seeds: range, bar: Bar
+    title: str, data: VerticalData, real: bool, tried: NoisyRounds, wanted: Sequence[float], seeds: range, bar: Bar
 ) -> list[dict[str, Any]]:
     bar.begin(f"{title}, exact products")
     exact = _area(run_experiment(data, vertical_job_from({"target": 1e-4, "optimum": False})).record)
@@ -119,7 +109,7 @@ def _plain_row(setting: str, area: float, verdict: str) -> dict[str, Any]:
 
 
 def _private_row(
-    title: str, data: VerticalData, epsilon: float, seeds: range, exact: float, tried: Tried
+    title: str, data: VerticalData, epsilon: float, seeds: range, exact: float, tried: NoisyRounds
 ) -> dict[str, Any]:
     found = [_run(data, epsilon, seed, tried) for seed in seeds]
     areas = [_area(record) for record in found]
@@ -136,7 +126,7 @@ def _private_row(
     }
 
 
-def _run(data: VerticalData, epsilon: float, seed: int, tried: Tried) -> Any:
+def _run(data: VerticalData, epsilon: float, seed: int, tried: NoisyRounds) -> Any:
     job = {"algorithm": "vfb-sgd", "product_epsilon": epsilon, "product_delta": DELTA, "step": tried.step, "seed": seed}
     products = {"rounds": tried.rounds, "clip": tried.clip}
     return run_experiment(data, vertical_job_from({**job, "products": products, "optimum": False})).record

@@ -82,13 +82,23 @@ class Simulator:
     detect_s: float = 1.0
     timeline_max: int = 3000
     digest: bool = True
-    bytes_sent: int = field(default=0, init=False)  # payload sent by anyone so far, brought up to date before each look
-    sent: dict[PartyName, tuple[int, int]] = field(default_factory=dict, init=False)  # by party: (messages, bytes)
+    world: "World | None" = field(default=None, init=False, repr=False)  # of the run under way, or of the last one
 
     def run(self, parties: Sequence[Party], look: Look | None = None) -> Outcome:
         """Carry messages between `parties` until all have finished, or nothing can happen any more. `look` is called
         with the time, and says after how many seconds it is to be called again, or None to end the run."""
-        return World(self, parties, look).run()
+        self.world = World(self, parties, look)
+        return self.world.run()
+
+    @property
+    def sent(self) -> dict[PartyName, tuple[int, int]]:
+        """By party, so far: (messages, payload bytes). Counted when somebody asks: most looks do not."""
+        return {} if self.world is None else self.world.sent()
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload sent by anyone so far."""
+        return sum(size for _, size in self.sent.values())
 
 
 class World:
@@ -283,16 +293,17 @@ class World:
 
     def _take_look(self) -> None:
         assert self.look is not None
-        self._bring_up_to_date()
-        rows = [kinds.values() for kinds in self.accounts.sent([entry[3] for entry in self.wire])]
-        sent = [(sum(n for n, _ in kinds), sum(size for _, size in kinds)) for kinds in rows]
-        self.setting.sent = dict(zip(self.names, sent, strict=True))
-        self.setting.bytes_sent = sum(size for _, size in sent)
         after = self.look(self.now)
         if after is None:
             self.stalled = "ended by the observer"
         elif self.heap or self.wire:
             self.call(self.now + after, self._take_look)
+
+    def sent(self) -> dict[PartyName, tuple[int, int]]:
+        self._bring_up_to_date()
+        rows = [kinds.values() for kinds in self.accounts.sent([entry[3] for entry in self.wire])]
+        sent = [(sum(n for n, _ in kinds), sum(size for _, size in kinds)) for kinds in rows]
+        return dict(zip(self.names, sent, strict=True))
 
     def _check(self, index: int, event: Event, effects: Sequence[Any]) -> None:
         for checker in self.setting.checkers:
@@ -328,6 +339,7 @@ class World:
         codes = np.array([entry[3] for entry in self.wire], np.int64)
         self.accounts.count(codes)
         self.accounts.add(arrivals - self.latency_s, arrivals, codes)
+        self.wire.clear()
         tallies = [
             Tally(compute_s=compute_s, serve_s=serve_s, transit_s=transit_s, sent=sent)
             for compute_s, serve_s, transit_s, sent in zip(

@@ -36,7 +36,7 @@ def test_the_choice_sees_training_rows_alone(few_rows, monkeypatch):
     for place, one in enumerate(fold.ids_test):
         assert fold.y_test[place] == few_rows.y_train[at[one]]
         assert (fold.test["bank"][place] == few_rows.train["bank"][at[one]]).all()
-    few = (product_privacy.Tried(1, 0.5, 0.1), product_privacy.Tried(2, 0.5, 0.1))
+    few = (product_privacy.NoisyRounds(1, 0.5, 0.1), product_privacy.NoisyRounds(2, 0.5, 0.1))
     monkeypatch.setattr(product_privacy, "GRID", few)
     areas = {1: 0.6, 2: 0.7}
     monkeypatch.setattr(product_privacy, "_run", lambda data, epsilon, seed, tried: (data.test_rows, tried))
