@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 LOOKED_AT = 200
 """Cells of a text column that are looked at before all of them are: most columns are of one kind throughout."""
 NOTHING_KNOWN = re.compile(
-    r"[?*.–—-]*|n[./]?a\.?|#n/?a|nan|nil|none|null|missing|unk(nown)?|undefined|unspecified|no (data|answer)"
-    r"|not (available|known|applicable|given)",
+    r"[?*.–—-]*|[(<\[]?("
+    r"n[./]?a\.?|n[./]?d\.?|k\.? ?a\.?|nan|nat|nil|none|null|\\n|blank|empty|missing|unk(nown)?|undefined|unspecified"
+    r"|declined|no (data|answer|response)|not (available|known|applicable|given|recorded|reported|measured|done)"
+    r"|don'?t know|unbekannt|keine angabe|inconnu"
+    r")[)>\]]?|#(n/?a|value!|div/0!|ref!|null!|num!|name\?)",
     re.IGNORECASE,
 )
 """What people write where they know nothing."""
@@ -34,6 +37,10 @@ CLOCK = re.compile(
     r"( ?(?P<half>[AP]\.?M\.?))?( ?(Z|[+-]\d{2}:?\d{2}))?",
     re.IGNORECASE,
 )
+LENGTH = re.compile(
+    r"(?P<minus>-)?(?P<days>\d+) days?,? ?[+]?(?P<hours>\d{1,2}):(?P<minutes>\d{2})(:(?P<seconds>\d{2}(\.\d+)?))?"
+)
+"""A length of time as programs write it: 1 days 02:03:04."""
 CLEAR_DAYS = (
     "%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d.%m.%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%d %B %Y", "%b %d, %Y",
     "%B %d, %Y", "%Y-%m", "%Y/%m", "%m/%Y", "%m.%Y", "%b %Y", "%b-%Y", "%B %Y",
@@ -218,6 +225,8 @@ def _moments(series: "pd.Series[Any]", sample: list[Any], where: str, form: str 
 
     if sample and all(isinstance(value, time) or (isinstance(value, str) and _clock(value)) for value in sample):
         return _hours(series)
+    if sample and all(isinstance(value, str) and LENGTH.fullmatch(value.strip()) for value in sample):
+        return _lengths(series)
     texts = [value.strip() for value in sample if isinstance(value, str)]
     spelled = [form for form, shape in DATE_SHAPES.items() if any(map(shape.fullmatch, texts))]
     shapes = [ISO_DATE, *(DATE_SHAPES[spelling] for spelling in spelled)]
@@ -268,6 +277,26 @@ def _hours(series: "pd.Series[Any]") -> Cells | None:
         return None
     note = f"Column {series.name!r} holds times of day: they count as hours since midnight, zones left aside."
     return Cells(hours.to_numpy(np.float64, na_value=np.nan), notes=(note, *notes))
+
+
+def _lengths(series: "pd.Series[Any]") -> Cells | None:
+    """Lengths of time as days; None where some cell is none."""
+    import pandas as pd
+
+    days = pd.to_numeric(series.map({value: _length(str(value)) for value in series.dropna().unique()}))
+    wrong, notes = _unread(series, days.isna())
+    if wrong.any():
+        return None
+    note = f"Column {series.name!r} holds lengths of time: they count as days."
+    return Cells(days.to_numpy(np.float64, na_value=np.nan), notes=(note, *notes))
+
+
+def _length(text: str) -> float:
+    found = LENGTH.fullmatch(text.strip())
+    if found is None:
+        return float("nan")
+    hours = float(found["hours"]) + float(found["minutes"]) / 60 + float(found["seconds"] or 0) / 3600
+    return (-1 if found["minus"] else 1) * float(found["days"]) + hours / 24
 
 
 def _hour(value: Any) -> float:

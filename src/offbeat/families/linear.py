@@ -42,9 +42,10 @@ from offbeat.privacy.products import ProductPlan
 from offbeat.runtime.contract import Outcome
 
 TEST_METRIC_EVERY = 4
-SPREAD_LEAST, SPREAD_MOST, LABEL_MOST = 1e-2, 1e4, 1e5
+SPREAD_LEAST, SPREAD_MOST, LABEL_MOST = 0.1, 10.0, 1e5
 """Of labels that are learned as they are."""
 WALL_LOOK_S = 0.1
+ROUNDING = 1e-13
 
 
 # -- from a job to parties -------------------------------------------------------------------------------------------
@@ -94,8 +95,8 @@ def penalty_of(job: Job) -> Penalty:
 
 
 def _in_units(setting: Setting) -> Setting:
-    """Sums are in fixed point and targets are absolute. So labels that are much larger or smaller than usual are
-    learned in units of their spread, a power of two, and, where the model has a constant, from their mean on."""
+    """Sums are in fixed point and targets are absolute. So labels whose spread is not about 1 are learned in units of
+    it, a power of two, and, where the model has a constant, from their mean on."""
     labels = setting.y_train
     spread = float(labels.std()) if len(labels) else 0.0
     usual = SPREAD_LEAST <= spread <= SPREAD_MOST and float(np.abs(labels).max()) <= LABEL_MOST
@@ -411,7 +412,21 @@ class LinearTraining:
         if outcome.stalled:
             return "stalled", outcome.stalled
         finish = outcome.finished.get(self.chair.name) or next(iter(outcome.finished.values()))
-        return finish.verdict, finish.reason
+        told = self._what_to_do() if finish.verdict == "passes" and self.job.target is not None else ""
+        return finish.verdict, finish.reason + told
+
+    def _what_to_do(self) -> str:
+        """Where the target was not met: how much that is, and what limits it."""
+        chair = self.chair.party
+        best = next((one for one in chair.survey.history if one.survey == chair.survey.best), None)
+        bounded = best is not None and isfinite(best.gap) and best.objective > 0.0
+        share = f", {best.gap / best.objective:.2g} of the objective" if best is not None and bounded else ""
+        if best is not None and bounded and best.gap < ROUNDING * best.objective:
+            return f"{share}: nearer than that rounding does not let it come. Take a larger target"
+        return (
+            f"{share}. Columns that say nearly the same, numbers of very different sizes and a small penalty take many "
+            "passes: raise passes beyond those that were made, or take a larger penalty or target"
+        )
 
     def _warnings(self, outcome: Outcome) -> list[str]:
         job, data = self.job, self.data

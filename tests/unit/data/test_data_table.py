@@ -505,3 +505,19 @@ def test_tables_of_other_libraries_are_frames() -> None:
     table = table_from_arrays(pa.Table.from_pandas(frame))
     assert table.columns == ("x", "town") and table.levels == {"town": ("a", "b")}
     np.testing.assert_array_equal(table_from_arrays(sp.dok_matrix(np.eye(3))).features.toarray(), np.eye(3))
+
+
+@pytest.mark.parametrize(
+    "word", ["k.A.", "(blank)", "<NA>", "#DIV/0!", "#VALUE!", "\\N", "NaT", "n/d", "don't know", "[null]"]
+)
+def test_other_programs_words_for_nothing_are_empty_cells_among_numbers(word):
+    table = table_from_arrays(pd.DataFrame({"x": ["1.5", word, "3", "4", word]}), name="t")
+    np.testing.assert_array_equal(table.features[:, 0], [1.5, np.nan, 3, 4, np.nan])
+    assert table.levels == {} and f"{word!r} (2)" in table.notes[0]
+
+
+def test_lengths_of_time_in_files_are_days():
+    lengths = pd.to_timedelta([-36, 0.5, 100, None], unit="h")
+    table = table_from_arrays(pd.DataFrame({"x": lengths.astype(str)}), name="t")
+    np.testing.assert_allclose(table.features[:, 0], [-1.5, 0.5 / 24, 100 / 24, np.nan])
+    assert "lengths of time: they count as days" in table.notes[0]
