@@ -132,6 +132,8 @@ def cells_of(
 
 def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool, form: str | None) -> Cells:
     sample = _sample(series)
+    if form is not None and not sample:  # later rows that know nothing of a column
+        return Cells(np.full(len(series), np.nan), form=form)
     if form is None and _are_codes(sample):
         return coded(series, where)
     comma = decimal_comma or (form.startswith(",") if form is not None else _commas_are_points(series, sample))

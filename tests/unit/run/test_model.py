@@ -107,6 +107,15 @@ def test_what_is_wrong_with_new_rows_is_said(tmp_path):
         offbeat.load(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("word", ["n/a", "?", "", None])
+def test_new_rows_may_know_nothing_of_a_column(tmp_path, word):
+    folder, _, _, _ = trained(tmp_path)
+    model, new = offbeat.load(folder), frames(seed=5, rows=20)
+    unknown = {**new, "bank": new["bank"].assign(income=pd.Series([word] * 20, dtype=object))}
+    gaps = {**new, "bank": new["bank"].assign(income=np.nan)}
+    np.testing.assert_array_equal(model.predict_proba(unknown), model.predict_proba(gaps))
+
+
 def test_repeated_ids_of_new_rows_are_treated_as_those_of_the_job(tmp_path):
     folder, _, _, _ = trained(tmp_path, data={"duplicates": "keep-first"})
     new = frames(seed=5, rows=20)
