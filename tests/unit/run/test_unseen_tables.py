@@ -138,3 +138,12 @@ def test_sparse_columns_of_any_size_are_learned_from():
         assert model.record_.verdict == "target"
         found.append(roc_auc_score(y, model.predict_proba(columns)[:, 1]))
     assert min(found) > 0.8 and found[0] == pytest.approx(found[1], abs=5e-3)
+
+
+@pytest.mark.parametrize(("unit", "told"), [(1.0, False), (1e6, True)])
+def test_counts_that_the_penalty_outweighs_are_told_of(unit, told):
+    years = RNG.uniform(0.2, 1.0, FITTED)
+    model = VerticalRegressor(loss="poisson").fit(
+        cut(FRAME, slice(0, FITTED), PARTIES), RNG.poisson(years), exposure=unit * years
+    )
+    assert any("outweighs them: coefficients are drawn to 0" in note for note in model.record_.data.notes) == told
