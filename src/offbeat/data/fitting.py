@@ -310,7 +310,9 @@ class _Layout:
     def fitted(self, columns: Sequence[str], spelling: Mapping[str, Sequence[str]]) -> Fitted:
         if not self.names:
             raise BadData(
-                "No column is left to learn from: " + (" ".join(self.notes) or "all are left out by `prepare`.")
+                "No column is left to learn from: "
+                + (" ".join(self.notes) or "all are left out by `prepare`.")
+                + " Bring a column with values, or leave the party out."
             )
         plain = not self.levels and not self.marked and len(self.number) == len(columns)
         names = columns if plain else tuple(self.names)

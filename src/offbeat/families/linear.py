@@ -422,8 +422,8 @@ class LinearTraining:
         finish = outcome.finished.get(self.chair.name) or next(iter(outcome.finished.values()))
         survey, told = self.chair.party.survey, ""
         if finish.verdict == "passes" and self.job.target is not None:
-            kept = [(one.gap, one.objective) for one in survey.history if one.survey == survey.best]
-            told = about_missed_target(*(kept or [(inf, 0.0)])[-1])
+            best = [(one.gap, one.objective) for one in survey.history if one.survey == survey.best]
+            told = about_missed_target(*(best or [(inf, 0.0)])[-1])
         return finish.verdict, finish.reason + told
 
     def _warnings(self, outcome: Outcome) -> list[str]:
