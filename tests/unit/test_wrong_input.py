@@ -104,7 +104,10 @@ COLUMNS = {
         "beyond what a computer",
     ),
     "a gap where none may be": (lambda: classify(income(first(np.nan)), prepare="scaled"), "came an empty cell"),
-    "gaps alone": (lambda: classify({**FRAMES, "shop": pd.DataFrame({"spend": ONES * np.nan})}), "has no value in the training rows .* or leave the party out"),
+    "gaps alone": (
+        lambda: classify({**FRAMES, "shop": pd.DataFrame({"spend": ONES * np.nan})}),
+        "has no value in the training rows .* or leave the party out",
+    ),
     "mixed cells": (lambda: classify(income([1, "a", 2.0, None] * 15)), "row 2: expected a number, came 'a'"),
     "lists": (lambda: classify(income([[1, 2]] * ROWS)), "holds list, such as"),
     "dictionaries": (lambda: classify(income([{"a": 1}] * ROWS)), "holds dict, such as"),

@@ -63,7 +63,7 @@ DATE, DAY_FIRST, MONTH_FIRST = "date", "date, the day first", "date, the month f
 SIGNS = "€$£¥₹₽₩₺₪"
 SHAPE = (
     r"\s*(?P<open>\()?\s*(?P<minus>[-+−])?\s*(?P<sign>[{signs}]|[A-Z]{{3}}\s)?\s*(?P<inner>[-+−])?\s*"
-    r"(?P<whole>\d{{1,3}}([{group}'’\s]\d{{3}})+|\d+)(?P<rest>\{point}\d+)?\s*"
+    r"(?P<whole>\d{{1,3}}([{group}'’\s]\d{{3}})+|\d+)(?P<rest>\{point}\d+)?(?P<power>[eE][+-]?\d+)?\s*"
     r"(?(sign)|(?P<after>[%‰{signs}]|[A-Za-zµ°][\w/°]{{0,11}})?)\s*(?(open)\))\s*"
 )
 """A number as people write it: -1,234.50 €, CHF 12'000, (300.00) for one below zero, 34 years."""
@@ -137,6 +137,7 @@ def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool, form: st
     if form is None and _are_codes(sample):
         return coded(series, where)
     comma = decimal_comma or (form.startswith(",") if form is not None else _commas_are_points(series, sample))
+    comma = comma and not _points_are_points(sample)
     series, unit = _undressed(series, sample, comma, known=form is not None)
     sample = _sample(series)
     _refuse_commas(sample, where)
@@ -172,6 +173,13 @@ def _commas_are_points(series: "pd.Series[Any]", sample: list[Any]) -> bool:
     certain = any(len(match["rest"]) != 4 or len(match["whole"]) > 3 for match in found)
     pointed = any(isinstance(value, str) and is_number(value) and "." in value for value in sample)
     return certain and len(found) == len(texts) and not pointed
+
+
+def _points_are_points(sample: list[Any]) -> bool:
+    """Whether 0.1 % or $1,049.00 can only be read with a decimal point, also in a file where commas may be that."""
+    texts = [value for value in sample if isinstance(value, str) and not is_number(value)]
+    read = [(POINT_SHAPE.fullmatch(text), COMMA_SHAPE.fullmatch(text)) for text in texts]
+    return any(a and not b for a, b in read) and not any(b and not a for a, b in read)
 
 
 def _are_thousands(found: list[re.Match[str]], sample: list[Any], unit: str) -> bool:
@@ -354,7 +362,7 @@ def _unit(match: re.Match[str]) -> str:
 def _bare(match: re.Match[str]) -> str:
     minus = "-" if match["open"] or (match["minus"] or match["inner"] or "+") in "-−" else ""
     rest = f".{match['rest'][1:]}" if match["rest"] else ""
-    return minus + re.sub(r"\D", "", match["whole"]) + rest
+    return minus + re.sub(r"\D", "", match["whole"]) + rest + (match["power"] or "")
 
 
 def _own_dates(series: "pd.Series[Any]", where: str) -> Cells:

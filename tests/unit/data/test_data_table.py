@@ -521,3 +521,23 @@ def test_lengths_of_time_in_files_are_days():
     table = table_from_arrays(pd.DataFrame({"x": lengths.astype(str)}), name="t")
     np.testing.assert_allclose(table.features[:, 0], [-1.5, 0.5 / 24, 100 / 24, np.nan])
     assert "lengths of time: they count as days" in table.notes[0]
+
+
+@pytest.mark.parametrize("separator", ["\t", ";"])
+@pytest.mark.parametrize(
+    ("cells", "numbers"),
+    [
+        (["0.1%", "12.5%", "100.0%"], [0.1, 12.5, 100]),
+        (["$1,049.00", "$7.50", "$12,000,000.00"], [1049, 7.5, 12e6]),
+        (["(3.25)", "4.00", "(0.50)"], [-3.25, 4, -0.5]),
+        (["1,304,000", "12,000", "7,000,000"], [1304000, 12000, 7e6]),
+        (["-6,42e-05", "1,5", "2,25E+3"], [-6.42e-5, 1.5, 2250]),
+        (["1.304,50", "12,5", "7,25"], [1304.5, 12.5, 7.25]),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_the_cells_decide_what_a_comma_is_where_columns_are_not_separated_by_it(tmp_path, separator, cells, numbers):
+    file = tmp_path / "t.csv"
+    file.write_text(f"id{separator}x\n" + "".join(f"{i}{separator}{cell}\n" for i, cell in enumerate(cells)))
+    table = read_table(file, "id")
+    np.testing.assert_allclose(table.features[:, 0], numbers)
