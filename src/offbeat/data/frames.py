@@ -37,6 +37,7 @@ CLOCK = re.compile(
     r"( ?(?P<half>[AP]\.?M\.?))?( ?(Z|[+-]\d{2}:?\d{2}))?",
     re.IGNORECASE,
 )
+DAYS = "day"
 LENGTH = re.compile(
     r"(?P<minus>-)?(?P<days>\d+) days?,? ?[+]?(?P<hours>\d{1,2}):(?P<minutes>\d{2})(:(?P<seconds>\d{2}(\.\d+)?))?"
 )
@@ -95,7 +96,7 @@ DAY_NS = 86_400_000_000_000
 
 class Cells(NamedTuple):
     """One column. `texts`: those behind the codes, where it holds categories. `form`: dates, or the unit beside the
-    numbers, with a comma in front where that is their decimal point. `notes`: what a user should know."""
+    numbers, behind the mark that is their decimal point if there were commas. `notes`: what a user should know."""
 
     values: Floats
     texts: tuple[str, ...] | None = None
@@ -124,7 +125,7 @@ def cells_of(
     if types.is_datetime64_any_dtype(kind):
         return _days(series)
     if types.is_timedelta64_dtype(kind):
-        return Cells(series.dt.total_seconds().to_numpy(np.float64) / 86_400)
+        return Cells(series.dt.total_seconds().to_numpy(np.float64) / 86_400, form=DAYS)
     if types.is_string_dtype(kind) or types.is_object_dtype(kind):
         return _of_text(series, where, decimal_comma, form)
     raise BadData(f"{where} holds {kind}, not numbers, text or dates. Make numbers of it, or leave it out.")
@@ -136,8 +137,9 @@ def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool, form: st
         return Cells(np.full(len(series), np.nan), form=form)
     if form is None and _are_codes(sample):
         return coded(series, where)
-    comma = decimal_comma or (form.startswith(",") if form is not None else _commas_are_points(series, sample))
-    comma = comma and not _points_are_points(sample)
+    usual = decimal_comma or (form is None and _commas_are_points(series, sample))
+    comma = _is_decimal_comma(sample, {",": True, ".": False}.get((form or "")[:1], usual))
+    mark = ("," if comma else ".") if any("," in value for value in sample if isinstance(value, str)) else ""
     series, unit = _undressed(series, sample, comma, known=form is not None)
     sample = _sample(series)
     _refuse_commas(sample, where)
@@ -148,8 +150,7 @@ def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool, form: st
     numbers = _numbers(series, sample, where)
     if numbers is not None:
         said = f"Column {series.name!r}: its numbers were read without the {unit!r} beside them."
-        form = f",{unit}" if comma and not decimal_comma else unit
-        return numbers._replace(form=form, notes=(said, *numbers.notes) if unit else numbers.notes)
+        return numbers._replace(form=mark + unit, notes=(said, *numbers.notes) if unit else numbers.notes)
     return _moments(series, sample, where, form) or coded(series, where, fold=True)
 
 
@@ -175,11 +176,13 @@ def _commas_are_points(series: "pd.Series[Any]", sample: list[Any]) -> bool:
     return certain and len(found) == len(texts) and not pointed
 
 
-def _points_are_points(sample: list[Any]) -> bool:
-    """Whether 0.1 % or $1,049.00 can only be read with a decimal point, also in a file where commas may be that."""
+def _is_decimal_comma(sample: list[Any], usual: bool) -> bool:
+    """What a comma is: that of the cells which can be read in one way alone, such as 0.1 % and $1,049.00; where there
+    is none, or some of both, what is usual."""
     texts = [value for value in sample if isinstance(value, str) and not is_number(value)]
     read = [(POINT_SHAPE.fullmatch(text), COMMA_SHAPE.fullmatch(text)) for text in texts]
-    return any(a and not b for a, b in read) and not any(b and not a for a, b in read)
+    points, commas = any(a and not b for a, b in read), any(b and not a for a, b in read)
+    return usual if points == commas else commas and usual
 
 
 def _are_thousands(found: list[re.Match[str]], sample: list[Any], unit: str) -> bool:
@@ -298,7 +301,7 @@ def _lengths(series: "pd.Series[Any]") -> Cells | None:
     if wrong.any():
         return None
     note = f"Column {series.name!r} holds lengths of time: they count as days."
-    return Cells(days.to_numpy(np.float64, na_value=np.nan), notes=(note, *notes))
+    return Cells(days.to_numpy(np.float64, na_value=np.nan), form=DAYS, notes=(note, *notes))
 
 
 def _length(text: str) -> float:

@@ -182,7 +182,7 @@ class Fitted:
 
 def _kind(form: str) -> str:
     """What a column of this form holds, in words."""
-    unit = form.removeprefix(",")
+    unit = form.lstrip(".,")
     return "dates" if form.startswith(DATE) else f"numbers with {unit}" if unit else "numbers"
 
 

@@ -541,3 +541,27 @@ def test_the_cells_decide_what_a_comma_is_where_columns_are_not_separated_by_it(
     file.write_text(f"id{separator}x\n" + "".join(f"{i}{separator}{cell}\n" for i, cell in enumerate(cells)))
     table = read_table(file, "id")
     np.testing.assert_allclose(table.features[:, 0], numbers)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_one_later_row_is_read_as_the_training_rows_were(tmp_path, ending):
+    """426,228 alone may be either, and in a file with tabs a comma may be a decimal point."""
+    grouped = table_from_arrays(pd.DataFrame({"x": ["1,304,000", "12,000", "426,228"]}), name="t")
+    decimal = table_from_arrays(pd.DataFrame({"x": ["1,5", "12,25", "426,228"]}), name="t")
+    file = tmp_path / f"later.{ending}"
+    pd.DataFrame({"id": [1], "x": ["426,228"]}).to_csv(file, index=False, sep="\t" if ending == "tsv" else ",")
+    for before, number in ((grouped, 426228.0), (decimal, 426.228)):
+        assert before.features[2, 0] == number
+        assert read_table(file, "id", columns=["x"], forms=before.forms).features[0, 0] == number
+
+
+def test_lengths_of_time_are_the_same_whatever_they_come_in():
+    lengths = pd.to_timedelta([3, 40, 5], unit="D")
+    frame = pd.DataFrame({"x": lengths})
+    trained = fit_preparation(*_parts(table_from_arrays(frame, name="t")))
+    later = table_from_arrays(frame.astype(str), name="later", forms=trained.forms)
+    np.testing.assert_array_equal(trained.recoded(later)[:, 0], [3, 40, 5])
+
+
+def _parts(table):
+    return table.features, table.columns, Preparation(), table.levels, table.forms
