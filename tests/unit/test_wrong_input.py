@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 
+import offbeat
 from offbeat import PartyColumns, VerticalClassifier, VerticalRegressor
 from offbeat.data.holdout import held_out
 from offbeat.errors import BadData, BadInput, BadJob, OutOfRange
@@ -339,6 +340,9 @@ FITTED = {
         "60 held-out rows are all of one. .*--score accuracy",
     ),
     "another kind": (lambda model, folder: VerticalRegressor.load(model.save(folder)), "load it with VerticalClassif"),
+    "a place that cannot be": (lambda model, folder: model.save("/proc/none/model"), "cannot be written: .*Give a"),
+    "a path for a job": (lambda model, folder: offbeat.load_data("job.toml"), "which read_job gives; got str"),
+    "worth of a path": (lambda model, folder: offbeat.worth(FRAMES, "job.toml"), "got dict and str"),
     "a saved file that was cut off": (
         lambda model, folder: (
             (model.save(folder) / "estimator.json").write_text("{") and VerticalClassifier.load(folder)

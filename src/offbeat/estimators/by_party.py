@@ -255,7 +255,10 @@ def save_estimator(
     place, classes = _path(folder), getattr(model, "classes_", None)
     if place.exists():
         raise BadInput(f"{place} is there already. Give a folder that is not, or remove it first.")
-    write_job(job, place)
+    try:
+        write_job(job, place)
+    except OSError as problem:
+        raise BadInput(f"{place} cannot be written: {problem.strerror}. Give a folder that can.") from None
     write_result(result, place)
     kept = {
         "kind": type(model).__name__,

@@ -120,6 +120,11 @@ def job_for_worth(path: Path, record: RunRecord | None) -> Job:
 
 
 def _setting(data: VerticalData, job: Job) -> Setting:
+    if not isinstance(job, Job) or not isinstance(data, VerticalData):
+        raise BadInput(
+            f"worth takes data and a vertical job, as in worth(load_data(job), job); got {type(data).__name__} and "
+            f"{type(job).__name__}."
+        )
     if job.embeds:
         raise BadInput(
             f"What parties are worth is known for the linear methods, whose best model is one; {job.algorithm} trains "
