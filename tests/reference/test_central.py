@@ -117,6 +117,20 @@ def test_an_optimum_at_infinity_is_said_so():
         central.optimum(X, np.array([1.0, -1.0]), LOGISTIC, 0.0, tolerance=1e-300)
 
 
+def test_an_optimum_over_bins_takes_few_products(monkeypatch):
+    """Newton's steps come early, and columns that are mostly zero are multiplied as such."""
+    rng = np.random.default_rng(0)
+    bins = rng.integers(0, 12, size=(900, 20))
+    X = np.hstack([(bins == value).astype(float) for value in range(12)])
+    y = np.where((bins[:, :4] - 5.5).sum(axis=1) + rng.logistic(scale=4, size=900) > 0, 1.0, -1.0)
+    assert scipy.sparse.issparse(central.thin(X)) and central.thin(bins) is bins
+    seen, products = [], central.products
+    monkeypatch.setattr(central, "products", lambda *given: seen.append(1) or products(*given))
+    w, _ = central.optimum(central.thin(X), y, LOGISTIC, 1e-4, tolerance=1e-8)
+    assert np.linalg.norm(central.gradient(X, y, w, LOGISTIC, L2, 1e-4)) <= 1e-8
+    assert len(seen) < 100
+
+
 def test_best_known_is_stationary_and_no_worse_than_the_convex_point():
     X, _, y = problem()
     w, value = central.best_known(X, y, LOGISTIC, NONCONVEX, 0.01, rng=np.random.default_rng(0))

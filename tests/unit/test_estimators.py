@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 import scipy.sparse
 from sklearn.base import clone
@@ -170,7 +171,7 @@ def test_what_is_wrong_is_said():
         VerticalClassifier(prepare="binned").fit(blocks, label)
     with pytest.raises(BadData, match="Complex data not supported: party 'telecom'"):
         VerticalClassifier().fit({**blocks, "telecom": 1j * blocks["telecom"]}, label)
-    with pytest.raises(BadData, match="exactly two classes; y has 1: 0"):
+    with pytest.raises(BadData, match="two classes or more; y has 1: 0"):
         VerticalClassifier().fit(blocks, np.zeros(60, dtype=int))
     with pytest.raises(BadData, match="same number of rows"):
         VerticalClassifier().fit({**blocks, "shop": blocks["shop"][:50]}, label)
@@ -194,8 +195,11 @@ def test_what_is_wrong_is_said():
 
 def test_a_target_that_was_missed_is_a_warning():
     blocks, score, _ = problem(60)
-    with pytest.warns(ConvergenceWarning, match="above the target"):
-        VerticalClassifier("afsgd-vp", passes=1, target=1e-12).fit(blocks, score > 0)
+    with pytest.warns(
+        ConvergenceWarning, match=r"above the target 1e-12, .* of the objective\. .*raise passes"
+    ) as told:
+        model = VerticalClassifier("afsgd-vp", passes=1, target=1e-12).fit(blocks, score > 0)
+    assert told[0].filename == __file__ and model.record_.reason in str(told[0].message)
 
 
 @pytest.mark.parametrize("algorithm", ["vfb2-svrg", "vfb2-saga", "afsvrg-vp"])
@@ -271,8 +275,24 @@ def test_frames_are_aligned_by_their_indexes(recwarn):
     np.testing.assert_array_equal(model.fit(shuffled, label.iloc[::-1]).decision_function(frames), expected)
     assert not [w for w in recwarn if "indexes differ" in str(w.message)]
     other = {**frames, "shop": frames["shop"].set_index(np.arange(60) + 7)}
-    with pytest.warns(UserWarning, match=r"bank and shop are matched by position.* row 1 is 0 in one and 7 in the"):
+    with pytest.warns(
+        UserWarning, match=r"bank and shop are matched by position.* row 1 is 0 in one and 7 in t"
+    ) as told:
         model.predict(other)
+    assert told[0].filename == __file__
+
+
+def test_tables_without_an_index_are_matched_by_position(recwarn):
+    """Those of pyarrow, say: only pandas numbers their rows."""
+    blocks, score, _ = problem(60)
+    label = pd.Series(score > 0).sample(frac=1, random_state=0)
+    tables = {name: pyarrow.table(pd.DataFrame(block[label.index])) for name, block in blocks.items()}
+    ours = VerticalClassifier(passes=2, target=None).fit(tables, label)
+    expected = VerticalClassifier(passes=2, target=None).fit(
+        {name: block[label.index] for name, block in blocks.items()}, label.to_numpy()
+    )
+    np.testing.assert_array_equal(ours.decision_function(tables), expected.decision_function(blocks)[label.index])
+    assert not [w for w in recwarn if "indexes differ" in str(w.message)]
 
 
 def test_names_of_parties_and_columns_are_checked():

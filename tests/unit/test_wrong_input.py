@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 
+import offbeat
 from offbeat import PartyColumns, VerticalClassifier, VerticalRegressor
 from offbeat.data.holdout import held_out
 from offbeat.errors import BadData, BadInput, BadJob, OutOfRange
@@ -104,7 +105,10 @@ COLUMNS = {
         "beyond what a computer",
     ),
     "a gap where none may be": (lambda: classify(income(first(np.nan)), prepare="scaled"), "came an empty cell"),
-    "gaps alone": (lambda: classify({**FRAMES, "shop": pd.DataFrame({"spend": ONES * np.nan})}), "has no value in"),
+    "gaps alone": (
+        lambda: classify({**FRAMES, "shop": pd.DataFrame({"spend": ONES * np.nan})}),
+        "has no value in the training rows .* or leave the party out",
+    ),
     "mixed cells": (lambda: classify(income([1, "a", 2.0, None] * 15)), "row 2: expected a number, came 'a'"),
     "lists": (lambda: classify(income([[1, 2]] * ROWS)), "holds list, such as"),
     "dictionaries": (lambda: classify(income([{"a": 1}] * ROWS)), "holds dict, such as"),
@@ -131,7 +135,7 @@ LABELS = {
     "y empty": (lambda: classify(y=[]), "y is empty"),
     "y of two columns": (lambda: classify(y=pd.DataFrame({"a": Y, "b": Y})), r"array of shape \(60, 2\)"),
     "y ragged": (lambda: classify(y=[[1], [2, 3]] * 30), "rows of y are not all of one length"),
-    "y of one class": (lambda: classify(y=ONES), "exactly two classes; y has 1"),
+    "y of one class": (lambda: classify(y=ONES), "two classes or more; y has 1"),
     "y with a gap": (lambda: classify(y=[None, *["a", "b"] * 29, "a"]), "row 1 has None"),
     "y with pandas' gap": (
         lambda: classify(y=pd.Series([pd.NA, *[0, 1] * 29, 1], dtype="Int64")),
@@ -141,6 +145,8 @@ LABELS = {
     "y of text and numbers": (lambda: classify(y=["a", 1] * 30), "text and int"),
     "y of numbers": (lambda: classify(y=rng.normal(size=ROWS)), "is for VerticalRegressor"),
     "y complex": (lambda: classify(y=Y + 1j), "y holds complex"),
+    "y of bytes": (lambda: classify(y=np.array([b"a", b"b"] * 30)), "y holds bytes, and labels are text or numbers"),
+    "y of things": (lambda: classify(y=[object() for _ in range(ROWS)]), "object, which cannot be put in order"),
     "y of dates": (lambda: regress(pd.date_range("2020", periods=ROWS)), "y holds dates"),
     "y of text for numbers": (lambda: regress(["a", "b"] * 30), "Regression needs numbers"),
     "y beyond all ranges": (lambda: regress(np.linspace(-1e300, 1e300, ROWS)), "numbers are too large"),
@@ -319,6 +325,66 @@ def test_masked_cells_are_missing_ones():
     )
 
 
+# -- a fitted model ----------------------------------------------------------------------------------------------------
+
+CARD = {"prepare": "bins", "parties": {**LEFT, "telecom": ["calls"]}}
+FITTED = {
+    "a card of labels alone": (lambda model, folder: model.scorecard(None, Y), "labels and no rows"),
+    "a card to a word of digits": (
+        lambda model, folder: model.scorecard(digits="two"),
+        "digits must be a whole number",
+    ),
+    "a card at odds of text": (lambda model, folder: model.scorecard(odds="50:1"), "odds must be a number; got '50:1'"),
+    "worth by rows of one class": (
+        lambda model, folder: model.worth(WHOLE, Y, WHOLE, 0 * Y),
+        "60 held-out rows are all of one. .*--score accuracy",
+    ),
+    "another kind": (lambda model, folder: VerticalRegressor.load(model.save(folder)), "load it with VerticalClassif"),
+    "a place that cannot be": (lambda model, folder: model.save("/proc/none/model"), "cannot be written: .*Give a"),
+    "a path for a job": (lambda model, folder: offbeat.load_data("job.toml"), "which read_job gives; got str"),
+    "worth of a path": (lambda model, folder: offbeat.worth(FRAMES, "job.toml"), "got dict and str"),
+    "a saved file that was cut off": (
+        lambda model, folder: (
+            (model.save(folder) / "estimator.json").write_text("{") and VerticalClassifier.load(folder)
+        ),
+        "estimator.json cannot be read: .* save anew",
+    ),
+    "a saved part that was cut off": (
+        lambda model, folder: (
+            (model.save(folder) / "checkpoints" / "bank.safetensors").write_bytes(b"PK")
+            and VerticalClassifier.load(folder)
+        ),
+        "bank's part of the model cannot be read .* take them from a copy, or run again",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def of_bins():
+    return VerticalClassifier(**CARD, passes=2, target=None).fit(WHOLE, Y)
+
+
+@pytest.mark.parametrize("case", FITTED)
+def test_wrong_use_of_a_fitted_model(of_bins, tmp_path, case):
+    act, said = FITTED[case]
+    with pytest.raises((BadInput, BadData), match=said) as told:
+        act(of_bins, tmp_path / "model")
+    is_a_paragraph(told.value)
+
+
+def test_numbers_are_worth_nothing_to_labels_of_text():
+    model = regress(rng.normal(size=ROWS))
+    with pytest.raises(BadData, match="Regression needs numbers as labels; y has text: 'a' in row 1"):
+        model.worth(FRAMES, ["a"] * ROWS, FRAMES, Y)
+
+
+def test_a_party_may_be_called_y_or_ids():
+    named = {"y": FRAMES["bank"], "ids": FRAMES["shop"], "telecom": FRAMES["telecom"]}
+    assert classify(named, pd.Series(Y)).model_.names == ("y", "ids", "telecom")
+    with pytest.raises(BadData, match="y: 60, ids: 59, telecom: 60, y: 60"):
+        classify({**named, "ids": ARRAYS["shop"][1:]})
+
+
 # -- job files and tables ----------------------------------------------------------------------------------------------
 
 IDS = np.arange(40)
@@ -355,12 +421,25 @@ JOBS = {
     "a file by number": (job().replace('"shop.csv"', "3"), {}, "party.shop.file must be text; got 3"),
     "data as text": ('data = "credit-like"', {}, "data must be a table; got 'credit-like'"),
     "columns as text": (job(shop='columns = "spend"'), {}, "party.shop.columns must be a list"),
-    "a folder for a file": (job().replace('"shop.csv"', '"."'), {}, "unknown kind of file"),
+    "a folder for a file": (job().replace('"shop.csv"', '"."'), {}, "is a folder; a file of data was expected"),
     "a workbook": (job().replace('"shop.csv"', '"shop.xlsx"'), {}, "unknown kind of file"),
     "an empty file": (job(), {"shop": b""}, "is empty"),
     "a header alone": (job(), {"shop": b"id,spend\n"}, "has no rows"),
     "another encoding": (job(), {"shop": b"id,spend\n0,K\x81ln\n"}, "not written in UTF-8"),
     "a workbook named .csv": (job(), {"shop": b"PK\x03\x04" + bytes(20)}, "begins like a workbook"),
+    "Parquet named .csv": (job(), {"shop": b"PAR1" + bytes(20)}, "begins like Parquet. Give it a name that ends in"),
+    "gzip named .csv": (job(), {"shop": b"\x1f\x8b\x08\x00" + bytes(20)}, "begins like gzip. Give it a name"),
+    "JSON named .csv": (job(), {"shop": b'[{"id": 1, "spend": 2}]'}, "begins like JSON. Save the table as CSV"),
+    "a web page named .csv": (job(), {"shop": b"\n<table border=1>"}, "begins like a web page, or XML. Save the table"),
+    "bytes of 0": (job(), {"shop": b"id,spend\n0,1\n\x00,2\n"}, "holds bytes of 0, which no text has"),
+    "UTF-16 without a mark": (job(), {"shop": "id,spend\n0,1\n".encode("utf-16-le")}, "UTF-16 without a mark"),
+    "spaces between columns": (job(), {"shop": lines("id spend", "0 1")}, "separated by , ; . or tabs, and the first"),
+    "colons between columns": (job(), {"shop": lines("id:spend", "0:1")}, "separated by , ; . or tabs, and the first"),
+    "an exposure below 0": (
+        job('loss = "poisson"', bank='label = "y"\nexposure = "w"'),
+        {"bank": TABLES["bank"].assign(w=-1)},
+        "which is negative .40 such rows.. An exposure is above 0",
+    ),
     "no header": (job(), {"shop": lines("0,1.5", "1,2.5")}, "The first line must name the columns"),
     "a line too long": (job(), {"shop": lines("id,spend", "0,1", "1,2,3")}, "as many fields as the header"),
     "an open quote": (job(), {"shop": lines("id,spend", '0,"1', "1,2")}, "a quote that is opened is closed"),

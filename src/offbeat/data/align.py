@@ -86,6 +86,6 @@ def _nothing_shared(tables: Mapping[str, Table]) -> str:
         for party, table in tables.items()
     )
     return (
-        f"No id is common to all {len(tables)} parties, so there is no row to learn from. First ids: {examples}. Check "
+        f"No id is common to all {len(tables)} parties, so no row is left. First ids: {examples}. Check "
         "that the id columns name the same thing and are written the same way."
     )

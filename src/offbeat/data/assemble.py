@@ -283,7 +283,7 @@ def _measurements_as_categories(fitted: Mapping[str, Fitted]) -> list[str]:
     for party, one in fitted.items():
         for item in (item for item in one.levels if not item.is_bins):
             name = one.raw_columns[item.column]
-            spelled = [spell(value, one.spelling.get(name)) for value in item.values]
+            spelled = spell(item.values, one.spelling.get(name))
             broken = [text for text in spelled if FRACTION.fullmatch(text)]
             if len(broken) > max(MEASUREMENTS_LEAST, len(spelled) / 2):
                 found.append(

@@ -88,15 +88,23 @@ def bin_edges(values: Floats, bins: int) -> Floats:
 def bin_names(column: str, edges: Floats) -> list[str]:
     if not edges.size:
         return [f"{column} any"]
-    inner = [f"{column} in [{a:g}, {b:g})" for a, b in pairwise(edges)]
-    return [f"{column} < {edges[0]:g}", *inner, f"{column} >= {edges[-1]:g}"]
+    spelled = told_apart(edges)
+    inner = [f"{column} in [{a}, {b})" for a, b in pairwise(spelled)]
+    return [f"{column} < {spelled[0]}", *inner, f"{column} >= {spelled[-1]}"]
 
 
-def spell(value: float, names: Sequence[str] | None) -> str:
-    """A level's name: its text where the column was text, otherwise its number."""
+def told_apart(values: Floats, digits: int = 6) -> list[str]:
+    """Different numbers, each with as few digits, and so many at least, as tell them all apart."""
+    spellings = ([f"{value:.{shown}g}" for value in values.tolist()] for shown in range(digits, 18))
+    return next(spelled for spelled in spellings if len(set(spelled)) == len(spelled))
+
+
+def spell(values: Floats, names: Sequence[str] | None) -> list[str]:
+    """The names of levels: their texts where the column was text, otherwise their numbers."""
     if names is not None:
-        return names[int(value)]
-    return str(int(value)) if float(value).is_integer() else f"{value:g}"
+        return [names[int(value)] for value in values]
+    whole = values == np.floor(values)
+    return [str(int(v)) if w else text for v, w, text in zip(values, whole, told_apart(values), strict=True)]
 
 
 def inverse_document_frequency(counts: Matrix) -> Floats:

@@ -9,12 +9,21 @@ Rules with a number in them stand here by name; docs/decisions/0071-preparation-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from offbeat.data.columns import NumberedColumns
-from offbeat.data.encode import Levels, bin_edges, bin_names, count_weights, inverse_document_frequency, spell
+from offbeat.data.encode import (
+    Levels,
+    bin_edges,
+    bin_names,
+    count_weights,
+    inverse_document_frequency,
+    spell,
+    told_apart,
+)
 from offbeat.data.frames import DATE
 from offbeat.data.matrix import Csr, Floats, Matrix
 from offbeat.data.preparation import Preparation, Treatment, preparation_from
@@ -39,6 +48,10 @@ CODE_ROWS_LEAST = 5
 """9, 99, 999, ... far from all other values, in so many rows: perhaps a code for a missing one."""
 HUGE = 1e150
 """The squares of larger numbers are beyond what a computer holds, and those of its inverse are nothing."""
+ROUNDING = 1e-14
+"""Values that differ by less than this part of their size differ by the rounding of some program."""
+SPARSE_LEAST, SPARSE_MOST = 1e-3, 10.0
+"""Usual sizes of what a sparse column stores: 0/1 columns, counts and tf-idf are taken as they are."""
 SWAMPED_ROWS_LEAST = 20
 SWAMPED_SHARE = 0.99
 """A cell with more of its column's variance than this leaves nothing of the other rows."""
@@ -144,7 +157,7 @@ def _refuse_ids(found: Sequence[Source]) -> None:
 
 def _different(source: Source) -> str:
     values = np.unique(source.known)
-    return f"{values.size:,} different values, such as {spell(values[0], source.texts)[:40]!r}"
+    return f"{values.size:,} different values, such as {spell(values[:1], source.texts)[0][:40]!r}"
 
 
 def _looks_like_id(source: Source) -> bool:
@@ -236,7 +249,8 @@ class _Layout:
         beyond = int(np.count_nonzero((known < low) | (known > high)))
         if not beyond:
             return middle, *EVERYTHING
-        self.cut.append(f"{source.name} outside of {low:.4g} to {high:.4g} ({counted(beyond, 'row')})")
+        lowest, highest = told_apart(np.array([low, high]), 4)
+        self.cut.append(f"{source.name} outside of {lowest} to {highest} ({counted(beyond, 'row')})")
         return middle, low, high
 
     def _add_levels(self, source: Source, *, as_bins: bool, order: int) -> None:
@@ -253,7 +267,7 @@ class _Layout:
         else:
             values, other = self._categories(source)
             item = Levels(source.at, start, values, False, other, missing)
-            names = [f"{source.name}={spell(value, source.texts)}" for value in values]
+            names = [f"{source.name}={level}" for level in spell(values, source.texts)]
             names += [f"{source.name}=other"] if other else []
         self.levels.append(item)
         self.names += [*names, f"{source.name} is missing"] if missing else names
@@ -296,7 +310,9 @@ class _Layout:
     def fitted(self, columns: Sequence[str], spelling: Mapping[str, Sequence[str]]) -> Fitted:
         if not self.names:
             raise BadData(
-                "No column is left to learn from: " + (" ".join(self.notes) or "all are left out by `prepare`.")
+                "No column is left to learn from: "
+                + (" ".join(self.notes) or "all are left out by `prepare`.")
+                + " Bring a column with values, or leave the party out."
             )
         plain = not self.levels and not self.marked and len(self.number) == len(columns)
         names = columns if plain else tuple(self.names)
@@ -375,7 +391,8 @@ def _scales(values: Floats, names: Sequence[str]) -> tuple[Floats, Floats, list[
     with np.errstate(over="ignore"):  # what overflows is told of by its column and row
         centre, deviation = measured.mean(axis=0) * unit, measured.std(axis=0) * unit
         _refuse_overflow(values, size, size + np.abs(centre), [*names, *names])
-    still = deviation <= np.maximum(1e-12 * size, 1e-305)  # the inverse of less is no number
+    alike = values.max(axis=0, initial=-np.inf) == values.min(axis=0, initial=np.inf)
+    still = alike | (deviation <= np.maximum(ROUNDING * size, 1e-305))  # the inverse of less is no number
     scale = 1.0 / np.where(still, 1.0, deviation)
     notes = _about_constant([name for name, is_still in zip(names, still, strict=False) if is_still])
     for column in [names[j] for j in _swamped(values, centre, scale) if j < len(names)][:5]:
@@ -428,4 +445,30 @@ def _fit_sparse(features: Csr, columns: Sequence[str], preparation: Preparation)
     idf = inverse_document_frequency(features) if preparation.counts == "tf-idf" else None
     nothing = np.zeros(0)
     as_they_are = msgspec.structs.replace(preparation, how="none")
-    return Fitted(as_they_are, columns, columns, Numbers(everything, everything, nothing, nothing, nothing), idf=idf)
+    fitted = Fitted(as_they_are, columns, columns, Numbers(everything, everything, nothing, nothing, nothing), idf=idf)
+    if preparation.how != "auto":
+        return fitted
+    sizes = _stored_sizes(count_weights(features, preparation.counts, idf))
+    odd = (sizes > 0.0) & ((sizes < SPARSE_LEAST) | (sizes > SPARSE_MOST))
+    if not odd.any():
+        return fitted
+    note = _about_sparse([(columns[int(j)], float(sizes[j])) for j in np.flatnonzero(odd)[:5]], int(odd.sum()))
+    return replace(fitted, scale=1.0 / np.where(odd, sizes, 1.0), notes=(note,))
+
+
+def _stored_sizes(features: Any) -> Floats:
+    """The root mean square of what each column stores, zeros aside; 0 where it stores nothing."""
+    width = features.shape[1]
+    largest, stored = np.zeros(width), np.bincount(features.indices[features.data != 0.0], minlength=width)
+    np.maximum.at(largest, features.indices, np.abs(features.data))
+    unit = np.where(largest > 0.0, largest, 1.0)  # whose squares are within what a computer holds
+    squares = np.bincount(features.indices, (features.data / unit[features.indices]) ** 2, minlength=width)
+    return np.asarray(unit * np.sqrt(squares / np.maximum(stored, 1)))
+
+
+def _about_sparse(first: Sequence[tuple[str, float]], number: int) -> str:
+    shown = ", ".join(f"{name} by {size:.3g}" for name, size in first) + (", ..." if number > len(first) else "")
+    return (
+        f"What {counted(number, 'sparse column')} store{'s' if number == 1 else ''} is far from 1 in size, and was "
+        f"divided by its root mean square: {shown}."
+    )

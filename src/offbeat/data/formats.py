@@ -44,7 +44,27 @@ ARRAYS = (*LIBSVM, ".npz", "-ubyte")
 KNOWN = (*FRAMES, *ARRAYS)
 SEPARATORS = ",;\t|"
 REMARK = re.compile(r"\ufeff?(#|sep=.\s*$)")
-WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+WORKBOOK = "a workbook of a spreadsheet program", "Save the sheet as CSV (or Parquet) there."
+PAGE = "a web page, or XML", "Save the table as CSV or Parquet."
+JSON = "JSON", "Save the table as CSV or Parquet: pandas.read_json(...).to_csv(...), say."
+BEGINNINGS = {
+    b"PK\x03\x04": WORKBOOK,
+    b"\xd0\xcf\x11\xe0": WORKBOOK,
+    b"PAR1": ("Parquet", "Give it a name that ends in .parquet."),
+    b"ARROW1": ("Feather", "Save it as CSV or Parquet."),
+    b"\x1f\x8b": ("gzip", "Give it a name that ends in .csv.gz, or unpack it."),
+    b"BZh": ("bzip2", "Give it a name that ends in .csv.bz2, or unpack it."),
+    b"\xfd7zXZ": ("xz", "Give it a name that ends in .csv.xz, or unpack it."),
+    b"SQLite": ("an SQLite database", 'Name a table of it: table = "sqlite:///FILE?table=NAME".'),
+    b"<!": PAGE,
+    b"<?": PAGE,
+    b"<html": PAGE,
+    b"<table": PAGE,
+    b'{"': JSON,
+    b"[{": JSON,
+    b"[[": JSON,
+}
+"""How files begin that are no tables of separated values, what they are, and what to do."""
 WESTERN = "cp1252"
 """What Windows writes in the west: tried where a file is not UTF-8."""
 SNIFFED = 65_536
@@ -61,6 +81,8 @@ class Arrays:
 
 def kind_of(file: Path) -> str:
     """The format's ending, without the compression's; a wrong one is refused."""
+    if file.is_dir():
+        raise BadData(f"{file} is a folder; a file of data was expected.")
     name = file.name.lower()
     for ending in COMPRESSED:
         name = name.removesuffix(ending)
@@ -69,7 +91,7 @@ def kind_of(file: Path) -> str:
             return kind
     raise BadData(
         f"{file}: unknown kind of file. Expected a name ending in {', '.join(KNOWN)}, each also with "
-        f"{', '.join(COMPRESSED)}."
+        f"{', '.join(COMPRESSED)}. Save other tables as CSV or Parquet."
     )
 
 
@@ -125,11 +147,7 @@ def read_frame(file: Path) -> Frame | None:
         return None
     if kind == ".parquet":
         return Frame(_parquet(io.BytesIO(content), file))
-    if content[:4] in WORKBOOKS:
-        raise BadData(
-            f"{file} is not a text file: it begins like a workbook of a spreadsheet program. Save the sheet as CSV (or "
-            "Parquet) there."
-        )
+    _refuse_others(content, file)
     encoding = "utf-16" if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
     start = content[:SNIFFED].decode(encoding, errors="replace")
     skipped = _before_header(start.splitlines())
@@ -142,6 +160,19 @@ def read_frame(file: Path) -> Frame | None:
     except UnicodeDecodeError:
         frame = _csv(io.BytesIO(content), file, separator, WESTERN, skipped)
         return Frame(frame, separator != ",", (*notes, f"{file.name} is not UTF-8 and was read as Windows-1252."))
+
+
+def _refuse_others(content: bytes, file: Path) -> None:
+    """What is no table of separated values, by its first bytes."""
+    head = content[:64].lstrip(codecs.BOM_UTF8 + b" \r\n\t")
+    for beginning, (what, advice) in BEGINNINGS.items():
+        if head.startswith(beginning):
+            raise BadData(f"{file} is no table of separated values: it begins like {what}. {advice}")
+    if b"\0" in content and content[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise BadData(
+            f"{file} holds bytes of 0, which no text has: it is another kind of file, or was damaged, or is UTF-16 "
+            "without a mark at its beginning. Save the table anew, as CSV in UTF-8."
+        )
 
 
 def _before_header(lines: list[str]) -> int:

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 LOOKED_AT = 200
 """Cells of a text column that are looked at before all of them are: most columns are of one kind throughout."""
 NOTHING_KNOWN = re.compile(
-    r"[?*.–—-]*|n[./]?a\.?|#n/?a|nan|nil|none|null|missing|unk(nown)?|undefined|unspecified|no (data|answer)"
-    r"|not (available|known|applicable|given)",
+    r"[?*.–—-]*|[(<\[]?("
+    r"n[./]?a\.?|n[./]?d\.?|k\.? ?a\.?|nan|nat|nil|none|null|\\n|blank|empty|missing|unk(nown)?|undefined|unspecified"
+    r"|declined|no (data|answer|response)|not (available|known|applicable|given|recorded|reported|measured|done)"
+    r"|don'?t know|unbekannt|keine angabe|inconnu"
+    r")[)>\]]?|#(n/?a|value!|div/0!|ref!|null!|num!|name\?)",
     re.IGNORECASE,
 )
 """What people write where they know nothing."""
@@ -34,6 +37,11 @@ CLOCK = re.compile(
     r"( ?(?P<half>[AP]\.?M\.?))?( ?(Z|[+-]\d{2}:?\d{2}))?",
     re.IGNORECASE,
 )
+DAYS = "day"
+LENGTH = re.compile(
+    r"(?P<minus>-)?(?P<days>\d+) days?,? ?[+]?(?P<hours>\d{1,2}):(?P<minutes>\d{2})(:(?P<seconds>\d{2}(\.\d+)?))?"
+)
+"""A length of time as programs write it: 1 days 02:03:04."""
 CLEAR_DAYS = (
     "%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d.%m.%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%d %B %Y", "%b %d, %Y",
     "%B %d, %Y", "%Y-%m", "%Y/%m", "%m/%Y", "%m.%Y", "%b %Y", "%b-%Y", "%B %Y",
@@ -56,7 +64,7 @@ DATE, DAY_FIRST, MONTH_FIRST = "date", "date, the day first", "date, the month f
 SIGNS = "€$£¥₹₽₩₺₪"
 SHAPE = (
     r"\s*(?P<open>\()?\s*(?P<minus>[-+−])?\s*(?P<sign>[{signs}]|[A-Z]{{3}}\s)?\s*(?P<inner>[-+−])?\s*"
-    r"(?P<whole>\d{{1,3}}([{group}'’\s]\d{{3}})+|\d+)(?P<rest>\{point}\d+)?\s*"
+    r"(?P<whole>\d{{1,3}}([{group}'’\s]\d{{3}})+|\d+)(?P<rest>\{point}\d+)?(?P<power>[eE][+-]?\d+)?\s*"
     r"(?(sign)|(?P<after>[%‰{signs}]|[A-Za-zµ°][\w/°]{{0,11}})?)\s*(?(open)\))\s*"
 )
 """A number as people write it: -1,234.50 €, CHF 12'000, (300.00) for one below zero, 34 years."""
@@ -88,7 +96,7 @@ DAY_NS = 86_400_000_000_000
 
 class Cells(NamedTuple):
     """One column. `texts`: those behind the codes, where it holds categories. `form`: dates, or the unit beside the
-    numbers, with a comma in front where that is their decimal point. `notes`: what a user should know."""
+    numbers, behind the mark that is their decimal point if there were commas. `notes`: what a user should know."""
 
     values: Floats
     texts: tuple[str, ...] | None = None
@@ -117,7 +125,7 @@ def cells_of(
     if types.is_datetime64_any_dtype(kind):
         return _days(series)
     if types.is_timedelta64_dtype(kind):
-        return Cells(series.dt.total_seconds().to_numpy(np.float64) / 86_400)
+        return Cells(series.dt.total_seconds().to_numpy(np.float64) / 86_400, form=DAYS)
     if types.is_string_dtype(kind) or types.is_object_dtype(kind):
         return _of_text(series, where, decimal_comma, form)
     raise BadData(f"{where} holds {kind}, not numbers, text or dates. Make numbers of it, or leave it out.")
@@ -125,9 +133,13 @@ def cells_of(
 
 def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool, form: str | None) -> Cells:
     sample = _sample(series)
+    if form is not None and not sample:  # later rows that know nothing of a column
+        return Cells(np.full(len(series), np.nan), form=form)
     if form is None and _are_codes(sample):
         return coded(series, where)
-    comma = decimal_comma or (form.startswith(",") if form is not None else _commas_are_points(series, sample))
+    usual = decimal_comma or (form is None and _commas_are_points(series, sample))
+    comma = _is_decimal_comma(sample, {",": True, ".": False}.get((form or "")[:1], usual))
+    mark = ("," if comma else ".") if any("," in value for value in sample if isinstance(value, str)) else ""
     series, unit = _undressed(series, sample, comma, known=form is not None)
     sample = _sample(series)
     _refuse_commas(sample, where)
@@ -138,8 +150,7 @@ def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool, form: st
     numbers = _numbers(series, sample, where)
     if numbers is not None:
         said = f"Column {series.name!r}: its numbers were read without the {unit!r} beside them."
-        form = f",{unit}" if comma and not decimal_comma else unit
-        return numbers._replace(form=form, notes=(said, *numbers.notes) if unit else numbers.notes)
+        return numbers._replace(form=mark + unit, notes=(said, *numbers.notes) if unit else numbers.notes)
     return _moments(series, sample, where, form) or coded(series, where, fold=True)
 
 
@@ -163,6 +174,15 @@ def _commas_are_points(series: "pd.Series[Any]", sample: list[Any]) -> bool:
     certain = any(len(match["rest"]) != 4 or len(match["whole"]) > 3 for match in found)
     pointed = any(isinstance(value, str) and is_number(value) and "." in value for value in sample)
     return certain and len(found) == len(texts) and not pointed
+
+
+def _is_decimal_comma(sample: list[Any], usual: bool) -> bool:
+    """What a comma is: that of the cells which can be read in one way alone, such as 0.1 % and $1,049.00; where there
+    is none, or some of both, what is usual."""
+    texts = [value for value in sample if isinstance(value, str) and not is_number(value)]
+    read = [(POINT_SHAPE.fullmatch(text), COMMA_SHAPE.fullmatch(text)) for text in texts]
+    points, commas = any(a and not b for a, b in read), any(b and not a for a, b in read)
+    return usual if points == commas else commas and usual
 
 
 def _are_thousands(found: list[re.Match[str]], sample: list[Any], unit: str) -> bool:
@@ -218,6 +238,8 @@ def _moments(series: "pd.Series[Any]", sample: list[Any], where: str, form: str 
 
     if sample and all(isinstance(value, time) or (isinstance(value, str) and _clock(value)) for value in sample):
         return _hours(series)
+    if sample and all(isinstance(value, str) and LENGTH.fullmatch(value.strip()) for value in sample):
+        return _lengths(series)
     texts = [value.strip() for value in sample if isinstance(value, str)]
     spelled = [form for form, shape in DATE_SHAPES.items() if any(map(shape.fullmatch, texts))]
     shapes = [ISO_DATE, *(DATE_SHAPES[spelling] for spelling in spelled)]
@@ -268,6 +290,26 @@ def _hours(series: "pd.Series[Any]") -> Cells | None:
         return None
     note = f"Column {series.name!r} holds times of day: they count as hours since midnight, zones left aside."
     return Cells(hours.to_numpy(np.float64, na_value=np.nan), notes=(note, *notes))
+
+
+def _lengths(series: "pd.Series[Any]") -> Cells | None:
+    """Lengths of time as days; None where some cell is none."""
+    import pandas as pd
+
+    days = pd.to_numeric(series.map({value: _length(str(value)) for value in series.dropna().unique()}))
+    wrong, notes = _unread(series, days.isna())
+    if wrong.any():
+        return None
+    note = f"Column {series.name!r} holds lengths of time: they count as days."
+    return Cells(days.to_numpy(np.float64, na_value=np.nan), form=DAYS, notes=(note, *notes))
+
+
+def _length(text: str) -> float:
+    found = LENGTH.fullmatch(text.strip())
+    if found is None:
+        return float("nan")
+    hours = float(found["hours"]) + float(found["minutes"]) / 60 + float(found["seconds"] or 0) / 3600
+    return (-1 if found["minus"] else 1) * float(found["days"]) + hours / 24
 
 
 def _hour(value: Any) -> float:
@@ -323,7 +365,7 @@ def _unit(match: re.Match[str]) -> str:
 def _bare(match: re.Match[str]) -> str:
     minus = "-" if match["open"] or (match["minus"] or match["inner"] or "+") in "-−" else ""
     rest = f".{match['rest'][1:]}" if match["rest"] else ""
-    return minus + re.sub(r"\D", "", match["whole"]) + rest
+    return minus + re.sub(r"\D", "", match["whole"]) + rest + (match["power"] or "")
 
 
 def _own_dates(series: "pd.Series[Any]", where: str) -> Cells:

@@ -108,5 +108,9 @@ def _not_two(classes: tuple[Any, ...], counts: list[int], where: str) -> str:
         f"{NUMBERS} Between organisations a model has two classes, so far: several are learned in one place, by "
         "`offbeat run` and VerticalClassifier. Or learn one class against all others: give those one label."
     )
-    advice = several if len(classes) > 2 else "Check the label column, and that enough ids are shared."
-    return f"Classification needs exactly two classes; {where} has {len(classes)}: {_shown(classes, counts)}. {advice}"
+    joined = " whose ids " in where
+    one = (
+        f"Check the label column{', and that enough ids are shared' if joined else ''}: there is nothing to tell apart."
+    )
+    wanted, advice = ("exactly two classes", several) if len(classes) > 2 else ("two classes or more", one)
+    return f"Classification needs {wanted}; {where} has {len(classes)}: {_shown(classes, counts)}. {advice}"

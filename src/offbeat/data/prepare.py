@@ -16,7 +16,7 @@ import numpy as np
 from offbeat.data.columns import NumberedColumns
 from offbeat.data.encode import Levels, count_weights, write_indicators
 from offbeat.data.frames import DATE, folded
-from offbeat.data.matrix import Floats, Integers, Matrix
+from offbeat.data.matrix import Floats, Integers, Matrix, scale_columns
 from offbeat.data.preparation import Preparation
 from offbeat.data.table import Table
 from offbeat.errors import BadData
@@ -81,7 +81,8 @@ class Fitted:
                 f"This preparation was learned on {counted(len(self.raw_columns), 'column')}; {features.shape[1]} came."
             )
         if not isinstance(features, np.ndarray):
-            return count_weights(features, self.preparation.counts, self.idf)
+            stored = count_weights(features, self.preparation.counts, self.idf)
+            return stored if self.scale is None else scale_columns(stored, self.scale)
         if self.preparation.strict:
             refuse_missing(features, self.raw_columns, self.preparation)
         block = count_weights(self.encoded(features, self._whole_rows), self.preparation.counts, self.idf)
@@ -181,7 +182,7 @@ class Fitted:
 
 def _kind(form: str) -> str:
     """What a column of this form holds, in words."""
-    unit = form.removeprefix(",")
+    unit = form.lstrip(".,")
     return "dates" if form.startswith(DATE) else f"numbers with {unit}" if unit else "numbers"
 
 

@@ -82,7 +82,7 @@ def site_rows(site: str, table: Table, fitted: Fitted) -> Floats:
         cells = fitted.recoded(table)
     except BadData as problem:
         text = [column for column in table.levels if column in fitted.raw_columns and column not in fitted.spelling]
-        said = f"Site {site!r}: {problem}"
+        said = str(problem) if site == table.name else f"Site {site!r}: {problem}"
         if text:
             said += (
                 f' All sites name its categories in advance, as in data.columns = {{ {text[0]} = ["f", "m"], ... }}.'

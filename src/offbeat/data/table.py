@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 STAND_IN = "nothing but labels"
 """The column of a party that has none."""
+UNLABELLED = "offbeat: rows without labels"
 PLAIN_INTEGER = re.compile("0|[1-9][0-9]*")
 NAMELESS = "Unnamed: 0"
 """What pandas calls a first column without a name."""
@@ -138,7 +139,20 @@ def table_from_arrays(
 
 def tabular(values: Any) -> Any:
     """Tables of other libraries (pyarrow, polars) as data frames; others as they are."""
-    return values.to_pandas() if hasattr(values, "to_pandas") else values
+    if not hasattr(values, "to_pandas"):
+        return values
+    frame = values.to_pandas()
+    frame.attrs[UNLABELLED] = (
+        getattr(frame.index, "start", None) == 0
+    )  # the index that pandas gives where there is none
+    return frame
+
+
+def is_labelled(part: Any) -> bool:
+    """Whether its rows have labels of their own, by which they can be matched."""
+    import pandas as pd
+
+    return isinstance(getattr(part, "index", None), pd.Index) and not getattr(part, "attrs", {}).get(UNLABELLED)
 
 
 def _as_frame(features: Any, name: str) -> "pd.DataFrame | None":
@@ -270,7 +284,9 @@ def _chosen_columns(
 
 
 def _no_header(names: list[str]) -> str:
-    """A word where the first line looks like values."""
+    """A word where the first line looks like values, or was not taken apart."""
+    if len(names) == 1 and re.search(r"\w[ :]+\w", names[0]):
+        return " Columns are separated by , ; | or tabs, and the first line has none of these."
     numbers = sum(re.fullmatch(r"[+-]?[\d.,]+(e[+-]?\d+)?", name) is not None for name in names)
     return " The first line must name the columns, and it seems to hold values." if 2 * numbers > len(names) else ""
 
@@ -395,5 +411,5 @@ def _check_unique(table: Table) -> None:
         raise BadData(
             f"{table.name}: id {str(unique[at])!r} stands in {counts[at]} rows (rows {', '.join(map(str, rows[:5]))}); "
             f"{counted(int(repeated.sum()), 'id')} repeated in all. Keep one row per id, or set duplicates = "
-            '"keep-first".'
+            '"keep-first" under [data] of the job.'
         )

@@ -120,7 +120,8 @@ def vertical_from_arrays(
     tables = _tables_of_blocks(blocks, preparation)
     labels = _flat_labels(y)
     row_ids = np.arange(labels.size, dtype=np.int64) if ids is None else np.asarray(ids)
-    _check_sizes({**{party: len(table) for party, table in tables.items()}, "y": labels.size, "ids": row_ids.size})
+    brought = [(party, len(table)) for party, table in tables.items()]
+    _check_sizes([*brought, ("y", labels.size), ("ids", row_ids.size)])
     raw = Raw(
         tables=tables,
         labels=labels,
@@ -254,9 +255,9 @@ def party_table(party: str, block: Any, preparation: Preparation) -> Table:
     return table_from_arrays(block, name=f"party {party!r}", text=text, missing=missing)
 
 
-def _check_sizes(sizes: Mapping[str, int]) -> None:
-    if len(set(sizes.values())) > 1:
-        came = ", ".join(f"{what}: {size}" for what, size in sizes.items())
+def _check_sizes(sizes: Sequence[tuple[str, int]]) -> None:
+    if len({size for _, size in sizes}) > 1:
+        came = ", ".join(f"{what}: {size}" for what, size in sizes)
         raise BadData(f"All parties, y and ids need the same number of rows; came {came}.")
 
 

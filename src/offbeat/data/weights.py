@@ -18,9 +18,11 @@ from offbeat.errors import BadData
 from offbeat.names import did_you_mean
 
 NO_WEIGHTS = np.empty(0)
+ABOVE = "An exposure is above 0: leave rows without any out."
+NOT_BELOW = "Weights are 0 or more: leave a row out by a weight of 0."
 
 
-def checked_weights(weights: Any, rows: int, where: str) -> Floats:
+def checked_weights(weights: Any, rows: int, where: str, advice: str = NOT_BELOW) -> Floats:
     """One weight of 0 or more for each row, not all of them 0."""
     try:
         found = np.asarray(weights, dtype=np.float64)
@@ -33,7 +35,7 @@ def checked_weights(weights: Any, rows: int, where: str) -> Floats:
         raise BadData(
             f"{where} must be one number for each of the {rows:,} rows; came an array of shape {found.shape}."
         )
-    _check_cells(found, where, found < 0.0, "negative", "Weights are 0 or more: leave a row out by a weight of 0.")
+    _check_cells(found, where, found < 0.0, "negative", advice)
     if not found.any():
         raise BadData(f"{where} are all zero, so no row counts. Give at least one row a number above 0.")
     return found
@@ -41,8 +43,8 @@ def checked_weights(weights: Any, rows: int, where: str) -> Floats:
 
 def checked_exposure(exposure: Any, rows: int, where: str) -> Floats:
     """A number above 0 for each row."""
-    found = checked_weights(exposure, rows, where)
-    _check_cells(found, where, found == 0.0, "0", "An exposure is above 0: leave rows without any out.")
+    found = checked_weights(exposure, rows, where, ABOVE)
+    _check_cells(found, where, found == 0.0, "0", ABOVE)
     return found
 
 

@@ -256,7 +256,10 @@ def save_estimator(
     place, classes = _path(folder), getattr(model, "classes_", None)
     if place.exists():
         raise BadInput(f"{place} is there already. Give a folder that is not, or remove it first.")
-    write_job(job, place)
+    try:
+        write_job(job, place)
+    except OSError as problem:
+        raise BadInput(f"{place} cannot be written: {problem.strerror}. Give a folder that can.") from None
     write_result(result, place)
     kept = {
         "kind": type(model).__name__,
@@ -273,7 +276,10 @@ def kept_estimator(folder: str | Path, kind: str) -> dict[str, Any]:
     file = _path(folder) / PARAMETERS_FILE
     if not file.is_file():
         raise BadInput(f"{folder} holds no saved estimator: {PARAMETERS_FILE} is not there. Did `save` write it?")
-    kept: dict[str, Any] = msgspec.json.decode(file.read_bytes())
+    try:
+        kept: dict[str, Any] = msgspec.json.decode(file.read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise BadInput(f"{file} cannot be read: {problem}. It was changed since `save` wrote it: save anew.") from None
     if kept["kind"] != kind:
         raise BadInput(f"{folder} holds a {kept['kind']}; load it with {kept['kind']}.load.")
     return kept
@@ -307,10 +313,13 @@ def check_usable(result: Result) -> None:
     """A run that never got anywhere leaves no model."""
     record = result.record
     if record.verdict == "range":
-        advice = "" if "label" in record.reason else ' The argument for that is prepare="auto".'
+        parts = [part.fitted for part in result.models.values() if part.fitted is not None]
+        as_they_are = "label" not in record.reason and any(fitted.preparation.strict for fitted in parts)
+        advice = ' prepare="auto" does so.' if as_they_are else ""
         raise OutOfRange(f"Nothing was learned: {record.reason}{advice}")
     if record.verdict == "diverged":
-        raise BadJob(f"Training diverged after {record.passes:.3g} passes: {record.reason}.")
+        advice = "" if "smaller step" in record.reason else " Use a smaller step."
+        raise BadJob(f"Training diverged after {record.passes:.3g} passes: {record.reason}.{advice}")
 
 
 def teller(passes: float, unit: str = "passes") -> Watch:

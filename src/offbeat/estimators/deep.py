@@ -118,6 +118,9 @@ class _Deep(ByParty):
             "device": _device(self.device),
             "head": self.head if isinstance(self.head, str) else OWN,
         }
+        without = next((party for party in self.shapes or () if kinds[party] != OWN), None)
+        if without is not None:
+            raise BadJob(f"shapes says what a module's rows look like, and {without!r} has no module in modules.")
         if self.shapes:
             table["shape"] = {party: list(shape) for party, shape in self.shapes.items()}
         if "mlp" in kinds.values():

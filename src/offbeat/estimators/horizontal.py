@@ -92,7 +92,7 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         rows, labels = self._by_site(X, y)
         every = check_labels(np.concatenate(list(labels.values())), type(self).__name__)
         classes, _ = classes_of(every, "another model")
-        tables = {site: self._table(site, block) for site, block in rows.items()}
+        tables = {site: self._table(f"site {site!r}", block) for site, block in rows.items()}
         columns = next(iter(tables.values())).columns
         job = self._job(list(tables), len(columns), classes)
         coded = {site: replace(t, labels=np.searchsorted(classes, labels[site])) for site, t in tables.items()}
@@ -174,12 +174,13 @@ class HorizontalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     # -- columns -------------------------------------------------------------------------------------------------
 
-    def _table(self, site: str, block: Any) -> Table:
-        table = table_from_arrays(block, name=f"site {site!r}", missing="refuse")
+    def _table(self, name: str, block: Any) -> Table:
+        table = table_from_arrays(block, name=name)
         if table.levels:
             raise BadData(
-                f"Site {site!r}: column {next(iter(table.levels))!r} holds text, and sites learn no categories from "
-                "each other. Make columns of 0 and 1 of categories that are known in advance (pandas.get_dummies)."
+                f"{name[0].upper()}{name[1:]}: column {next(iter(table.levels))!r} holds text, and sites learn no "
+                "categories from each other. Make columns of 0 and 1 of categories that are known in advance "
+                "(pandas.get_dummies)."
             )
         values = table.features
         return table if isinstance(values, np.ndarray) else replace(table, features=values.toarray())

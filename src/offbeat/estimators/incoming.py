@@ -1,5 +1,6 @@
 """What comes into an estimator: columns by party or in one matrix, labels, and what lies beside them."""
 
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,11 +12,12 @@ from sklearn.utils.validation import column_or_1d
 
 from offbeat.data.labels import Task, encode_labels
 from offbeat.data.matrix import as_matrix, is_sparse, take_rows
-from offbeat.data.table import table_from_arrays
+from offbeat.data.table import is_labelled, table_from_arrays
 from offbeat.errors import BadData
 
 Floats = NDArray[np.float64]
 Blocks = Mapping[str, Any]
+LABELS = "the labels y"  # no party is called that
 WHAT_X = "X is a dictionary from party to its columns, or one matrix or frame."
 
 
@@ -124,6 +126,8 @@ def check_labels(y: Any, me: str) -> Any:
 def _check_kind(y: Any, labels: NDArray[Any]) -> None:
     if labels.dtype.kind == "c":
         raise BadData(f"Complex data not supported: y holds {labels.dtype}. Bring real numbers.")
+    if labels.dtype.kind == "S" or (labels.dtype == object and any(isinstance(value, bytes) for value in labels.flat)):
+        raise BadData("y holds bytes, and labels are text or numbers. Make text of them: y.astype(str), say.")
     if labels.dtype.kind in "mM":
         raise BadData(
             f"y holds {'dates' if labels.dtype.kind == 'M' else 'lengths of time'}, and labels are classes or numbers. "
@@ -146,8 +150,12 @@ def classes_of(y: Any, regressor: str) -> tuple[NDArray[Any], Task]:
         raise BadData(f"Unknown label type: {kind}. A number to be predicted is for {regressor}.")
     try:
         classes = np.unique(labels)
-    except TypeError as problem:
-        raise BadData(f"The classes cannot be put in order: {problem}.") from problem
+    except TypeError:
+        kinds = sorted({type(value).__name__ for value in labels.tolist()})
+        raise BadData(
+            f"y holds {' and '.join(kinds[:4])}, which cannot be put in order, and classes are in the order of their "
+            "names. Spell all labels as text, or all as numbers."
+        ) from None
     if len(classes) < 2:
         encode_labels(labels, "classification", "y")  # which says what is wrong
     return classes, "classification" if len(classes) == 2 else "multiclass"
@@ -158,13 +166,13 @@ def aligned(blocks: dict[str, Any], y: Any, beside: Mapping[str, Any]) -> tuple[
     position, and a warning tells where indexes differ. What lies beside y without an index is in the order of y."""
     import pandas as pd
 
-    found = dict(blocks) if y is None else {**blocks, "y": y}
-    names = {f"y, {name}": name for name in beside}  # no party is called that
+    found = dict(blocks) if y is None else {**blocks, LABELS: y}
+    names = {f"the {name}": name for name in beside}
     for key, name in names.items():
-        values, follows = beside[name], isinstance(getattr(y, "index", None), pd.Index)
+        values, follows = beside[name], is_labelled(y)
         plain = follows and not hasattr(values, "index") and np.shape(values) == np.shape(y)
         found[key] = pd.Series(np.asarray(values), index=y.index) if plain else values
-    indexed = [name for name, part in found.items() if isinstance(getattr(part, "index", None), pd.Index)]
+    indexed = [name for name, part in found.items() if is_labelled(part)]
     for name in indexed[1:]:
         first, index = found[indexed[0]].index, found[name].index
         if len(index) != len(first) or index.equals(first):
@@ -174,7 +182,7 @@ def aligned(blocks: dict[str, Any], y: Any, beside: Mapping[str, Any]) -> tuple[
             continue
         _warn_of_indexes(indexed[0], first, name, index)
         break
-    labels = None if y is None else np.asarray(found.pop("y"))
+    labels = None if y is None else np.asarray(found.pop(LABELS))
     return {name: found[name] for name in blocks}, labels, {name: np.asarray(found[key]) for key, name in names.items()}
 
 
@@ -185,8 +193,16 @@ def _warn_of_indexes(one: str, first: Any, other: str, index: Any) -> None:
         f"{first[row]} in one and {index[row]} in the other. Bring them into one order first (by reindex, say), or "
         "drop the indexes (reset_index) if the order is right.",
         UserWarning,
-        stacklevel=5,
+        stacklevel=callers_level(),
     )
+
+
+def callers_level() -> int:
+    """The `stacklevel` by which a warning of the function that asks names the line outside of this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("offbeat."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class PartyColumns(Mapping[str, Any]):

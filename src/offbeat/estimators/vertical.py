@@ -16,11 +16,11 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import check_is_fitted
 
 from offbeat.data.assemble import VerticalData
-from offbeat.data.labels import Task
+from offbeat.data.labels import Task, encode_labels
 from offbeat.data.weights import NO_WEIGHTS, checked_weights
 from offbeat.errors import BadData, BadJob
 from offbeat.estimators.by_party import ByParty, Classifies, check_usable
-from offbeat.estimators.incoming import Blocks, Floats, check_labels, classes_of, coded, plain
+from offbeat.estimators.incoming import Blocks, Floats, callers_level, check_labels, classes_of, coded, plain
 from offbeat.families.contract import Part
 from offbeat.jobs.methods import DEFAULT_ALGORITHM, linear_named
 from offbeat.jobs.vertical import Job, vertical_job_from
@@ -55,7 +55,7 @@ class _Vertical(ByParty):
     huber_delta         for "huber": how far from its label a prediction counts by the square, in the label's units
     class_weight        for classes: "balanced", or a weight by class; None: every row counts alike
     intercept           whether there is one
-    passes              end after so many passes over the rows; at 60, with a target, not before five seconds
+    passes              end after so many passes over the rows; at 60, with a target, not before 20 seconds
     target              end when the certificate is at or below it; None: make all passes
     early_stopping      end when the score of held-out rows has not improved for so many passes; None: never
     validation_fraction  how many of the rows are held out for that
@@ -174,10 +174,9 @@ class _Vertical(ByParty):
         if record.verdict == "target" or (record.verdict == "passes" and self.target is None):
             return
         warnings.warn(
-            f"{record.reason}. Raise passes ({self.passes:g} now), or set a larger target or penalty. record_ has the "
-            "curve.",
+            f"{record.reason}. record_ has the curve.",
             ConvergenceWarning,
-            stacklevel=3,
+            stacklevel=callers_level(),
         )
 
     # -- what the model says, for people
@@ -199,6 +198,8 @@ class _Vertical(ByParty):
         points=600 at odds=50 to 1 for the class good (None: the first), double=20 points to double the odds,
         digits=0."""
         check_is_fitted(self, "model_")
+        if X is None and y is not None:
+            raise BadData("scorecard got labels and no rows: they are counted together. Give scorecard(X, y).")
         rows, labels = (None, None) if X is None else self._rows(X, y)
         return self.model_.scorecard(rows, labels, **options)
 
@@ -249,7 +250,7 @@ class _Vertical(ByParty):
     def _targets(self, labels: Any) -> Any:
         """Labels as learning has them: -1 and 1, positions of classes, or numbers."""
         if self.model_.classes is None:
-            return np.asarray(labels, dtype=np.float64)
+            return encode_labels(np.asarray(labels), "regression", "y")[0]
         strange = np.setdiff1d(labels, self.classes_)
         if strange.size:
             known = ", ".join(map(str, self.classes_))

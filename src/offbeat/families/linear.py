@@ -7,7 +7,7 @@ observer may evaluate the pooled objective now and then, which costs the run not
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import isfinite, log2
+from math import inf, isfinite, log2
 from typing import Any
 
 import msgspec
@@ -21,7 +21,16 @@ from offbeat.errors import BadData, BadJob
 from offbeat.families import private_products
 from offbeat.families.contract import Counters, Evaluation, Part, RunAccount
 from offbeat.families.setting import Setting, Weights, model_of, party_weights, prepare
-from offbeat.families.statements import about_labels, about_sums, about_world, alarms, data_record, label_ledger
+from offbeat.families.statements import (
+    about_labels,
+    about_missed_target,
+    about_sums,
+    about_units,
+    about_world,
+    alarms,
+    data_record,
+    label_ledger,
+)
 from offbeat.jobs.methods import linear_named
 from offbeat.jobs.runtime import costs_of
 from offbeat.jobs.vertical import Job
@@ -42,7 +51,7 @@ from offbeat.privacy.products import ProductPlan
 from offbeat.runtime.contract import Outcome
 
 TEST_METRIC_EVERY = 4
-SPREAD_LEAST, SPREAD_MOST, LABEL_MOST = 1e-2, 1e4, 1e5
+SPREAD_LEAST, SPREAD_MOST, LABEL_MOST = 0.1, 10.0, 1e5
 """Of labels that are learned as they are."""
 WALL_LOOK_S = 0.1
 
@@ -94,8 +103,8 @@ def penalty_of(job: Job) -> Penalty:
 
 
 def _in_units(setting: Setting) -> Setting:
-    """Sums are in fixed point and targets are absolute. So labels that are much larger or smaller than usual are
-    learned in units of their spread, a power of two, and, where the model has a constant, from their mean on."""
+    """Sums are in fixed point and targets are absolute. So labels whose spread is not about 1 are learned in units of
+    it, a power of two, and, where the model has a constant, from their mean on."""
     labels = setting.y_train
     spread = float(labels.std()) if len(labels) else 0.0
     usual = SPREAD_LEAST <= spread <= SPREAD_MOST and float(np.abs(labels).max()) <= LABEL_MOST
@@ -411,7 +420,11 @@ class LinearTraining:
         if outcome.stalled:
             return "stalled", outcome.stalled
         finish = outcome.finished.get(self.chair.name) or next(iter(outcome.finished.values()))
-        return finish.verdict, finish.reason
+        survey, told = self.chair.party.survey, ""
+        if finish.verdict == "passes" and self.job.target is not None:
+            best = [(one.gap, one.objective) for one in survey.history if one.survey == survey.best]
+            told = about_missed_target(*(best or [(inf, 0.0)])[-1])
+        return finish.verdict, finish.reason + told
 
     def _warnings(self, outcome: Outcome) -> list[str]:
         job, data = self.job, self.data
@@ -424,10 +437,10 @@ class LinearTraining:
 
     def _noted(self) -> VerticalData:
         """The data, with a word on the labels' units."""
-        unit = self.setting.unit
-        told = f"Labels were learned in units of {unit:g}: objective, certificate and target are in the square of that."
-        told += " The model and its test metrics are in the labels' own units."
-        return self.data if unit == 1.0 else replace(self.data, notes=(*self.data.notes, told))
+        counted = self.setting.loss is POISSON
+        mean = float(self.data.y_train.mean()) if counted else None
+        told = about_units(self.setting.unit, mean, self.setting.strength)
+        return replace(self.data, notes=(*self.data.notes, *told)) if told else self.data
 
     def _privacy(self) -> dict[str, dict[str, Any]]:
         """What left under an account: products, or the labels where they were answered at random."""

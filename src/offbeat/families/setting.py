@@ -124,7 +124,7 @@ class Setting:
 
     def optimum(self, seed: int = 0) -> float | None:
         """The least pooled objective; for a nonconvex penalty the least one known; None where none was found."""
-        pooled, free = self.pooled(), int(self.intercept)
+        pooled, free = central.thin(self.pooled()), int(self.intercept)
         try:
             if self.penalty is L2 or self.penalty is NONE:
                 strength = self.strength if self.penalty is L2 else 0.0

@@ -1,6 +1,7 @@
 """Sentences and figures that families put into a record: how it ended, who learned the labels, what to beware of."""
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from offbeat.data.assemble import VerticalData
@@ -11,6 +12,9 @@ from offbeat.privacy.label_response import response_probabilities
 from offbeat.privacy.ledger import Ledger, PureRelease
 from offbeat.runtime.contract import Outcome
 
+ROUNDING = 1e-13
+OUTWEIGHED = 0.1
+"""The curvature of counts is their mean: a penalty above this share of it is most of what is minimised."""
 SEEDED = "Keys and masks are seeded: for experiments only."
 
 
@@ -105,6 +109,34 @@ def about_sums(parties: int, scheme: str) -> list[str]:
             "bound to nothing that was told. It is the scheme of the papers, for comparison with them."
         )
     return found
+
+
+def about_units(unit: float, mean: float | None, strength: float) -> list[str]:
+    """`unit`: that in which labels were learned; `mean`: of counts."""
+    found = []
+    if unit != 1.0:
+        found.append(
+            f"Labels were learned in units of {unit:g}: objective, certificate and target are in the square of that. "
+            "The model and its test metrics are in the labels' own units."
+        )
+    if mean is not None and strength > OUTWEIGHED * mean:
+        found.append(
+            f"The labels' mean is {mean:.2g}, so small that a penalty of {strength:g} outweighs them: coefficients are "
+            "drawn to 0. Give the exposure in larger units (years in place of days), or a smaller penalty."
+        )
+    return found
+
+
+def about_missed_target(gap: float, objective: float) -> str:
+    """How much that is, what limits it and what to do; to stand behind what the chair says."""
+    bounded = isfinite(gap) and objective > 0.0
+    share = f", {gap / objective:.2g} of the objective" if bounded else ""
+    if bounded and gap < ROUNDING * objective:
+        return f"{share}: nearer than that rounding does not let it come. Take a larger target"
+    return (
+        f"{share}. Columns that say nearly the same, numbers of very different sizes and a small penalty take many "
+        "passes: raise passes beyond those that were made, or take a larger penalty or target"
+    )
 
 
 def about_world(job: Job, source: str) -> list[str]:

@@ -20,6 +20,8 @@ from offbeat.names import party_names
 
 def load_data(job: Job) -> VerticalData:
     """The data of `job`: read, checked, joined and prepared. What is wrong is said with its file, column and row."""
+    if not isinstance(job, Job):
+        raise BadJob(f"load_data reads the data of a vertical job, which read_job gives; got {type(job).__name__}.")
     if job.party:
         return _from_files(job)
     if job.data.set is not None:

@@ -171,6 +171,11 @@ def job_from_text(text: str, where: str | Path = "the job") -> OrgJob:
 
 
 def job_from(tree: Mapping[str, Any], where: str | Path) -> OrgJob:
+    if isinstance(tree.get("party"), list):
+        raise BadJob(
+            f"{where} is a job for one place, with a [[party]] for each file: `offbeat run` takes it. A job between "
+            'organisations names the parties alone, parties = ["bank", "shop"], and each keeps its own file.'
+        )
     _refuse_choosing(tree, where)
     job = settings_from(_without_test_seed(tree, where), OrgJob, where, BadJob)
     check_job(job, where)

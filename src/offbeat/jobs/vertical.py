@@ -25,7 +25,7 @@ from offbeat.settings import Count, Natural, NotNegative, Positive, Settings, se
 PARTIES_MOST = 1000
 IN_FLIGHT_MOST = 1024
 FOLDS_MOST = 20
-PASSES, SECONDS_TO_TARGET = 60.0, 5.0
+PASSES, SECONDS_TO_TARGET = 60.0, 20.0
 PENALTIES = tuple(10.0 ** (-half / 2) for half in range(13))
 """Strengths that penalty = "auto" chooses from, from 1 down to 1e-6."""
 SERVER = "server"

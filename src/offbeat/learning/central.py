@@ -21,8 +21,11 @@ from offbeat.learning.orders import Order, from_rises, least_rises, slope_by_ris
 from offbeat.learning.penalties import L2, NONE, Penalty
 
 Floats = NDArray[np.float64]
-NEWTON_STEPS_MOST = 100
+SLOPE_LEAST = 1e-10
+NEWTON_TRIED_AT = ((1e-4, 8), (1e-6, 8), (SLOPE_LEAST, 100))
+"""Where L-BFGS stops, by the largest part of the gradient, and how many Newton steps follow."""
 DIRECT_WIDTH_MOST = 1000
+THIN_SHARE_MOST = 0.25
 RANDOM_STARTS = 2
 
 
@@ -73,6 +76,13 @@ def certificate(
     return norm, None if np.isnan(gap) else gap
 
 
+def thin(X: Any) -> Any:
+    """The same matrix in the form that multiplies faster: few of the cells of bins and categories are not zero."""
+    if scipy.sparse.issparse(X) or np.count_nonzero(X) > THIN_SHARE_MOST * X.size:
+        return X
+    return scipy.sparse.csr_matrix(X)
+
+
 # -- what there is to reach ------------------------------------------------------------------------------------------
 
 
@@ -88,19 +98,22 @@ def optimum(
 ) -> tuple[Floats, float]:
     """(w, f) where the gradient norm is at most `tolerance`, for the l2 penalty (none where the strength is 0).
 
-    L-BFGS comes near, Newton's method finishes: f - min f is then at most tolerance^2 / (2 strength).
+    L-BFGS comes near, Newton's method finishes: f - min f is then at most tolerance^2 / (2 strength). One of Newton's
+    steps is worth many of L-BFGS's, so they are tried early; where a few are not enough L-BFGS goes on.
     """
     penalty = L2 if strength > 0.0 else NONE
-    first = np.zeros(loss.outputs * X.shape[1]) if start is None else start
-    w = descend(X, y, first, loss, penalty, strength, free=free)
-    for _ in range(NEWTON_STEPS_MOST):
-        slope = gradient(X, y, w, loss, penalty, strength, free)
-        norm = float(np.linalg.norm(slope))
-        if norm <= tolerance:
-            return w, objective(X, y, w, loss, penalty, strength, free)
-        w = _newton_step(X, y, w, slope, loss, strength, free)
+    near = np.zeros(loss.outputs * X.shape[1]) if start is None else start
+    for slope_most, steps in NEWTON_TRIED_AT:
+        near = descend(X, y, near, loss, penalty, strength, free=free, slope_most=slope_most)
+        w = near
+        for _ in range(steps):
+            slope = gradient(X, y, w, loss, penalty, strength, free)
+            norm = float(np.linalg.norm(slope))
+            if norm <= tolerance:
+                return w, objective(X, y, w, loss, penalty, strength, free)
+            w = _newton_step(X, y, w, slope, loss, strength, free)
     raise BadJob(
-        f"The optimum was not found: after {NEWTON_STEPS_MOST} Newton steps the gradient norm is {norm:.3g}, not "
+        f"The optimum was not found: after {steps} Newton steps the gradient norm is {norm:.3g}, not "
         f"{tolerance:g}. Scale the columns, raise the penalty's strength (now {strength:g}), or ask for less."
     )
 
@@ -130,7 +143,7 @@ def best_known(
 
 def descend(
     X: Any, y: Floats, start: Floats, loss: Loss, penalty: Penalty, strength: float, *, iterations: int = 5000,
-    free: int = 0, orders: Sequence[Order] = (),
+    free: int = 0, orders: Sequence[Order] = (), slope_most: float = SLOPE_LEAST,
 ) -> Floats:  # fmt: skip
     """Where L-BFGS comes to from this start; with orders of the weights, of one output, from zero."""
     import scipy.optimize  # a quarter of a second, which a start that needs no such point need not spend
@@ -159,7 +172,7 @@ def descend(
         return value, slope_by_rises(slope, orders)
 
     def least(function: Callable[[Floats], tuple[float, Floats]], first: Floats, bound: Any) -> Floats:
-        options: Any = {"maxiter": iterations, "maxfun": 20000, "ftol": 0.0, "gtol": 1e-10, "maxcor": 20}
+        options: Any = {"maxiter": iterations, "maxfun": 20000, "ftol": 0.0, "gtol": slope_most, "maxcor": 20}
         bounds = None if bound is None else scipy.optimize.Bounds(bound, np.inf)
         found = scipy.optimize.minimize(function, first, jac=True, method="L-BFGS-B", options=options, bounds=bounds)
         return np.asarray(found.x, dtype=np.float64)

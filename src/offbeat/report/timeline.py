@@ -163,9 +163,9 @@ def _overlaps(message: Transit, start: float, end: float) -> bool:
 
 def _overview(timeline: Timeline) -> Markup:
     """How many messages left in each moment of the recording, with the stretch in view marked."""
-    counts = [0] * OVERVIEW_BINS
+    counts, last_s = [0] * OVERVIEW_BINS, timeline.end_s
     for message in timeline.messages:
-        counts[min(OVERVIEW_BINS - 1, int(OVERVIEW_BINS * message.sent_s / timeline.end_s))] += 1
+        counts[min(OVERVIEW_BINS - 1, int(OVERVIEW_BINS * message.sent_s / last_s))] += 1
     tallest, width = max(counts), (RIGHT - LEFT) / OVERVIEW_BINS
     bars = [
         tag(
@@ -179,7 +179,7 @@ def _overview(timeline: Timeline) -> Markup:
         if number
     ]
     start, end = timeline.first_view_s
-    across = Scale(0.0, timeline.end_s, LEFT, RIGHT)
+    across = Scale(0.0, last_s, LEFT, RIGHT)
     window = tag("rect", x=across.at(start), y=1, width=max(3.0, across.at(end) - across.at(start)), height=30,
                  class_="window", id="timeline-window")  # fmt: skip
     return tag(

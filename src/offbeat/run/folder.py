@@ -68,6 +68,7 @@ def _write_part(part: Part, folder: Path, party: str, algorithm: str) -> None:
 
 def read_parts(folder: Path, names: Sequence[str]) -> dict[str, Part]:
     """Each party's part of a finished run's model."""
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     found = {}
@@ -75,9 +76,15 @@ def read_parts(folder: Path, names: Sequence[str]) -> dict[str, Part]:
         file = folder / CHECKPOINTS / f"{name}.safetensors"
         if not file.is_file():
             raise BadInput(f"{folder} has no model of {name}: {file} is not there. Has the run ended?")
-        state = read_checkpoint(folder / CHECKPOINTS, f"{name}.preparation")
+        try:
+            arrays, state = load_file(file), read_checkpoint(folder / CHECKPOINTS, f"{name}.preparation")
+        except (SafetensorError, ValueError, KeyError) as problem:
+            raise BadInput(
+                f"{folder}: {name}'s part of the model cannot be read ({problem}). Its files in {CHECKPOINTS}/ were "
+                "changed or cut off since the run ended: take them from a copy, or run again."
+            ) from None
         fitted = None if state is None else fitted_from(state)
-        found[name] = Part(load_file(file), None if fitted is None else fitted.columns, fitted)
+        found[name] = Part(arrays, None if fitted is None else fitted.columns, fitted)
     return found
 
 

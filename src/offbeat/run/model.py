@@ -248,7 +248,16 @@ class TrainedModel:
     def _read(self, name: str, file: str | Path, id: str | None) -> Table:
         fitted = self.fitted(name)
         named = None if isinstance(fitted.raw_columns, NumberedColumns) else list(fitted.raw_columns)
-        return read_table(file, id, None, named, text=list(fitted.spelling), missing="keep", forms=fitted.forms)
+        return read_table(
+            file,
+            id,
+            None,
+            named,
+            text=list(fitted.spelling),
+            missing="keep",
+            forms=fitted.forms,
+            duplicates=self.job.data.duplicates,
+        )
 
     # -- VAFL
 

@@ -13,6 +13,7 @@ own columns alone.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
+from numbers import Integral, Real
 from typing import Any
 
 import msgspec
@@ -138,7 +139,7 @@ def scorecard_of(
 ) -> Scorecard:
     """`blocks`: prepared rows to count shares on, `y` their labels. `good`: the class that points count for; None: the
     first, as the second is the event (a default, say)."""
-    _check(model, points, odds, double)
+    _check(model, points, odds, double, digits)
     classes = model.classes or ()
     good = classes[0] if good is None else good
     if good not in classes:
@@ -163,11 +164,16 @@ def scorecard_of(
     return card if blocks is None else _counted(card, blocks, y)
 
 
-def _check(model: TrainedModel, points: float, odds: float, double: float) -> None:
+def _check(model: TrainedModel, points: float, odds: float, double: float, digits: int) -> None:
     if model.job.embeds or model.classes is None or len(model.classes) != 2:
         raise BadInput("A scorecard is for a linear model of two classes, whose log odds are sums of points.")
     if model.loss not in ("auto", "logistic"):
         raise BadInput(f"A scorecard needs the logistic loss, which knows odds; this model has {model.loss}.")
+    given: dict[str, Any] = {"points": points, "odds": odds, "double": double, "digits": digits}
+    for name, value in given.items():
+        whole = name == "digits"
+        if not isinstance(value, Integral if whole else Real):
+            raise BadInput(f"{name} must be a {'whole ' if whole else ''}number; got {value!r}.")
     if not (odds > 0 and double > 0 and np.isfinite(points)):
         raise BadInput(f"odds and double must be above 0; got odds = {odds:g}, double = {double:g}, points {points:g}.")
     for party in model.names:

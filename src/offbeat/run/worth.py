@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from offbeat.data.assemble import VerticalData
-from offbeat.data.matrix import Floats, Matrix, stack_columns
+from offbeat.data.matrix import Floats, stack_columns
 from offbeat.errors import BadInput, BadJob
 from offbeat.families.linear import setting_for
 from offbeat.families.setting import Setting
@@ -37,8 +37,6 @@ PARTIES_MOST = 6
 GROUPS = 20
 """Standard errors are found by leaving out one of so many groups of held-out rows at a time."""
 TOLERANCE = 1e-6
-SPARSE_BELOW = 0.25
-"""Columns with a smaller share of numbers that are not 0, such as those of bins, are multiplied faster as sparse."""
 SCORES = ("auc", "accuracy", "explained")
 
 Coalition = tuple[str, ...]
@@ -122,6 +120,11 @@ def job_for_worth(path: Path, record: RunRecord | None) -> Job:
 
 
 def _setting(data: VerticalData, job: Job) -> Setting:
+    if not isinstance(job, Job) or not isinstance(data, VerticalData):
+        raise BadInput(
+            f"worth takes data and a vertical job, as in worth(load_data(job), job); got {type(data).__name__} and "
+            f"{type(job).__name__}."
+        )
     if job.embeds:
         raise BadInput(
             f"What parties are worth is known for the linear methods, whose best model is one; {job.algorithm} trains "
@@ -144,20 +147,12 @@ def _setting(data: VerticalData, job: Job) -> Setting:
     if job.penalty_kind not in ("l2", "none"):
         raise BadJob(f"penalty_kind = {job.penalty_kind!r} has no one best model to compare coalitions by; use l2.")
     setting = setting_for(data, job)
-    thin = {name: (_sparse(setting.train[name]), _sparse(setting.test[name])) for name in data.names}
+    thin = {name: (central.thin(setting.train[name]), central.thin(setting.test[name])) for name in data.names}
     return replace(
         setting,
         train={name: train for name, (train, _) in thin.items()},
         test={name: test for name, (_, test) in thin.items()},
     )
-
-
-def _sparse(block: Matrix) -> Matrix:
-    import scipy.sparse as sp
-
-    if not isinstance(block, np.ndarray) or np.count_nonzero(block) > SPARSE_BELOW * block.size:
-        return block
-    return sp.csr_matrix(block)
 
 
 def _refitted(setting: Setting, names: Coalition, found: Mapping[Coalition, Mapping[str, Floats]]) -> dict[str, Floats]:
@@ -207,6 +202,11 @@ def _measure(setting: Setting, data: VerticalData, wanted: str | None) -> tuple[
     known = [one for one in SCORES if one == "explained" or (setting.classifies and (one != "auc" or usual == "auc"))]
     if name not in known:
         raise BadInput(f"score {name!r} is none for this task; use one of {', '.join(known)}.")
+    if name == "auc" and len(np.unique(y)) < 2:
+        raise BadInput(
+            f"The area under the curve compares two classes, and the {len(y):,} held-out rows are all of one. Hold "
+            'rows of both out, or use score = "accuracy" (--score accuracy).'
+        )
     if name == "auc":
         return name, lambda scores, rows: area_under_curve(_margin(scores)[rows], y[rows] > 0)
     if name == "explained":

@@ -9,6 +9,7 @@ from offbeat.data.encode import bin_edges
 from offbeat.data.fitting import about_codes, cuts, fit_preparation
 from offbeat.data.matrix import scale_party_rows
 from offbeat.data.preparation import AS_IS, Preparation, preparation_from
+from offbeat.data.prepare import fitted_from, state_of
 from offbeat.data.table import Table
 from offbeat.data.vertical import vertical_from_arrays
 from offbeat.errors import BadData, BadJob
@@ -361,3 +362,41 @@ def test_the_notes_say_which_columns_must_rise_or_fall() -> None:
     chosen = Preparation(how="bins", columns={"a": "rising", "b": "falling"})
     notes = fit_preparation(np.arange(60.0).reshape(20, 3), ("a", "b", "c"), chosen).notes
     assert [note.partition(":")[0] for note in notes] == ["Column 'a' must rise", "Column 'b' must fall"]
+
+
+# -- far from 1 ------------------------------------------------------------------------------------------------------
+
+
+def test_a_small_spread_around_a_large_number_is_no_constant() -> None:
+    fitted, block = column(1e9 + 1e-4 * np.arange(20.0))
+    assert fitted.notes == () and np.ptp(block) == pytest.approx(3.295, abs=1e-2)
+    strict, _ = column([0.1] * 19 + [0.1 + 2e-17], how="scaled")
+    assert strict.notes == ("1 column is constant over the training rows (x).",)
+    strict, block = column([0.3] * 10 + [0.1 + 0.2] * 10, how="scaled")  # which differ by a program's rounding
+    assert strict.notes == ("1 column is constant over the training rows (x).",) and np.ptp(block) < 1e-15
+
+
+def test_bins_and_categories_are_told_apart_by_their_names() -> None:
+    fitted, _ = column(1e9 + 0.5 * np.arange(100.0), how="bins", bins=5)
+    assert list(fitted.columns)[:2] == ["x < 1.00000001e+09", "x in [1.00000001e+09, 1.00000002e+09)"]
+    assert len(set(fitted.columns)) == 5
+    categories, _ = column([1.0000001, 1.0000002] * 10, columns={"x": "category"})
+    assert list(categories.columns) == ["x=1.0000001", "x=1.0000002"]
+
+
+def test_sparse_columns_far_from_1_in_size_are_scaled_and_stay_sparse() -> None:
+    features = sp.csr_matrix(np.array([[300.0, 1.0, 0.0, 1e-6], [0.0, 2.0, 0.0, 0.0], [400.0, 0.0, 0.0, 3e-6]]))
+    names = ("a", "b", "c", "d")
+    fitted = fit_preparation(features, names, Preparation())
+    found = fitted.apply(features)
+    size = np.sqrt((300.0**2 + 400.0**2) / 2)
+    expected = [[300 / size, 1, 0, 1 / np.sqrt(5)], [0, 2, 0, 0], [400 / size, 0, 0, 3 / np.sqrt(5)]]
+    np.testing.assert_allclose(found.toarray(), expected)
+    assert fitted.notes == (
+        "What 2 sparse columns store is far from 1 in size, and was divided by its root mean square: a by 354, "
+        "d by 2.24e-06.",
+    )
+    untouched = fit_preparation(features, names, Preparation(how="none"))
+    assert (untouched.apply(features) != features).nnz == 0 and untouched.notes == ()
+    kept = fitted_from(state_of(fitted))
+    assert (kept.apply(features) != found).nnz == 0

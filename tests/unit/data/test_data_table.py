@@ -505,3 +505,63 @@ def test_tables_of_other_libraries_are_frames() -> None:
     table = table_from_arrays(pa.Table.from_pandas(frame))
     assert table.columns == ("x", "town") and table.levels == {"town": ("a", "b")}
     np.testing.assert_array_equal(table_from_arrays(sp.dok_matrix(np.eye(3))).features.toarray(), np.eye(3))
+
+
+@pytest.mark.parametrize(
+    "word", ["k.A.", "(blank)", "<NA>", "#DIV/0!", "#VALUE!", "\\N", "NaT", "n/d", "don't know", "[null]"]
+)
+def test_other_programs_words_for_nothing_are_empty_cells_among_numbers(word):
+    table = table_from_arrays(pd.DataFrame({"x": ["1.5", word, "3", "4", word]}), name="t")
+    np.testing.assert_array_equal(table.features[:, 0], [1.5, np.nan, 3, 4, np.nan])
+    assert table.levels == {} and f"{word!r} (2)" in table.notes[0]
+
+
+def test_lengths_of_time_in_files_are_days():
+    lengths = pd.to_timedelta([-36, 0.5, 100, None], unit="h")
+    table = table_from_arrays(pd.DataFrame({"x": lengths.astype(str)}), name="t")
+    np.testing.assert_allclose(table.features[:, 0], [-1.5, 0.5 / 24, 100 / 24, np.nan])
+    assert "lengths of time: they count as days" in table.notes[0]
+
+
+@pytest.mark.parametrize("separator", ["\t", ";"])
+@pytest.mark.parametrize(
+    ("cells", "numbers"),
+    [
+        (["0.1%", "12.5%", "100.0%"], [0.1, 12.5, 100]),
+        (["$1,049.00", "$7.50", "$12,000,000.00"], [1049, 7.5, 12e6]),
+        (["(3.25)", "4.00", "(0.50)"], [-3.25, 4, -0.5]),
+        (["1,304,000", "12,000", "7,000,000"], [1304000, 12000, 7e6]),
+        (["-6,42e-05", "1,5", "2,25E+3"], [-6.42e-5, 1.5, 2250]),
+        (["1.304,50", "12,5", "7,25"], [1304.5, 12.5, 7.25]),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_the_cells_decide_what_a_comma_is_where_columns_are_not_separated_by_it(tmp_path, separator, cells, numbers):
+    file = tmp_path / "t.csv"
+    file.write_text(f"id{separator}x\n" + "".join(f"{i}{separator}{cell}\n" for i, cell in enumerate(cells)))
+    table = read_table(file, "id")
+    np.testing.assert_allclose(table.features[:, 0], numbers)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_one_later_row_is_read_as_the_training_rows_were(tmp_path, ending):
+    """426,228 alone may be either, and in a file with tabs a comma may be a decimal point."""
+    grouped = table_from_arrays(pd.DataFrame({"x": ["1,304,000", "12,000", "426,228"]}), name="t")
+    decimal = table_from_arrays(pd.DataFrame({"x": ["1,5", "12,25", "426,228"]}), name="t")
+    file = tmp_path / f"later.{ending}"
+    pd.DataFrame({"id": [1], "x": ["426,228"]}).to_csv(file, index=False, sep="\t" if ending == "tsv" else ",")
+    for before, number in ((grouped, 426228.0), (decimal, 426.228)):
+        assert before.features[2, 0] == number
+        assert read_table(file, "id", columns=["x"], forms=before.forms).features[0, 0] == number
+
+
+def test_lengths_of_time_are_the_same_whatever_they_come_in():
+    lengths = pd.to_timedelta([3, 40, 5], unit="D")
+    frame = pd.DataFrame({"x": lengths})
+    trained = fit_preparation(*_parts(table_from_arrays(frame, name="t")))
+    later = table_from_arrays(frame.astype(str), name="later", forms=trained.forms)
+    np.testing.assert_array_equal(trained.recoded(later)[:, 0], [3, 40, 5])
+
+
+def _parts(table):
+    return table.features, table.columns, Preparation(), table.levels, table.forms

@@ -13,7 +13,7 @@ from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.record import Transit
 from offbeat.report.html import Markup, data_block, tag
 from offbeat.report.page import PARTIES_DRAWN, report_page, write_report
-from offbeat.report.timeline import LANES_SHOWN, MESSAGES_KEPT, timeline_of
+from offbeat.report.timeline import LANES_SHOWN, MESSAGES_KEPT, Timeline, timeline_of, timeline_view
 
 VOID = {"meta", "link", "br", "input"}
 PLAIN_ATTRIBUTES = re.compile(r"^on|^style$|^srcdoc$")
@@ -177,6 +177,13 @@ def test_the_first_stretch_is_drawn_without_a_script(text):
     arrows = re.search(r'<g id="timeline-arrows">(.*?)</g>', text, re.S)[1]
     assert 80 <= arrows.count("<path") <= 120
     assert "94 of 640 messages, 0 s to 116 ms" in text
+
+
+def test_the_end_of_a_recording_is_not_looked_for_at_every_message(monkeypatch):
+    asked, end_s = [], Timeline.end_s.fget
+    monkeypatch.setattr(Timeline, "end_s", property(lambda timeline: asked.append(1) or end_s(timeline)))
+    assert "<rect" in timeline_view(sample_record())
+    assert len(asked) < 10
 
 
 def test_a_ninth_kind_is_told_from_the_first():

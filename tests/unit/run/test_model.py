@@ -107,6 +107,25 @@ def test_what_is_wrong_with_new_rows_is_said(tmp_path):
         offbeat.load(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("word", ["n/a", "?", "", None])
+def test_new_rows_may_know_nothing_of_a_column(tmp_path, word):
+    folder, _, _, _ = trained(tmp_path)
+    model, new = offbeat.load(folder), frames(seed=5, rows=20)
+    unknown = {**new, "bank": new["bank"].assign(income=pd.Series([word] * 20, dtype=object))}
+    gaps = {**new, "bank": new["bank"].assign(income=np.nan)}
+    np.testing.assert_array_equal(model.predict_proba(unknown), model.predict_proba(gaps))
+
+
+def test_repeated_ids_of_new_rows_are_treated_as_those_of_the_job(tmp_path):
+    folder, _, _, _ = trained(tmp_path, data={"duplicates": "keep-first"})
+    new = frames(seed=5, rows=20)
+    for name, frame in new.items():
+        pd.concat([frame, frame.iloc[:3] if name == "shop" else frame.iloc[:0]]).to_csv(tmp_path / f"{name}.csv")
+    files = {name: tmp_path / f"{name}.csv" for name in new}
+    ids, tables = offbeat.load(folder).files(files)
+    assert len(set(ids.tolist())) == 20 and all(len(table) == 20 for table in tables.values())
+
+
 def test_columns_that_were_shared_out_after_encoding_cannot_be_prepared_by_a_party(tmp_path):
     data = {"set": "credit-like@0.01", "parties": 3, "limit_rows": 200, "split_after_one_hot": True}
     job = job_from({"algorithm": "vfb2-svrg", "passes": 1.0, "optimum": False, "data": data})

@@ -6,6 +6,7 @@ The measure is scikit-learn on the pooled columns, prepared by the same parties 
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
 from sklearn.metrics import roc_auc_score
 
@@ -110,3 +111,39 @@ def test_parties_that_are_slower_than_the_chair_by_their_columns_are_no_trouble(
     blocks = {name: rng.normal(size=(1050, width)) for name, width in widths.items()}
     label = blocks["bank"][:, 0] + blocks["shop"][:, 0] + rng.logistic(size=1050) > 0
     assert VerticalClassifier().fit(blocks, label).record_.verdict == "target"
+
+
+def test_numbers_are_learned_in_units_of_their_spread_so_that_a_target_means_the_same_for_all():
+    """Bins of columns that say nearly the same: at 1e-6 of a spread of 1,000 nobody would get there."""
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=(900, 1))
+    columns = {name: common + 0.1 * rng.normal(size=(900, 3)) for name in ("bank", "shop", "telecom")}
+    y = columns["bank"][:, 0] + 0.1 * rng.normal(size=900)
+    found = [VerticalRegressor(prepare="bins").fit(columns, scale * y) for scale in (1e-2, 1e3)]
+    assert [model.record_.verdict for model in found] == ["target", "target"]
+    rows = prepared(found[0], columns)
+    for model, scale in zip(found, (1e-2, 1e3), strict=True):
+        pooled = Ridge(alpha=900 * 1e-4 / 2).fit(rows, scale * y).predict(rows)
+        assert np.abs(model.predict(columns) - pooled).max() < 2e-2 * np.std(scale * y)
+
+
+def test_sparse_columns_of_any_size_are_learned_from():
+    rng = np.random.default_rng(0)
+    stored = scipy.sparse.random(800, 60, density=0.05, format="csr", random_state=0)
+    y = stored.sign() @ rng.normal(size=60) + rng.logistic(scale=0.3, size=800) > 0
+    found = []
+    for scale in (1e-5, 1e5):
+        columns = {"bank": scale * stored[:, :30], "shop": scale * stored[:, 30:], "telecom": rng.normal(size=(800, 1))}
+        model = VerticalClassifier().fit(columns, y)
+        assert model.record_.verdict == "target"
+        found.append(roc_auc_score(y, model.predict_proba(columns)[:, 1]))
+    assert min(found) > 0.8 and found[0] == pytest.approx(found[1], abs=5e-3)
+
+
+@pytest.mark.parametrize(("unit", "told"), [(1.0, False), (1e6, True)])
+def test_counts_that_the_penalty_outweighs_are_told_of(unit, told):
+    years = RNG.uniform(0.2, 1.0, FITTED)
+    model = VerticalRegressor(loss="poisson").fit(
+        cut(FRAME, slice(0, FITTED), PARTIES), RNG.poisson(years), exposure=unit * years
+    )
+    assert any("outweighs them: coefficients are drawn to 0" in note for note in model.record_.data.notes) == told
