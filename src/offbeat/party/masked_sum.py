@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.errors import BadJob, MaskReuse, UnexpectedEvent
+from offbeat.errors import BadJob, MaskReuse, OutOfRange, UnexpectedEvent
 from offbeat.learning.blocks import fixed_point
 from offbeat.party.contract import Broadcast, Effect, Message, PartyName, Send
 from offbeat.party.expected import WORDS, expect, expect_array
@@ -105,7 +105,9 @@ class SumOptions:
     fraction_bits: int = FRACTION_BITS
     two_party_insecure: bool = False
     parties_least: int = 2  # this party answers no sum of fewer, whatever the job says
-    moving_least: int = 1  # a survey leaves at least so many not late: of who rests, totals of two surveys tell nothing
+    in_step: bool = False
+    """Every share is of a block that has done all that the asker has told, and nothing more of it: nobody is late,
+    answers at once or drops derivatives. Else totals tell apart who has moved, and who has not yet."""
 
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
@@ -165,6 +167,7 @@ class MaskedSum:
         self.seen: dict[PartyName, int] = {}  # newest block version heard of, by party
         self.seconds: dict[PartyName, float] = {}  # what a row costs, by party
         self.refused = 0
+        self.over = False  # a share did not fit into fixed point: the run ends, and nothing more is answered
         self.enter_epoch()
 
     def enter_epoch(self) -> None:
@@ -334,11 +337,17 @@ class MaskedSum:
     ) -> list[Effect]:
         """This party's share for one question: `encode(mask)` gives its `count` words. `nonzeros`: what a cost
         model may charge the listener for, beside the words."""
+        if self.over:
+            return []
         kind, survey, first = key
+        mask = self.mask(asker, kind, survey, first, places, count) if self.trees is None else None
+        try:
+            words = encode(mask)
+        except OutOfRange:
+            self.over = True
+            raise
         if self.trees is not None:
-            stride = self._stride_of(kind)
-            return self.trees.answer(asker, key, (places, stride), encode(None), version)
-        words = encode(self.mask(asker, kind, survey, first, places, count))
+            return self.trees.answer(asker, key, (places, self._stride_of(kind)), words, version)
         body = ShareGiven(self.roster.epoch, kind, survey, first, words, version, self.own_seconds, then)
         return [Send(asker, body, count if nonzeros else 0, nonzeros)]
 
@@ -357,6 +366,7 @@ class MaskedSum:
             "publics": dict(self.keys.publics),
             "stride": self.stride,
             "refused": self.refused,
+            "over": self.over,
             "seen": dict(self.seen),
             "seconds": dict(self.seconds),
             "own_seconds": self.own_seconds,
@@ -376,7 +386,7 @@ class MaskedSum:
         for name, public in state["publics"].items():
             self.keys.agree(name, public)
         self.stride, self.refused, self.own_seconds = state["stride"], state["refused"], state["own_seconds"]
-        self.seen, self.seconds = dict(state["seen"]), dict(state["seconds"])
+        self.seen, self.seconds, self.over = dict(state["seen"]), dict(state["seconds"]), state["over"]
         self.told.restore(state["told"])
         for asker, kind, net in state["nets"]:
             self.nets[asker, kind] = self._net_for(asker, kind)
