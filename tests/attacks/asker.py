@@ -34,7 +34,7 @@ def world(names=("eve", "ana", "bo"), *, labels_at=("eve",), method=vfb2, scheme
     problem = Problem(ROWS, LOGISTIC, L2, 1e-4, np.sign(rng.normal(size=ROWS)))
     blocks = {name: make_block(X[name], penalty=L2, strength=1e-4) for name in names}
     synchronous = options.pop("synchronous", False)
-    sums = {key: options.pop(key) for key in ("two_party_insecure", "parties_least", "moving_least") if key in options}
+    sums = {key: options.pop(key) for key in ("two_party_insecure", "parties_least", "in_step") if key in options}
     chosen = LinearOptions(batch=64, sums=SumOptions(scheme=scheme, **sums), asynchronous=not synchronous, **options)
     made = method.build(blocks, problem, chosen, labels_at=labels_at, synchronous=synchronous, secrets_seed=1)
     parties = {party.name: party for party in made}

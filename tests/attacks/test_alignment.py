@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
 from offbeat.errors import PeerFailed
-from offbeat.orgs.align_psi import Aligner, Answered, Blinded, ReadyToAlign
+from offbeat.orgs import align_psi
+from offbeat.orgs.align_psi import Aligner, Answered, Blinded, Joined, ReadyToAlign, marks_of
 from offbeat.orgs.blinding import multiplied, points_of
 from offbeat.orgs.tokens import id_column, tokens_of
 from offbeat.orgs.x25519 import POINT_BYTES
@@ -67,7 +68,7 @@ def test_the_order_of_points_says_nothing_of_people_the_leader_did_not_bring() -
     member = aligner("m", "evil", table, {"evil": 150, "m": 900})
     (answer,) = done(member, member.handle(Received("evil", Blinded(0, asked_for(brought)))))
     assert isinstance(answer, Send) and isinstance(answer.body, Answered)
-    place = {point[:16]: at for at, point in enumerate(pieces(multiplied(KEY, answer.body.own, "m")))}
+    place = {mark: at for at, mark in enumerate(marks_of(multiplied(KEY, answer.body.own, "m"), "m"))}
     marks = pieces(answer.body.marks, 16)
     known = {token: place[mark] for token, mark in zip(tokens_of(brought, SALT), marks, strict=True) if mark in place}
     assert len(known) == len(set(brought) & set(table))  # the matching itself is as it should be
@@ -85,15 +86,15 @@ def asked_for(ids: Sequence[str]) -> bytes:
 Marks = Callable[[list[bytes]], list[bytes]]
 
 
-def matched(theirs: Sequence[str], marks_of: Marks) -> list[Any]:
+def matched(theirs: Sequence[str], chosen: Marks) -> list[Any]:
     """What 'evil' is told at the end: it has shown these ids, and answers the leader's 300 by marks of its choice."""
     sizes = {"bank": 300, "evil": len(theirs)}
     leader = aligner("bank", "bank", PEOPLE[:300], sizes)
     leader.handle(Started())
     (asked,) = done(leader, leader.handle(Received("evil", ReadyToAlign(1)))[1:])
     assert isinstance(asked, Send) and isinstance(asked.body, Blinded)
-    blinded = [point[:16] for point in pieces(multiplied(KEY, asked.body.points, "bank"))]
-    answer = Answered(0, b"".join(marks_of(blinded)), asked_for(theirs))
+    blinded = marks_of(multiplied(KEY, asked.body.points, "bank"), "evil")
+    answer = Answered(0, b"".join(chosen(blinded)), asked_for(theirs))
     effects = done(leader, leader.handle(Received("evil", answer)))
     return [effect.body for effect in effects if isinstance(effect, Send | Broadcast)]
 
@@ -115,3 +116,35 @@ def test_a_member_that_exchanges_its_marks_learns_no_id_that_it_lacks() -> None:
     assert sorted(np.frombuffer(joined.places, "<u8").tolist()) == list(range(20))  # of the points that it has shown
     heard = b"".join(getattr(body, name) for body in told for name in ("places", "promise") if hasattr(body, name))
     assert not any(token in heard for token in tokens_of(PEOPLE, SALT))
+
+
+# -- a leader between two members --------------------------------------------------------------------------------------
+
+
+def test_a_leader_does_not_learn_whom_two_members_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: a leader that passed each member's points of one bucket to the other, as its own of another bucket,
+    learned which of them both have, having brought no such id: all of them. It could join those rows, too."""
+    monkeypatch.setattr(align_psi, "BUCKET_IDS", 80)
+    sizes = {"evil": 150, "m": 120, "n": 120}
+    tables = {"m": PEOPLE[:120], "n": PEOPLE[40:160]}
+    members = {name: aligner(name, "evil", ids, sizes) for name, ids in tables.items()}
+
+    def answered(name: str, bucket: int, points: bytes) -> Answered:
+        (answer,) = done(members[name], members[name].handle(Received("evil", Blinded(bucket, points))))
+        assert isinstance(answer, Send) and isinstance(answer.body, Answered)
+        return answer.body
+
+    nobody = asked_for(PEOPLE[1000:1001])
+    points = {name: answered(name, 0, nobody).own for name in members}
+    assert len(points["m"]) > 40 * POINT_BYTES and len(points["n"]) > 40 * POINT_BYTES
+    marks = {name: set(pieces(answered(name, 1, points[other]).marks, 16)) for name, other in (("m", "n"), ("n", "m"))}
+    assert len(marks["m"]) > 40 and not marks["m"] & marks["n"]
+
+
+def test_parts_of_a_joined_list_are_all_of_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: the third of three parts, then the first of two, ended with an error that nobody had foreseen."""
+    monkeypatch.setattr(align_psi, "JOINED_ROWS", 10)
+    member = aligner("m", "evil", PEOPLE[:100], {"evil": 100, "m": 100})
+    assert member.handle(Received("evil", Joined(2, 3, b""))) == []
+    with pytest.raises(PeerFailed, match="'evil' joins ids in other parts than it said"):
+        member.handle(Received("evil", Joined(0, 2, b"")))

@@ -120,6 +120,22 @@ def test_a_delta_of_the_jobs_choice_buys_nothing(tmp_path: Path) -> None:
     refuse_job(OPEN, fine, "shop", "bank", PrivacyLedger(tmp_path).after)
 
 
+@pytest.mark.parametrize("left", [b"", b"first\n"])
+def test_an_account_that_was_set_back_spends_nothing_anew(tmp_path: Path, left: bytes) -> None:
+    """Before: without `privacy.jsonl`, or with the copy of a backup, the whole budget, or what was spent since, was
+    there again."""
+    job, file = job_from_text(VAFL + "epsilon=0.4\nuploads_max=3\n"), tmp_path / "privacy.jsonl"
+    PrivacyLedger(tmp_path).spend(charges_of(job, "shop", "one"), "one", 1.0, 1e-5, "shop")
+    first = file.read_bytes()
+    PrivacyLedger(tmp_path).spend(charges_of(job, "shop", "two"), "two", 1.0, 1e-5, "shop")
+    file.write_bytes(first if left else b"")
+    for ledger in (PrivacyLedger(tmp_path), PrivacyLedger(tmp_path)):
+        with pytest.raises(BadData, match=r"privacy\.jsonl has lost [12] of 2 charges"):
+            ledger.after([], 1e-5)
+        with pytest.raises(BadData, match="an older copy was put back"):
+            ledger.spend(charges_of(job, "shop", "three"), "three", 1.0, 1e-5, "shop")
+
+
 def test_many_small_jobs_do_not_add_up_to_more_than_the_budget(tmp_path: Path) -> None:
     """Tried: jobs that each fit, from two threads' worth of daemons over one home."""
     job, spent = job_from_text(VAFL + "epsilon=0.3\nuploads_max=3\n"), 0
@@ -190,6 +206,23 @@ def test_answers_that_keep_every_label_do_not_pass_for_hidden_labels() -> None:
     assert objections(budget, job, "bank", "tel") == []
     with pytest.raises(Refused, match="budget of 4 at delta 1e-05"):
         refuse_job(budget, job, "bank", "tel", lambda charges, delta: 100.0)
+
+
+def test_a_run_that_fails_does_not_tell_that_all_labels_are_the_same(tmp_path: Path) -> None:
+    """Before: the leader brought 99 people whose label it knew, and one more. The run failed at the label holder,
+    before anything was charged, if that one had the same label, and went on if not."""
+    known = [0] * 99
+    for label in (0, 1):
+        home = bank(tmp_path, [*known, label, *(int(value) for value in (TRUTH[:300] > 0))])
+        own = own_rows(
+            home, load_table(home), fraction(JOB, 0.0), np.arange(100), [bytes([i]) * 16 for i in range(100)]
+        )
+        assert own.y_train is not None and len(own.y_train) == 100 and len(set(own.y_train.tolist())) == 2
+        assert own.classes == (0, 1)
+    plain = msgspec.structs.replace(JOB, method=OrgMethod())
+    home = bank(tmp_path, [*known, 0, *(int(value) for value in (TRUTH[:300] > 0))])
+    with pytest.raises(BadData, match="exactly two classes"):  # without answers nothing is promised
+        own_rows(home, load_table(home), fraction(plain, 0.0), np.arange(100), [bytes([i]) * 16 for i in range(100)])
 
 
 # -- round the answers -----------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, PeerFailed, 
 from offbeat.jobs import elsewhere
 from offbeat.jobs.organisations import job_from_text
 from offbeat.orgs import control, daemon_log, run_queue, runs
-from offbeat.orgs.align_psi import Aligner, Answered, Blinded, Joined, ReadyToAlign, Seen
+from offbeat.orgs.align_psi import Aligner, Answered, Blinded, Joined, ReadyToAlign, Seen, marks_of
 from offbeat.orgs.blinding import multiplied, points_of
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.control import Propose
@@ -96,8 +96,7 @@ def asked(member: Aligner, bucket: int, points: bytes) -> Answered:
 
 
 def found(key: bytes, guesses: list[str], answer: Answered) -> list[str]:
-    theirs = multiplied(key, answer.own, "m")
-    marks = {theirs[at : at + 16] for at in range(0, len(theirs), POINT_BYTES)}
+    marks = set(marks_of(multiplied(key, answer.own, "m"), "m"))
     return [guess for i, guess in enumerate(guesses) if answer.marks[16 * i : 16 * i + 16] in marks]
 
 
@@ -154,8 +153,7 @@ def test_a_leader_gives_two_members_two_lists() -> None:
     seen: dict[str, Seen] = {}
     for name, party in parties.items():
         answer = asked(party, 0, multiplied(key, points_of(tokens_of(ids, SALT)), "evil"))
-        shown = multiplied(key, answer.own, name)
-        of_mark = {shown[at : at + 16]: at // POINT_BYTES for at in range(0, len(shown), POINT_BYTES)}
+        of_mark = {mark: place for place, mark in enumerate(marks_of(multiplied(key, answer.own, name), name))}
         marks = {guess: answer.marks[16 * i : 16 * i + 16] for i, guess in enumerate(ids)}
         (told,) = party.handle(Received("evil", joined([of_mark[marks[guess]] for guess in lists[name]])))
         assert isinstance(told, Broadcast) and isinstance(told.body, Seen)

@@ -1,5 +1,6 @@
 """An asker that wants one row more often than its owner allows: whatever it tries, the ledger has counted before."""
 
+import os
 import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -226,6 +227,24 @@ def test_a_small_question_in_training_takes_little_memory():
             here.ana.handle(Received("eve", question))
     assert tracemalloc.get_traced_memory()[1] < 2**21
     tracemalloc.stop()
+
+
+def test_questions_without_end_take_no_memory_of_whoever_answers(tmp_path, monkeypatch):
+    """Before: the name of every question was remembered in three places, 266 bytes for each, for ever."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    ledger, one = RowLedger(tmp_path), np.ones(1, np.int64)
+
+    def ask_often(times):
+        for number in range(times):
+            terms = {"what": f"credit/{number}", "asker": "eve", "who": "bo"}
+            ledger.use(["b"], one, shared=lambda: np.ones(1, np.bool_), **terms)
+
+    ask_often(100)
+    tracemalloc.start()
+    ask_often(1000)
+    assert tracemalloc.get_traced_memory()[0] < 2**14
+    tracemalloc.stop()
+    assert RowLedger(tmp_path).counts(["b"]).tolist() == [1100] == [sum(line["sum"] for line in ledger.history())]
 
 
 def test_a_training_that_is_taken_up_after_its_end_is_counted_again(tmp_path):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ pytest.importorskip("grpc", reason="needs the extra 'grpc'")
 
 pytest.importorskip("starlette", reason="needs the extra 'serve'")
 
-from offbeat.errors import BadInput, BadJob
+from offbeat.errors import BadData, BadInput, BadJob
 from offbeat.jobs.organisations import job_from_text
 from offbeat.orgs.service.app import Service
 from offbeat.orgs.service.batches import Batches, State
@@ -122,3 +123,36 @@ def test_one_caller_reads_few_batches_at_a_time_and_from_a_row_that_is_a_number(
     for odd in ("²", "9" * 5000, "-1", ""):
         with pytest.raises(BadInput, match="expected how many rows you have already"):
             asyncio.run(service.batch_rows(asked(odd)))
+
+
+def test_a_long_line_of_a_batch_is_no_id(tmp_path: Path) -> None:
+    """Before: only the line at the end of a piece was measured. Ten rows a day were ten times as many bytes as a piece
+    of the network holds, on the disk and in memory."""
+    service = Service.__new__(Service)
+    service.quotas, service.batches = Quotas(tmp_path), Batches(tmp_path, "run-1", lambda ids: None)  # type: ignore[arg-type, return-value]
+    service.caller = lambda request: Caller(name="web", digest="", rows_a_day=10)  # type: ignore[method-assign]
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b"c" * 60_000 + b"\n"
+
+    with pytest.raises(BadInput, match="at most 5,000,000 ids of 256 bytes"):
+        asyncio.run(service.new_batch(SimpleNamespace(stream=pieces)))  # type: ignore[arg-type]
+    assert not list((tmp_path / "batches").iterdir())
+
+
+def test_a_caller_is_told_no_cell_of_a_table(caplog: pytest.LogCaptureFixture) -> None:
+    """Before: the service asks its daemon in the owner's name, and gave the owner's errors to whoever had a token."""
+    cell = "column 'salary' has 'about 4,100' in row 7, which is no number"
+
+    def broken(request: object, within_s: float) -> Any:
+        raise BadData(cell)
+
+    service = Service.__new__(Service)
+    service.home, service.run, service.answers = SimpleNamespace(name="bank"), "run-1", Counter()  # type: ignore[assignment]
+    service.daemon = SimpleNamespace(ask=broken)  # type: ignore[assignment]
+    service.batches = SimpleNamespace(state=lambda name, caller: service._ask(["c1"], 1.0))  # type: ignore[assignment]
+    service.caller = lambda request: Caller(name="web", digest="")  # type: ignore[method-assign]
+    answer = asyncio.run(service._polite(service.batch)(SimpleNamespace(path_params={"batch": "b"})))  # type: ignore[arg-type]
+    assert answer.status_code == 503 and b"salary" not in answer.body and b"'bank' failed while scoring" in answer.body
+    assert cell in caplog.text

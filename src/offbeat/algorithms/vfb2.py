@@ -31,6 +31,10 @@ The order of play, for Ana (labels), Bo and Cy:
 Whom to wait for: Ana knows how long the others take for a row, since their shares say so. Where steps alone move the
 blocks (SGD, and the methods as printed), she does not wait for a party that is slow (`party/judge.py`).
 
+In step, as organisations train: nobody answers at once or drops derivatives, and a share is of a block that has done
+all that its asker had told before the question, and nothing later. Else totals tell apart who has done what
+(docs/decisions/0161-shares-in-step.md).
+
 Synchronous counterpart (VFB): the same block rules, one dominator at a time in turn, and the next question only when
 every party has stepped. With the same sample order this is exactly the centralised method.
 
@@ -58,6 +62,7 @@ from offbeat.party.protocol import Line, messages_of
 from offbeat.party.role import InRounds
 from offbeat.party.works import CHARGED
 
+NOTHING = np.zeros(0)
 QUEUE_MOST = 2
 """Whoever cannot keep up misses updates, however long its queue; a long one only makes those it does take older."""
 OPEN_MOST = 64
@@ -158,11 +163,13 @@ class Vfb2Party(Memory):
 
     KEPT = (
         *("started", "number", "under_way", "applied", "passes_before", "stepped", "dropped", "late", "numbers"),
-        *("answered", "queue", "early", "peer_steps", "starved", "party"),
+        *("answered", "queue", "resting", "early", "peer_steps", "starved", "party"),
     )
 
     def __init__(self, party: LinearParty, lanes: int = 1) -> None:
-        self.name, self.party, self.handle, self.lanes = party.name, party, party.handle, lanes
+        self.name, self.party, self.handle = party.name, party, party.handle
+        self.in_step = party.options.sums.in_step
+        self.lanes = 1 if self.in_step else lanes
         self.block, self.works, self.stepper = party.block, party.works, party.stepper
         self.outputs, self.in_flight = party.problem.outputs, party.options.in_flight or 1
         self.dominates, self.started = party.roster.holds_labels, False
@@ -173,6 +180,7 @@ class Vfb2Party(Memory):
         self.passes_before = 0.0  # in earlier epochs
         self.answered: dict[PartyName, dict[int, tuple[int, int, int]]] = {}  # by number: (start, stop, version)
         self.queue: deque[Batch] = deque()
+        self.resting: list[Batch] = []  # in step: what the chair told during its survey is done after it
         self.dropped = self.late = 0
         self.stepped = False  # whether the block has moved since the run began
         self.early: list[tuple[PartyName, int]] = []  # questions that wait for the first step
@@ -265,7 +273,13 @@ class Vfb2Party(Memory):
 
     def asked(self, asker: PartyName, number: int) -> list[Effect]:
         """Answer from the block as it is, and remember which version that was. A block that is still at zero, beside
-        others that may have moved, would leave the asker with the others' shares: then the first step comes first."""
+        others that may have moved, would leave the asker with the others' shares: then the first step comes first. In
+        step, whatever was told before the question comes first."""
+        if self.in_step and self.is_stepping():
+            waiting = sum(batch.asker == asker for batch in self.queue)
+            expect(waiting < 2 * OPEN_MOST, asker, "more questions than may be open")
+            self.queue.append(Batch(0, 0, NOTHING, 0, asker, number))
+            return []
         if not self.stepped and self.is_stepping():
             expect(len(self.early) < OPEN_MOST and (asker, number) not in self.early, asker, f"question {number} again")
             self.early.append((asker, number))
@@ -303,6 +317,9 @@ class Vfb2Party(Memory):
     def _queue(self, batch: Batch) -> list[Effect]:
         """Wait for the lane. Who may lag lets the oldest derivatives beyond the bound go, but answers their question;
         who may not drops none, and open questions are the bound."""
+        if self.in_step and batch.asker == self.party.roster.chair and self.party.survey.under_way:
+            self.resting.append(batch)
+            return []
         self.queue.append(batch)
         effects: list[Effect] = []
         if len(self.queue) > QUEUE_MOST and self.stepped and self._may_lag():
@@ -314,8 +331,9 @@ class Vfb2Party(Memory):
 
     def _may_lag(self) -> bool:
         """Whether this party need not take each step before it answers. Where steps alone move the blocks, whoever asks
-        decides; elsewhere it is so for whoever is late."""
-        return not self.party.judge.surveys_move or self.party.judge.is_unwaited(self.name)
+        decides; elsewhere it is so for whoever is late. In step nobody is."""
+        judge = self.party.judge
+        return not self.in_step and (not judge.surveys_move or judge.is_unwaited(self.name))
 
     def _take_queue(self) -> list[Effect]:
         """Spend a lane on everything that waits, unless it is busy."""
@@ -325,8 +343,7 @@ class Vfb2Party(Memory):
             return self._take_on_lanes()
         if self.works.count[Steps]:
             return []
-        batches = list(self.queue)
-        self.queue.clear()
+        batches = [self.queue.popleft() for _ in range(1 if self.in_step else len(self.queue))]
         samples = nonzeros = 0
         for batch in batches:
             rows, values = _half(self.block, batch.start, batch.stop)
@@ -340,13 +357,17 @@ class Vfb2Party(Memory):
     def _step(self, work: Steps, event: Computed) -> list[Effect]:
         batches, rows = work.batches, 0
         for batch in batches:
-            self.stepper.step(batch.start, batch.stop, batch.theta, self.block.version - batch.version)
+            if batch.stop > batch.start:
+                self.stepper.step(batch.start, batch.stop, batch.theta, self.block.version - batch.version)
             rows += batch.stop - batch.start
-        self.party.note_seconds(event.seconds, rows / 2)
+        if rows:
+            self.party.note_seconds(event.seconds, rows / 2)
         effects = self._moved()
+        waiting, self.queue = self.queue, deque()  # these questions are older than what waits
         for batch in batches:
             if batch.asks >= 0:
                 effects += self.asked(batch.asker, batch.asks)
+        self.queue = waiting
         if self.queue:
             return effects + self._take_queue()
         return effects + self.party.after_work() if self.party.survey.marked else effects
@@ -394,12 +415,15 @@ class Vfb2Party(Memory):
         self.works.drop(Derive)
         self.works.drop(AnswerOnLane)
         under_way = [batch for work in self.works.of(Steps) for batch in work.batches]
-        for batch in (*self.queue, *under_way, *(work.batch for work in self.works.of(GradientOnLane))):
+        for batch in (*self.queue, *self.resting, *under_way, *(work.batch for work in self.works.of(GradientOnLane))):
             batch.asks = -1
         return self._ask_first() if self.started else []
 
     def resume(self) -> list[Effect]:
-        return self._ask_first() if self.started else []
+        if self.resting and not self.party.survey.under_way:
+            self.queue.extend(self.resting)
+            self.resting = []
+        return [*self._ask_first(), *self._take_queue()] if self.started else []
 
     def is_stepping(self) -> bool:
         return bool(self.queue or self.works.count[Steps] or self.works.count[GradientOnLane])
@@ -423,6 +447,7 @@ class Vfb2Party(Memory):
         super().restore(state)
         self.answered = {name: {n: (a, b, v) for n, a, b, v in rows} for name, rows in state["answered"].items()}
         self.queue = deque(Batch(*fields) for fields in state["queue"])
+        self.resting = [Batch(*fields) for fields in state["resting"]]
         self.early = [(asker, number) for asker, number in state["early"]]
         self.peer_steps = {name: (pair[0], pair[1]) for name, pair in state["peer_steps"].items()}
 
@@ -481,6 +506,7 @@ class VfbParty(InRounds):
     def _on_backward(self, sender: PartyName, body: Backward) -> list[Effect]:
         begun, awaited = self.party.schedule is not None, body.number == self.round and not self.works.count[Steps]
         right = begun and awaited and sender == self._dominator(body.number)
+        right = right and self.party.survey.frozen is None and not self.party.survey.tables.working
         expect(right, sender, f"derivatives of round {body.number}, while round {self.round} is on")
         start, stop = self.party.rows_of(body.number)
         expect_array(sender, "derivatives", body.derivatives, self.party.problem.outputs * (stop - start))
@@ -493,11 +519,14 @@ class VfbParty(InRounds):
         self.round += 1
         self.asking = False
         early, self.early = self.early, set()
-        following = self._dominator(self.round)
+        following, marked = self._dominator(self.round), self.party.after_work()
         if following != self.name:
-            return [Send(following, Stepped(self.party.roster.epoch, self.round - 1))]
+            return [Send(following, Stepped(self.party.roster.epoch, self.round - 1)), *marked]
         self.unstepped = set(self.party.roster.peers) - early
-        return self.resume()
+        return [*marked, *self.resume()]
+
+    def is_stepping(self) -> bool:
+        return bool(self.works.count[Steps])
 
     def _on_stepped(self, sender: PartyName, body: Stepped) -> list[Effect]:
         if body.round == self.round:  # before this party has taken that step itself

@@ -107,8 +107,9 @@ class OrgRows(Settings, frozen=True):
 
 
 class OrgNetwork(Settings, frozen=True):
-    """What happens when a party is not heard."""
+    """What happens when a party is slow or not heard."""
 
+    in_step: bool = True  # VFB2; False: nobody waits for a slow party, and totals tell apart who has moved
     on_loss: Literal["wait", "continue", "stop"] = "wait"
     loss_s: Annotated[float, Meta(ge=1, le=FINITE)] = 15.0  # parties are heard five times as often
     wait_s: Positive = 600.0

@@ -7,10 +7,11 @@ below has the messages.
 
 Each party says how many ids it brings before the run begins, and nobody may bring more: a member counts what the leader
 asks for, the leader counts what members have. A bucket is asked for once. Points leave in an order that says nothing
-of their tokens: an order of tokens would tell how many ids lie between two that are known. An id of a member stands
-for one of the leader's, and the leader names the common rows to each member by the points which that member has shown:
-whoever lacks a row is told nothing of it. A party takes the joined rows only after every other party has shown it the
-same digest over them, so no row is used that an honest party lacks.
+of their tokens: an order of tokens would tell how many ids lie between two that are known. Marks are hashes with their
+member's name: two members' marks do not tell whom both have. An id of a member stands for one of the leader's, and the
+leader names the common rows to each member by the points which that member has shown: whoever lacks a row is told
+nothing of it. A party takes the joined rows only after every other party has shown it the same digest over them, so no
+row is used that an honest party lacks.
 
 With that digest each party promises a random number, and tells it when it has everybody's promise: their hash is the
 *coin* that decides which rows are held out for testing. Nobody who matches ids knows it.
@@ -40,7 +41,7 @@ from offbeat.party.protocol import Line, messages_of
 BUCKET_IDS = 2000  # about a fifth of a second of arithmetic
 BUCKETS_IN_FLIGHT = 4
 JOINED_ROWS = 200_000  # in one message
-MARK_BYTES = 16  # of a point that was blinded twice: enough to compare it
+MARK_BYTES = 16  # enough to compare two points
 TOO_FEW = "too-few"
 
 
@@ -328,6 +329,7 @@ class Aligner:
         self._parts[body.part] = body.places
         if len(self._parts) < body.parts:
             return []
+        self._refuse_unless(max(self._parts) < body.parts, sender, "joins ids in other parts than it said")
         named = np.frombuffer(b"".join(self._parts[part] for part in range(body.parts)), "<u8")
         self._parts.clear()
         tokens = [self.column.tokens[place] for place in self._places(sender, named.tolist())]
@@ -457,20 +459,23 @@ def _answer(key: bytes, own: Sequence[bytes], asked: bytes, asker: str, who: str
     """(marks of the asker's ids under both keys, our own ids under ours, and which these are)."""
     if not own:  # nothing here can be shared: marks that match nothing
         return bytes(len(asked) // POINT_BYTES * MARK_BYTES), b"", []
-    return b"".join(_marks(multiplied(key, asked, asker))), *_blinded(key, own, who)
+    return b"".join(marks_of(multiplied(key, asked, asker), who)), *_blinded(key, own, who)
 
 
 def _matches(key: bytes, marks: bytes, own: bytes, member: str) -> list[tuple[int, int]]:
     """Which of the asked ids the member has: those whose mark is among its ids' under both keys, and of which one."""
-    theirs = {mark: place for place, mark in enumerate(_marks(multiplied(key, own, member)))}
+    theirs = {mark: place for place, mark in enumerate(marks_of(multiplied(key, own, member), member))}
     found = [(i, theirs[mark]) for i, mark in enumerate(_pieces(marks, MARK_BYTES)) if mark in theirs]
     if len({place for _, place in found}) < len(found):
         raise PeerFailed(f"'{member}' says of two ids in the alignment that they are the same one of its own.")
     return found
 
 
-def _marks(points: bytes) -> list[bytes]:
-    return [point[:MARK_BYTES] for point in _pieces(points, POINT_BYTES)]
+def marks_of(points: bytes, member: str) -> list[bytes]:
+    """Of points that were blinded twice, once by this member. Only with its own key has the leader such a point itself:
+    marks of two members cannot be compared, not even where it has passed the points of one to the other."""
+    who = member.encode() + b"\0"
+    return [hashlib.blake2b(who + point, digest_size=MARK_BYTES).digest() for point in _pieces(points, POINT_BYTES)]
 
 
 def _pieces(whole: bytes, size: int) -> list[bytes]:

@@ -86,10 +86,12 @@ def _embedding_plan(job: OrgJob) -> Releases:
 
 
 class PrivacyLedger:
-    """What was charged, in `private/ledger/privacy.jsonl`. One per daemon; thread-safe."""
+    """What was charged, in `private/ledger/privacy.jsonl`; how many lines that has, in `privacy.count` beside it, so
+    that an older copy is noticed. One per daemon; thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._file, self._counted = folder / "privacy.jsonl", folder / "privacy.count"
         self._lock = threading.Lock()
 
     def after(self, charges: Sequence[Charge], delta: float) -> float:
@@ -108,10 +110,21 @@ class PrivacyLedger:
                 raise Refused(overspent(who, after, epsilon, delta))
             for charge in new:
                 line = {"at": now_text(), "run": run, "what": charge.what, "key": charge.key}
-                append_line(self.folder / "privacy.jsonl", {**line, "releases": plain(charge.releases or {})})
+                append_line(self._file, {**line, "releases": plain(charge.releases or {})})
+            if new:
+                write_durably(self._counted, str(len(lines) + len(new)).encode())
 
     def history(self) -> list[dict[str, Any]]:
-        return read_lines(self.folder / "privacy.jsonl")[0]
+        counted = (
+            int(self._counted.read_bytes()) if self._counted.is_file() else 0
+        )  # first: a charge may come meanwhile
+        lines = read_lines(self._file)[0]
+        if len(lines) < counted:
+            raise BadData(
+                f"{self._file} has lost {counted - len(lines)} of {counted} charges: it was deleted, or an older copy "
+                "was put back. Restore the newest copy of it."
+            )
+        return lines
 
     def secret(self) -> bytes:
         path = self.folder / "labels.secret"

@@ -41,10 +41,12 @@ def _about_labels(job: OrgJob) -> list[str]:
 def _about_columns(job: OrgJob) -> list[str]:
     if not job.embeds:
         several = "" if job.model.classes is None else f" (one for each of {job.model.classes} classes)"
+        holders = _listed(job.labels_at)
+        apart = f" Nobody waits for a slow party (in_step = false), so {holders} can tell parties' shares apart."
         return [
-            f"The label holder ({_listed(job.labels_at)}) learns the sum over all parties of each training row's "
+            f"The label holder ({holders}) learns the sum over all parties of each training row's "
             f"product with the model{several}, once for each time the row is used; enough of them can give "
-            "columns away up to a rotation."
+            f"columns away up to a rotation.{'' if job.network.in_step else apart}"
         ]
     noise = (
         "unmasked and without noise"

@@ -45,6 +45,12 @@ class Policy(Settings, frozen=True):
         tuple[Literal["pairwise", "two-tree", "tree"], ...],
         says('how sums are hidden; "two-tree" is not bound to what was told: add it knowingly'),
     ] = ("pairwise",)
+    in_step: Annotated[
+        bool,
+        says(
+            "VFB2: every share is of all that was told; else nobody waits for a slow party, and totals tell who moved"
+        ),
+    ] = True
     passes_most: Annotated[Positive, says("most passes of a job")] = 1000.0
     on_loss: Annotated[
         tuple[Literal["wait", "stop", "continue"], ...],
@@ -124,6 +130,11 @@ def objections(policy: Policy, job: OrgJob, me: str, initiator: str) -> list[str
         reasons.append(
             f"its policy allows on_loss {_listed(policy.on_loss)}, not '{job.network.on_loss}': the sums of two "
             "rosters differ by the share of whoever was left out"
+        )
+    if policy.in_step and not job.network.in_step and not job.embeds:
+        reasons.append(
+            "its policy wants shares in step (in_step), and this job waits for no slow party: totals would tell who "
+            "has moved, and so parties' shares apart"
         )
     passes = job.products.rounds if job.private_products else job.method.passes
     if passes > policy.passes_most:

@@ -58,6 +58,8 @@ class _Known:
             ids = line["ids"] if "ids" in line else self.open[what].ids
             for text, count in zip(ids, line["counts"], strict=True):
                 self.counts[text] = self.counts.get(text, 0) + count
+            if line.get("single"):
+                return
             self.noted.add(what)
             self.most[what] = max(line["counts"], default=0)
             self.over[what] = self.open.pop(what, _Open([], frozenset())).refused
@@ -122,8 +124,9 @@ class RowLedger:
     ) -> Flags:
         """Write a use down before it happens, or refuse it by the cap; a second one of the same name adds nothing.
 
-        `shared`: which of these rows the asker knows to be here. Of the others those at their cap are left out, since a
-        refusal would tell that they are here. Which rows were counted is returned."""
+        `shared`, of a prediction, whose name never comes again and is not remembered: which of these rows the asker
+        knows to be here. Of the others those at their cap are left out, since a refusal would tell that they are here.
+        Which rows were counted is returned."""
         with self._lock, locked(self.folder / "rows.lock"):
             self._catch_up()
             texts = _texts(ids)
@@ -133,8 +136,9 @@ class RowLedger:
             _refuse_over_cap(cap, over & shared() if shared is not None and over.any() else over, who)
             used = counts[~over]
             kept = [text for text, beyond in zip(texts, over, strict=True) if not beyond]
-            self._append({"what": what, "ids": kept, "counts": used.tolist()})
-            self._note(what, asker, used)
+            single = {"single": True} if shared is not None else {}
+            self._append({"what": what, "ids": kept, "counts": used.tolist(), **single})
+            self._note(what, asker, used, **single)
             return ~over
 
     def reserve(self, ids: Sequence[object], needed: int, *, what: str, asker: str, cap: int = 0) -> int:
@@ -200,9 +204,9 @@ class RowLedger:
         append_line(self._uses, line)
         self._catch_up()
 
-    def _note(self, what: str, asker: str, counts: Counts) -> None:
+    def _note(self, what: str, asker: str, counts: Counts, **more: bool) -> None:
         most, total = int(counts.max(initial=0)), int(counts.sum())
-        line = {"at": now_text(), "what": what, "asker": asker, "rows": len(counts), "most": most, "sum": total}
+        line = {"at": now_text(), "what": what, "asker": asker, "rows": len(counts), "most": most, "sum": total, **more}
         append_line(self._history, line)
 
     def _catch_up(self) -> None:
@@ -226,7 +230,8 @@ class RowLedger:
     def _refuse_lost(self, history: list[dict[str, Any]]) -> None:
         known = self._known
         missing = sum(line.get("sum", 0) for line in history) - sum(known.counts.values())
-        known.most = {line["what"]: line["most"] for line in history if "sum" in line} | known.most
+        over = (line for line in history if "sum" in line and not line.get("single"))
+        known.most = {line["what"]: line["most"] for line in over} | known.most
         known.noted |= known.most.keys()
         lost = {line["what"] for line in history if "begun" in line} - known.noted - known.open.keys()
         if missing > 0 or lost:

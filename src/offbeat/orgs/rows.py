@@ -175,7 +175,11 @@ def _labels(
             "under [data], or leave this party out of labels_at."
         )
     task: Task = job.model.task if job.model.classes is None else "multiclass"
-    y, classes = encode_labels(table.labels[rows], task, f"the label of {table.name}")
+    where = f"the label of {table.name}"
+    if job.method.label_dp_epsilon is not None:  # by the whole column: whether a run begins must not tell of its rows
+        y, classes = encode_labels(table.labels, task, where)
+        return y[rows], classes
+    y, classes = encode_labels(table.labels[rows], task, where)
     if job.model.classes is not None and len(classes or ()) != job.model.classes:
         raise BadData(
             f"the job says classes = {job.model.classes}, and the label of {table.name} has "

@@ -40,9 +40,9 @@ def vertical_of(job: OrgJob) -> Job:
 
 def sums_of(job: OrgJob, parties_least: int = 2) -> SumOptions:
     """How sums are hidden: in the training of the linear methods, and in every prediction. `parties_least`: this
-    party's own, whatever roster a peer names. Two who move hide behind each other while the late rest."""
-    moving = 3 if len(job.parties) > 2 else 1
-    return replace(sum_options(vertical_of(job)), parties_least=parties_least, moving_least=moving)
+    party's own, whatever roster a peer names. Between two nothing is hidden that steps could tell apart."""
+    in_step = job.network.in_step and len(job.parties) > 2
+    return replace(sum_options(vertical_of(job)), parties_least=parties_least, in_step=in_step)
 
 
 class OwnLinear:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offbeat.errors import OutOfRange
 from offbeat.learning.blocks import fixed_point
 from offbeat.party.contract import Effect, PartyName
 from offbeat.party.expected import expect
@@ -14,16 +13,13 @@ from offbeat.party.masked_sum import PRODUCTS, SURVEY, ShareAsked
 if TYPE_CHECKING:
     from offbeat.party.linear import LinearParty
 
-RETURNS_MOST = 64
-"""How often a block may return to the last survey's point before the run counts as diverged."""
-
 
 class Answers:
-    """Shares of one block, in words, with masks."""
+    """Shares of one block, in words, with masks. One that does not fit into fixed point ends the run: a block that went
+    back to an earlier point by itself would leave the asker with the shares of those that did not."""
 
     def __init__(self, party: "LinearParty") -> None:
         self.party, self.sums, self.block, self.outputs = party, party.sums, party.block, party.problem.outputs
-        self.returned = 0
         self.shared: list[int] = []  # which share was taken last for all: number, and what changes our block
         self._share: np.ndarray | None = None
 
@@ -39,33 +35,22 @@ class Answers:
     def products(self, asker: PartyName, number: int, start: int, stop: int) -> list[Effect]:
         """The share of a block of rows, from the weights as they are."""
         terms = (self.outputs * (stop - start), self.block.version, self.block.nonzeros(start, stop))
-        return self.sums.answer(asker, (PRODUCTS, 0, number), 1, partial(self._in_range, start, stop), *terms)
+        return self.sums.answer(asker, (PRODUCTS, 0, number), 1, partial(self._of_block, start, stop), *terms)
 
     def for_all(self, asker: PartyName, number: int, start: int, stop: int, then: int) -> list[Effect]:
         """The same where every worker needs this block of rows: the share is taken once, and masked for each."""
         if self._share is None or self.shared != self._which(number):
             self._share = self.block.share(start, stop)
         nonzeros = self.block.nonzeros(start, stop) if self.shared != self._which(number) else 0
-
-        def encode(mask: np.ndarray | None) -> np.ndarray:
-            assert self._share is not None
-            try:
-                return self._words(self._share, mask)
-            except OutOfRange:
-                if not self.go_back():
-                    raise
-                self._share = self.block.share(start, stop)
-                return self._words(self._share, mask)
-
         terms = (len(self._share), self.block.version, nonzeros, then)
-        effects = self.sums.answer(asker, (PRODUCTS, 0, number), 1, encode, *terms)
+        effects = self.sums.answer(asker, (PRODUCTS, 0, number), 1, partial(self._words, self._share), *terms)
         self.shared = self._which(number)
         return effects
 
     def _which(self, number: int) -> list[int]:
-        """A share stays what it is until a step, a leap or a return moves the block."""
+        """A share stays what it is until a step or a leap moves the block."""
         survey = self.party.survey
-        return [number, self.block.version, survey.current, int(survey.frozen is None), self.returned]
+        return [number, self.block.version, survey.current, int(survey.frozen is None)]
 
     def given(self, asker: PartyName, number: int, share: np.ndarray, version: int) -> list[Effect]:
         """The same from a share that a lane computed at an earlier version."""
@@ -74,24 +59,6 @@ class Answers:
     def _words(self, share: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         return fixed_point(share, mask, self.sums.scale, self.sums.limit, "A share")
 
-    def _in_range(self, start: int, stop: int, mask: Any) -> np.ndarray:
-        """The block's share in words. Where steps were so long that it does not fit any more, the block returns to
-        where the last survey ended, and the next one shortens the steps."""
-        block, scale, limit = self.block, self.sums.scale, self.sums.limit
-        try:
-            return block.answer(start, stop, None, mask, 0, scale, limit)
-        except OutOfRange:
-            if not self.go_back():
-                raise
-            return block.answer(start, stop, None, mask, 0, scale, limit)
-
-    def go_back(self) -> bool:
-        """The living block returns to where the last leap ended, if there is such a point."""
-        party = self.party
-        point = party.survey.last_point()
-        if point is None or self.returned >= RETURNS_MOST:
-            return False
-        self.returned += 1
-        party.brake /= 2.0
-        self.block.set_weights(point)
-        return True
+    def _of_block(self, start: int, stop: int, mask: Any) -> np.ndarray:
+        """The block's share in words."""
+        return self.block.answer(start, stop, None, mask, 0, self.sums.scale, self.sums.limit)

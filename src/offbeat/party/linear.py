@@ -64,7 +64,7 @@ class LinearParty(Memory):
     """The machinery around one role."""
 
     KEPT = (
-        *("measuring", "round_trip_s", "brake", "roster", "block", "sums", "lifecycle", "works", "survey", "stepper"),
+        *("measuring", "round_trip_s", "roster", "block", "sums", "lifecycle", "works", "survey", "stepper"),
         *("lags", "judge", "held", "waiting", "measured"),
     )
 
@@ -94,7 +94,6 @@ class LinearParty(Memory):
         self.schedule: Schedule | None = None
         self.lags = LagCounts()
         self.round_trip_s = 0.0
-        self.brake = 1.0  # what steps are multiplied by until the next survey
         self.measuring = False
         self.measured: Steepness | None = None  # the chair
         self.stepper = Stepper(self)
@@ -151,7 +150,6 @@ class LinearParty(Memory):
         self.handlers.update(handlers)
         self.survey.is_stepping = role.is_stepping
         self.survey.step_along_mean = self.stepper.step_along_mean
-        self.survey.go_back = self.answers.go_back
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -452,7 +450,6 @@ class LinearParty(Memory):
         """All rows are refreshed from the newest table: steps follow the curvature there."""
         if self.options.method != "sgd":
             self.stepper.follow_curvature()
-            self.brake = 1.0
 
     def _on_taken(self, sender: PartyName, body: Taken) -> list[Effect]:
         return self._going_on(self.survey.note_taken(sender, body))
@@ -578,14 +575,14 @@ class LinearParty(Memory):
 
     def snapshot(self) -> dict[str, Any]:
         held = [[event.sender, type(event.body).__name__, plain(event.body)] for event in self.held]
-        return {**super().snapshot(), "held": held, "answers": [self.answers.returned, self.answers.shared]}
+        return {**super().snapshot(), "held": held, "shared": self.answers.shared}
 
     def restore(self, state: State) -> None:
         super().restore(state)
         if self.lifecycle.begun:
             self.schedule = Schedule(self.problem.rows, min(self.lifecycle.batch, self.problem.rows), self.seed)
         self.survey.overlaps = self._surveys_overlap()
-        self.answers.returned, self.answers.shared = state["answers"]
+        self.answers.shared = state["shared"]
         kinds = {kind.__name__: kind for kind in self.handlers}
         self.held = [Received(sender, kinds[kind](*fields)) for sender, kind, fields in state["held"]]
         self.waiting = [(asker, ShareAsked(*fields)) for asker, fields in state["waiting"]]

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from offbeat.errors import BadJob, MaskReuse, UnexpectedEvent
+from offbeat.errors import BadJob, MaskReuse, OutOfRange, UnexpectedEvent
 from offbeat.learning.blocks import fixed_point
 from offbeat.party.contract import Broadcast, Effect, Message, PartyName, Send
 from offbeat.party.expected import WORDS, expect, expect_array
@@ -106,7 +106,9 @@ class SumOptions:
     fraction_bits: int = FRACTION_BITS
     two_party_insecure: bool = False
     parties_least: int = 2  # this party answers no sum of fewer, whatever the job says
-    moving_least: int = 1  # a survey leaves at least so many not late: of who rests, totals of two surveys tell nothing
+    in_step: bool = False
+    """Every share is of a block that has done all that the asker has told, and nothing more of it: nobody is late,
+    answers at once or drops derivatives. Else totals tell apart who has moved, and who has not yet."""
 
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
@@ -151,7 +153,7 @@ class Sum:
 class MaskedSum(Memory):
     """Both sides of the secure sum for one party."""
 
-    KEPT = ("stride", "refused", "seen", "seconds", "own_seconds")
+    KEPT = ("stride", "refused", "over", "seen", "seconds", "own_seconds")
 
     def __init__(self, *, roster: Roster, run: str, secret: bytes, options: SumOptions, outputs: int = 1) -> None:
         options.check_roster(len(roster.names))
@@ -167,6 +169,7 @@ class MaskedSum(Memory):
         self.seen: dict[PartyName, int] = {}  # newest block version heard of, by party
         self.seconds: dict[PartyName, float] = {}  # what a row costs, by party
         self.refused = 0
+        self.over = False  # a share did not fit into fixed point: the run ends, and nothing more is answered
         self.enter_epoch()
 
     def enter_epoch(self) -> None:
@@ -336,11 +339,17 @@ class MaskedSum(Memory):
     ) -> list[Effect]:
         """This party's share for one question: `encode(mask)` gives its `count` words. `nonzeros`: what a cost
         model may charge the listener for, beside the words."""
+        if self.over:
+            return []
         kind, survey, first = key
+        mask = self.mask(asker, kind, survey, first, places, count) if self.trees is None else None
+        try:
+            words = encode(mask)
+        except OutOfRange:
+            self.over = True
+            raise
         if self.trees is not None:
-            stride = self._stride_of(kind)
-            return self.trees.answer(asker, key, (places, stride), encode(None), version)
-        words = encode(self.mask(asker, kind, survey, first, places, count))
+            return self.trees.answer(asker, key, (places, self._stride_of(kind)), words, version)
         body = ShareGiven(self.roster.epoch, kind, survey, first, words, version, self.own_seconds, then)
         return [Send(asker, body, count if nonzeros else 0, nonzeros)]
 

@@ -103,7 +103,7 @@ class Stepper(Memory):
             if version % JUDGED_EVERY == 0 or version < JUDGED_EVERY:
                 self.for_lag = lag_factor(party.lags.mean)
             pace = 1.0 if self.decays else party.survey.pace  # longer steps of SGD would only make more noise
-            eta = chosen.eta * pace * party.brake * self.for_lag
+            eta = chosen.eta * pace * self.for_lag
         if not self.decays:
             return eta
         assert party.schedule is not None

@@ -94,7 +94,6 @@ class Survey(Memory):
         self.overlaps = False  # whether a mark may come before the certificate of the survey before it
         self.is_stepping: Callable[[], bool] = lambda: False
         self.step_along_mean: Callable[[], None] = lambda: None
-        self.go_back: Callable[[], bool] = lambda: False
         self.current = 0  # the newest survey; they count from 1
         self.best = 0
         self.pace = 1.0
@@ -152,9 +151,8 @@ class Survey(Memory):
 
     def may_be_late(self, number: int, late: int) -> bool:
         """Whether a survey may leave these behind. Before the first table of an epoch a block may be at zero, where it
-        hides nobody's share; later it rests, and the difference of two totals is what the others have moved."""
-        moving = sum(not late >> place & 1 for place in range(len(self.roster.names)))
-        return late == 0 or (number % EPOCH_STRIDE > 1 and moving >= self.sums.options.moving_least)
+        hides nobody's share."""
+        return late == 0 or (number % EPOCH_STRIDE > 1 and not self.sums.options.in_step)
 
     @property
     def has_leapt(self) -> bool:
@@ -222,15 +220,10 @@ class Survey(Memory):
         self.sums.forget_surveys_below(self.certifying or number)
 
     def _take_point(self) -> None:
-        """Freeze the block and take its shares of all rows. Where steps were so long that these do not fit into fixed
-        point, the block is back where the last leap ended, and that is frozen: before anybody has seen anything."""
+        """Freeze the block, and take its shares of all rows."""
         self._centre_outputs()
         self.frozen = self.block.weights()
-        if self.current == 1 and self.starts_at_zero:
-            return
-        self.shares = self.block.share(0, self.problem.rows, self.frozen)
-        if not bool((np.abs(self.shares) < self.sums.limit).all()) and self.go_back():
-            self.frozen = self.block.weights()
+        if self.current > 1 or not self.starts_at_zero:
             self.shares = self.block.share(0, self.problem.rows, self.frozen)
 
     def _centre_outputs(self) -> None:
@@ -246,10 +239,6 @@ class Survey(Memory):
         if not len(self.shares):
             self.shares = self.block.share(0, self.problem.rows, self.frozen)
         return self.shares.reshape(self.problem.outputs, -1)[:, start:stop].ravel()
-
-    def last_point(self) -> np.ndarray | None:
-        """Where the last leap ended."""
-        return self.points.get(max(self.points, default=0))
 
     # -- products at the frozen point -----------------------------------------------------------------------------
 

@@ -193,6 +193,7 @@ def draw_options(seed: int, direction: str, **changes: Any) -> LinearOptions:
     )
     if options.survey_passes == 2.0 and options.leap and direction != "sgd":
         options = replace(options, survey_passes=0.0)  # surveys alone, which overlap
+    options = replace(options, sums=replace(options.sums, in_step=bool(rng.random() < 0.3)))
     return replace(options, **changes)
 
 

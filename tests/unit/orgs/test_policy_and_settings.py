@@ -86,7 +86,15 @@ def test_a_party_that_brings_very_many_ids_is_refused() -> None:
 
 def test_nobody_moves_alone_between_organisations() -> None:
     two = OrgJob(name="credit", parties=("bank", "shop"), labels_at=("bank",))
-    assert sums_of(JOB, 3).moving_least == 3 and sums_of(two).moving_least == 1
+    assert sums_of(JOB, 3).in_step and not sums_of(two).in_step
+    apart = job_from_text(
+        'name = "credit"\nparties = ["bank", "shop", "tel"]\nlabels_at = ["bank"]\n[network]\nin_step = false\n'
+    )
+    (reason,) = objections(OPEN, apart, "shop", "bank")
+    assert "wants shares in step (in_step), and this job waits for no slow party" in reason
+    assert objections(policy(in_step=False), apart, "shop", "bank") == [] and not sums_of(apart, 3).in_step
+    assert any("can tell parties' shares apart" in told for told in disclosures(apart))
+    assert not any("shares apart" in told for told in disclosures(JOB))
 
 
 def test_tiny_intersections_and_foreign_predictions_are_refused() -> None:

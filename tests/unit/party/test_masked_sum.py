@@ -415,12 +415,16 @@ def test_a_child_cannot_add_twice_and_nobody_else_can_add():
         world.sums["p1"].collect_partial("p0", partial(asker="p2"))
 
 
-def test_a_share_out_of_range_is_not_sent_and_its_mask_is_burnt():
+def test_a_share_out_of_range_is_not_sent_and_no_other_is_after_it():
     world = World(3)
     with pytest.raises(OutOfRange):
         world.answer("p2", "p0", (PRODUCTS, 0, 0), np.full(WORDS, range_limit(3)))
-    with pytest.raises(UnexpectedEvent, match="again"):
-        world.answer("p2", "p0", (PRODUCTS, 0, 0))
+    sums = world.sums["p2"]
+    for number in (0, 1):  # whether another one fits is not told
+        assert sums.answer("p0", (PRODUCTS, 0, number), 1, lambda mask: mask, WORDS, 0) == []
+    state, other = sums.snapshot(), World(3).sums["p2"]
+    other.restore(state)
+    assert other.over
 
 
 # -- how old a product is --------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from offbeat.errors import BadInput, OffbeatError, Refused
 from offbeat.metrics.prometheus import CONTENT_TYPE, Metric, by, metrics_text, single
 from offbeat.orgs.control import Predict, Predicted, Status
+from offbeat.orgs.discreet import FOR_PEERS, for_peers
 from offbeat.orgs.lines import OwnDaemon
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.service.batches import ROWS_IN_PART, Batches, State
@@ -68,7 +69,13 @@ class Service:
         self._described = openapi(run, offbeat_version())
 
     def _ask(self, ids: list[str], within_s: float) -> Predicted:
-        answer = self.daemon.ask(Predict(self.run, ids), within_s)
+        """In the owner's name, so that errors are the owner's, too: callers are told what peers are."""
+        try:
+            answer = self.daemon.ask(Predict(self.run, ids), within_s)
+        except FOR_PEERS:
+            raise
+        except OffbeatError as problem:
+            raise OffbeatError(f"{for_peers(problem, self.home.name, 'scoring')[0]}.") from problem
         assert isinstance(answer, Predicted)
         return answer
 
@@ -262,10 +269,10 @@ async def _upload(request: Request, write: Callable[[bytes], int], most: int) ->
     rows, rest = 0, b""
     async for chunk in request.stream():
         lines = (rest + chunk).split(b"\n")
+        if len(max(lines, key=len)) > ID_BYTES_MOST or rows + len(lines) > BATCH_ROWS_MOST:
+            raise BadInput(f"a batch has at most {BATCH_ROWS_MOST:,} ids of {ID_BYTES_MOST} bytes, one a line.")
         rest = lines.pop()
         rows += _written(lines, write)
-        if rows > BATCH_ROWS_MOST or len(rest) > ID_BYTES_MOST:
-            raise BadInput(f"a batch has at most {BATCH_ROWS_MOST:,} ids of {ID_BYTES_MOST} bytes, one a line.")
         if rows > most:
             return rows
     rows += _written([rest], write)
