@@ -78,6 +78,21 @@ def test_a_disk_that_stays_full_ends_the_run_with_a_verdict(town: Town, monkeypa
         town.submit(job())
 
 
+def test_a_run_is_reported_although_old_logs_cannot_be_deleted(
+    town: Town, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    town.open()
+
+    def stuck(home: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "events")
+
+    monkeypatch.setattr("offbeat.orgs.daemon.prune", stuck)
+    run = town.submit(job(target=1e-3))
+    assert {town.ended(name, run).phase for name in NAMES} == {"done"}
+    wait_until(lambda: town.daemons["bank"].runs[run].status.parties.keys() == set(NAMES))
+    assert "old logs could not be deleted" in caplog.text
+
+
 def test_sigterm_waits_for_runs_and_begins_nothing_new(town: Town) -> None:
     town.open()
     bank = town.daemons["bank"]

@@ -358,4 +358,6 @@ def test_the_log_tells_what_happens_and_submit_tells_who_learns_what(tmp_path: P
     text = "\n".join(line["text"] for line in told)
     for phase in (f"accepted run {run} of bank", f"run {run}: aligning", f"run {run}: training", f"run {run}: target"):
         assert phase in text
+    assert all((line["party"], line["run"]) == ("shop", run) for line in told if run in line["text"])
+    assert {line["peer"] for line in told if line["text"].startswith("accepted run")} == {"bank"}
     assert {"info"} <= {line["level"] for line in told} and all(line["from"].startswith("offbeat") for line in told)

@@ -61,7 +61,7 @@ class CallLimits:
         if rare and request == PROPOSALS[0]:
             self._note(peer, printable(str(problem)))
         if rare:
-            log.warning("%s was refused: %s (%d so far)", peer, problem, count)
+            log.warning("%s was refused: %s (%d so far)", peer, problem, count, extra={"peer": peer})
 
     def last_refusals(self) -> list[RefusedCall]:
         """Of each member the last few, the oldest first; the same one many times is told once."""

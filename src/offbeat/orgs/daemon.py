@@ -24,6 +24,7 @@ from offbeat.orgs import control
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.call_limits import CallLimits
 from offbeat.orgs.control import QUEUED, Answer, Failure, Request, RunStatus
+from offbeat.orgs.daemon_log import about
 from offbeat.orgs.discreet import for_peers, printable
 from offbeat.orgs.durable import locked, refuse_without_room
 from offbeat.orgs.gauges import Gauges
@@ -218,7 +219,7 @@ class Daemon:
             status, reports, job = read_left(folder, self.home.private)
         except Exception as problem:
             self.damaged[folder.name] = set_aside(folder, problem)
-            log.error("run %s was set aside: %s", folder.name, self.damaged[folder.name])
+            log.error("run %s was set aside: %s", folder.name, self.damaged[folder.name], extra={"run": folder.name})
             return None
         run = self._new_run(status.run, job, status.initiator)
         run.status, run.reports = status, reports
@@ -242,7 +243,7 @@ class Daemon:
 
     def _take_up(self, run: Run) -> None:
         if run.status.phase in ("aligning", "training"):
-            log.info("going on with run %s", run.run)
+            log.info("going on with run %s", run.run, extra={"run": run.run})
             self._begin(run)
         elif run.status.phase in UNBEGUN:
             self.leading.begin_when_it_can(run)
@@ -279,12 +280,18 @@ class Daemon:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def _answer(self, member: Member, raw: bytes) -> bytes:
+        with ExitStack() as lines:
+            lines.enter_context(about(peer="" if member.name == self.home.name else member.name))
+            return self._answered(member, raw, lines)
+
+    def _answered(self, member: Member, raw: bytes, lines: ExitStack) -> bytes:
         own, what = member.name == self.home.name, "a request"
         try:
             if len(raw) > PEER_REQUEST_BYTES and not own:
                 raise Refused(f"a request of {len(raw)} bytes from '{member.name}' is larger than a peer's may be.")
             request = control.decode_request(raw)
             what = type(request).__name__
+            lines.enter_context(about(run=printable(getattr(request, "run", ""))))
             with nullcontext() if own else self.limits.one_more(member.name, type(request)):
                 return control.encode(self._dispatch(member.name, request))
         except OffbeatError as problem:
@@ -330,8 +337,8 @@ class Daemon:
         self._refuse_crowd(self.home.name)
         name = f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         salt = secrets.token_bytes(32)
-        log.info("proposing run %s to %s", name, ", ".join(party for party in job.parties if party != self.home.name))
         others = [party for party in job.parties if party != self.home.name]
+        log.info("proposing run %s to %s", name, ", ".join(others), extra={"run": name})
         awaited, why = self.leading.agree(others, control.Propose(name, job.text, salt)), ""
         run = self._accept(name, job, self.home.name, salt)
         try:
@@ -459,7 +466,10 @@ class Daemon:
     def _reporter(self, run: Run) -> Callable[[control.Report], None]:
         def report(packet: control.Report) -> None:
             log.info("run %s: %s (%s)", run.run, packet.verdict, run.status.reason)
-            prune(self.home)
+            try:
+                prune(self.home)
+            except OSError as problem:  # nobody waits in vain for the report because of that
+                log.error("old logs could not be deleted: %s", problem)
             self._forget_ended()
             if run.initiator == self.home.name:
                 self._on_report(self.home.name, packet)

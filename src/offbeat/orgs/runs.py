@@ -38,6 +38,7 @@ from offbeat.metrics.record import Certificate
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.budget import PrivacyLedger, charges_of
 from offbeat.orgs.control import ENDED_PHASES, QUEUED, Facts, Report, RunStatus, error_named
+from offbeat.orgs.daemon_log import about
 from offbeat.orgs.discreet import OWNER_TEXT_MOST, Discreet, Withheld, for_kind, for_peers, printable
 from offbeat.orgs.durable import wait_for_room, write_durably
 from offbeat.orgs.kept_alignments import KeptAlignments
@@ -121,10 +122,10 @@ class Run:
             except OSError as problem:
                 if problem.errno not in DISK_FULL:
                     raise
-                log.error("the state of run %s could not be written: the disk is full", self.run)
+                log.error("run %s: its state could not be written: the disk is full", self.run, extra={"run": self.run})
                 return
         if not self.status.ended and not self._has_its_folder:
-            log.error("%s", self._removed)
+            log.error("%s", self._removed, extra={"run": self.run})
             self.status = msgspec.structs.replace(self.status, phase="failed", verdict="failed", reason=self._removed)
             self._stopped = self._removed
             if self._session is not None:
@@ -241,6 +242,10 @@ class Run:
 
     def take_part(self, report: Callable[[Report], None]) -> None:
         """Align, train, test; what is done already is not done again."""
+        with about(run=self.run):
+            self._take_part(report)
+
+    def _take_part(self, report: Callable[[Report], None]) -> None:
         facts = Facts()
         try:
             verdict, reason, facts = self._steps_with_room()
@@ -533,7 +538,7 @@ class Run:
             self._show(certified_row(at_s, value, sent), certificate_from(value))
         elif name in ("lost", "back", "passes", "batch_loss"):
             if name in ("lost", "back"):
-                log.warning("run %s: '%s' is %s", self.run, value, name)
+                log.warning("run %s: '%s' is %s", self.run, value, name, extra={"run": self.run, "peer": value})
             self.update(progress={**self.status.progress, name: value})
 
 
