@@ -26,6 +26,7 @@ def test_a_full_disk_pauses_a_run_and_loses_nothing(
     monkeypatch.setattr(durable, "LOOK_EVERY_S", 0.01)
     flush, free, fits = EventLog.flush, durable.free_bytes, [30]
     looks: list[int] = []
+    seen: set[str] = set()
 
     def filling(log: EventLog) -> None:
         if "/shop/" in str(log.path) and "/events/" in str(log.path) and fits[0] > -1:
@@ -37,6 +38,7 @@ def test_a_full_disk_pauses_a_run_and_loses_nothing(
 
     def little(folder: Any) -> int:
         if fits[0] <= 0 and len(looks) < 5:
+            seen.update(run.status.progress.get("paused", "") for run in town.daemons["shop"].runs.values())
             looks.append(0)
             return 0
         return free(folder)
@@ -47,6 +49,7 @@ def test_a_full_disk_pauses_a_run_and_loses_nothing(
     statuses = {name: town.ended(name, run) for name in NAMES}
     assert {status.phase for status in statuses.values()} == {"done"}
     assert fits[0] == -1 or len(looks) == 5
+    assert "paused: the disk is full" in seen and "paused" not in statuses["shop"].progress
     assert f"run {run} is paused" in caplog.text and f"run {run} goes on" in caplog.text
     assert statuses["bank"].metrics["test_auc"] == pytest.approx(reference.metrics["test_auc"], abs=AUCS_AGREE)
     uses = {

@@ -59,7 +59,10 @@ class CallLimits:
             if isinstance(problem, Refused) or request in PROPOSALS:
                 self._keep(RefusedCall(now_text(), peer, request, printable(str(problem))), rare)
         if rare and request == PROPOSALS[0]:
-            self._note(peer, printable(str(problem)))
+            try:
+                self._note(peer, printable(str(problem)))
+            except OSError as full:  # the peer is refused all the same
+                log.error("a refusal could not be written down: %s", full, extra={"peer": peer})
         if rare:
             log.warning("%s was refused: %s (%d so far)", peer, problem, count, extra={"peer": peer})
 

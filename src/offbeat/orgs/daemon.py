@@ -53,6 +53,7 @@ CALLS_AT_ONCE: dict[type, int] = {control.Poll: 1, control.ScoreAsked: 16}
 DRAIN_LOOK_S = 0.2
 ENDED_KEPT = 200
 """Ended runs in memory. Older ones are read from their folders again when somebody asks for them."""
+RUNS_NAMED = 5
 SCORED_WITHIN_S = 60.0
 PEER_REQUEST_BYTES = 2**20
 
@@ -137,6 +138,8 @@ class Daemon:
         prune(self.home)
         folders = sorted(self.home.runs.glob("*/"), key=lambda folder: (self.names.place(folder.name), folder.name))
         left = [run for folder in folders if (run := self._left(folder)) is not None]
+        if self.home.config.metrics:
+            log.info("/healthz, /readyz and /metrics are at http://%s", self.health.start())
         port = self.server.start()  # now: a peer may ask for one of those runs at once
         host = (self.home.config.listen or "127.0.0.1:0").rpartition(":")[0]
         self.address = f"{host}:{port}"
@@ -146,8 +149,6 @@ class Daemon:
         for run in left:
             self._take_up(run)
         self._forget_ended()
-        if self.home.config.metrics:
-            log.info("/healthz, /readyz and /metrics are at http://%s", self.health.start())
         self._ready = True
         self._letters.begin()
         return self.address
@@ -189,8 +190,8 @@ class Daemon:
     def _check_certificate(self) -> None:
         if trouble := out_of_time(self.identity.certificate_pem):
             raise BadInput(
-                f"the certificate of '{self.home.name}' {trouble}. Nobody would accept it: set the clock, or make "
-                "another certificate (docs/how-to/rotating-keys.md)."
+                f"nobody would accept the certificate of '{self.home.name}'. Set the clock, or make another certificate "
+                f"(docs/how-to/rotating-keys.md): it {trouble}"
             )
 
     # -- a party that cannot be called ----------------------------------------------------------------------------
@@ -265,7 +266,8 @@ class Daemon:
         """A peer hears of a run only if it has a part in it; the owner is told which runs there are."""
         run = self.runs.get(name) or self._forgotten(name)
         if peer == self.home.name and run is None:
-            lost = f": {self.damaged[name]}" if name in self.damaged else f"; it has {', '.join(self.runs) or 'none'}"
+            newest = ", ".join([*self.runs][-RUNS_NAMED:])
+            lost = f": {self.damaged[name]}" if name in self.damaged else f"; its newest are {newest}" if newest else ""
             raise BadInput(f"'{self.home.name}' knows no run '{name}'{lost}.")
         if run is None or peer not in run.job.parties:
             raise Refused(f"'{self.home.name}' knows no run {name!r} of '{peer}'.")

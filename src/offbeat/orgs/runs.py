@@ -37,7 +37,7 @@ from offbeat.metrics.plain import json_text
 from offbeat.metrics.record import Certificate
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.budget import PrivacyLedger, charges_of
-from offbeat.orgs.control import ENDED_PHASES, QUEUED, Facts, Report, RunStatus, error_named
+from offbeat.orgs.control import ENDED_PHASES, PAUSED, QUEUED, Facts, Report, RunStatus, error_named
 from offbeat.orgs.daemon_log import about
 from offbeat.orgs.discreet import OWNER_TEXT_MOST, Discreet, Withheld, for_kind, for_peers, printable
 from offbeat.orgs.durable import wait_for_room, write_durably
@@ -285,6 +285,7 @@ class Run:
             try:
                 return self._steps()
             except DiskFull:
+                self.update(progress={**self.status.progress, PAUSED: "paused: the disk is full"})
                 wait_for_room(self.home.runs, self.run, self.job.network.wait_s, lambda: self._stopped)
 
     def _steps(self) -> tuple[str, str, Facts]:
@@ -314,7 +315,7 @@ class Run:
 
     def _enter(self, phase: str, **progress: Any) -> None:
         log.info("run %s: %s", self.run, phase)
-        before = {name: told for name, told in self.status.progress.items() if name != QUEUED}
+        before = {name: told for name, told in self.status.progress.items() if name not in (QUEUED, PAUSED)}
         self.update(phase=phase, progress={**before, **progress})
 
     def _spend(self, table: Table) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from offbeat.names import counted
 from offbeat.orgs.console.overview import Overview, Proposal, Scores
-from offbeat.orgs.control import QUEUED, RunStatus
+from offbeat.orgs.control import PAUSED, QUEUED, RunStatus
 from offbeat.party.verdicts import verdict_named
 from offbeat.report import numbers, wording
 from offbeat.report.charts import ChartLine, legend, line_chart, value_bars
@@ -185,6 +185,8 @@ def _progress_text(run: RunStatus) -> str:
         return f"The owners of {_listed(waiting)} have not decided yet."
     if run.phase == QUEUED:
         return f"Led by {run.initiator}. Waits for a place: {run.progress.get(QUEUED, '')}."
+    if PAUSED in run.progress:
+        return f"Led by {run.initiator}. {run.progress[PAUSED].capitalize()}; it goes on by itself once there is room."
     known = {key: run.progress.get(key) for key in ("rows", "objective", "gap")}
     words = {"rows": "common rows", "objective": "objective", "gap": "certified within"}
     shown = [f"{words[key]} {numbers.short(value)}" for key, value in known.items() if isinstance(value, int | float)]
