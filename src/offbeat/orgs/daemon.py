@@ -190,7 +190,7 @@ class Daemon:
     def _check_certificate(self) -> None:
         if trouble := out_of_time(self.identity.certificate_pem):
             raise BadInput(
-                f"nobody would accept the certificate of '{self.home.name}'. Set the clock, or make another certificate "
+                f"nobody would accept the certificate of '{self.home.name}'. Set the clock, or make another one "
                 f"(docs/how-to/rotating-keys.md): it {trouble}"
             )
 
