@@ -179,8 +179,11 @@ def _level(value: float, upwards: Scale, name: str) -> Markup:
 
 
 def tick_text(value: float, log: bool) -> str:
-    """A tick's value; powers of ten as 10⁻⁴ on a logarithmic axis."""
+    """A tick's value, large ones in thousands or millions; powers of ten as 10⁻⁴ on a logarithmic axis."""
     if not log:
+        for size, unit in ((1e6, " M"), (1e3, " k")):
+            if max(size, 1e5) <= abs(value) < 1e12:
+                return f"{value / size:g}{unit}"
         return f"{value:g}"
     power = f"{value:e}".partition("e")[2]
     return "10" + str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
