@@ -130,6 +130,35 @@ def test_a_daemon_in_a_process_of_its_own_ends_on_sigterm(town: Town) -> None:
     assert child.wait(30) == 0
 
 
+def test_sigterm_ends_a_daemon_in_the_middle_of_a_training_and_it_goes_on_later(town: Town) -> None:
+    """Before: threads that carried streams, or waited for a peer's answer, kept the process for as long as its peers
+    would have waited for it: minutes."""
+    for name in NAMES:
+        town.settings(name, passes_most="1e9")
+    children = {name: serve(town, name) for name in NAMES}
+
+    def status(name: str) -> control.RunStatus:
+        told = town.ask(name, control.Status(run))
+        assert isinstance(told, control.RunStatus)
+        return told
+
+    try:
+        run = town.submit(job(target=1e-300, passes=1e6))
+        for name in ("shop", "bank"):
+            wait_until(lambda name=name: status(name).phase == "training")
+            children[name].send_signal(signal.SIGTERM)
+            assert children[name].wait(20) == 0  # its peers would wait for a minute
+            children[name] = serve(town, name)
+        wait_until(lambda: status("shop").phase == "training" and status("bank").progress.get("passes", 0.0) > 0.0)
+        town.ask("bank", control.Stop(run))
+        wait_until(lambda: all(status(name).ended for name in NAMES))
+        assert {status(name).verdict for name in NAMES} == {"stopped"}
+    finally:
+        for child in children.values():
+            child.kill()
+            child.wait()
+
+
 # -- alignments -------------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ Text for people goes to standard error; with --json the only thing on standard o
 raised as they are: the command line's main function turns them into one paragraph and the exit code.
 """
 
+import os
 import signal
 import sys
 import threading
@@ -216,9 +217,7 @@ def party_serve(
 
     settings = read_home(home)
     write_log(log_file or sys.stderr, verbose=verbose, as_json=json_lines, party=settings.name)
-    done, hurry = threading.Event(), threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: hurry.set() if done.is_set() else done.set())
+    done, hurry = when_asked_to_end()
     daemon = Daemon(settings)
     address = daemon.start()
     say(f"'{daemon.home.name}' listens at {address}; roster {short(daemon.roster.hash)}. Ctrl-C ends.")
@@ -226,6 +225,26 @@ def party_serve(
     for run in daemon.drain(drain, hurry):
         say(f"run {run} has not ended; it goes on when the daemon is started again.")
     daemon.stop()
+
+
+def when_asked_to_end() -> tuple[threading.Event, threading.Event]:
+    """Set by the first and by the second SIGINT or SIGTERM. A handler in Python would run in the main thread, which may
+    be about to sleep, and then sleeps on, or hold the event's own lock, and then waits for itself for ever. So a thread
+    reads what the interpreter's own handler writes."""
+    events = threading.Event(), threading.Event()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+
+    def heed() -> None:
+        for event in events:
+            os.read(reading, 1)
+            event.set()
+
+    threading.Thread(target=heed, name="signals", daemon=True).start()
+    return events
 
 
 @party.command("status")
