@@ -19,7 +19,7 @@ case "$role" in
         exec offbeat party serve --home "$home" --log-json --drain "${OFFBEAT_DRAIN_S:-60}"
         ;;
     score)
-        if [ $# -lt 2 ]; then
+        if [ -z "${2:-}" ]; then
             echo "entry.sh: score needs the name of a finished run." >&2
             exit 2
         fi

@@ -237,7 +237,7 @@ def test_questions_without_end_take_no_memory_of_whoever_answers(tmp_path, monke
     def ask_often(times):
         for number in range(times):
             terms = {"what": f"credit/{number}", "asker": "eve", "who": "bo"}
-            ledger.use(["b"], one, shared=lambda: np.ones(1, np.bool_), **terms)
+            ledger.use(["b"], one, shared=lambda: np.ones(1, np.bool_), once=False, **terms)
 
     ask_often(100)
     tracemalloc.start()

@@ -26,6 +26,7 @@ def test_a_full_disk_pauses_a_run_and_loses_nothing(
     monkeypatch.setattr(durable, "LOOK_EVERY_S", 0.01)
     flush, free, fits = EventLog.flush, durable.free_bytes, [30]
     looks: list[int] = []
+    seen: set[str] = set()
 
     def filling(log: EventLog) -> None:
         if "/shop/" in str(log.path) and "/events/" in str(log.path) and fits[0] > -1:
@@ -37,6 +38,7 @@ def test_a_full_disk_pauses_a_run_and_loses_nothing(
 
     def little(folder: Any) -> int:
         if fits[0] <= 0 and len(looks) < 5:
+            seen.update(run.status.progress.get("paused", "") for run in town.daemons["shop"].runs.values())
             looks.append(0)
             return 0
         return free(folder)
@@ -47,6 +49,7 @@ def test_a_full_disk_pauses_a_run_and_loses_nothing(
     statuses = {name: town.ended(name, run) for name in NAMES}
     assert {status.phase for status in statuses.values()} == {"done"}
     assert fits[0] == -1 or len(looks) == 5
+    assert "paused: the disk is full" in seen and "paused" not in statuses["shop"].progress
     assert f"run {run} is paused" in caplog.text and f"run {run} goes on" in caplog.text
     assert statuses["bank"].metrics["test_auc"] == pytest.approx(reference.metrics["test_auc"], abs=AUCS_AGREE)
     uses = {
@@ -76,6 +79,21 @@ def test_a_disk_that_stays_full_ends_the_run_with_a_verdict(town: Town, monkeypa
     assert "DiskFull" in town.ended("bank", run).reason
     with pytest.raises(Refused, match="'bank' has too little room"):
         town.submit(job())
+
+
+def test_a_run_is_reported_although_old_logs_cannot_be_deleted(
+    town: Town, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    town.open()
+
+    def stuck(home: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "events")
+
+    monkeypatch.setattr("offbeat.orgs.daemon.prune", stuck)
+    run = town.submit(job(target=1e-3))
+    assert {town.ended(name, run).phase for name in NAMES} == {"done"}
+    wait_until(lambda: town.daemons["bank"].runs[run].status.parties.keys() == set(NAMES))
+    assert "old logs could not be deleted" in caplog.text
 
 
 def test_sigterm_waits_for_runs_and_begins_nothing_new(town: Town) -> None:
@@ -110,6 +128,35 @@ def test_a_daemon_in_a_process_of_its_own_ends_on_sigterm(town: Town) -> None:
     child = serve(town, "shop")
     child.send_signal(signal.SIGTERM)
     assert child.wait(30) == 0
+
+
+def test_sigterm_ends_a_daemon_in_the_middle_of_a_training_and_it_goes_on_later(town: Town) -> None:
+    """Before: threads that carried streams, or waited for a peer's answer, kept the process for as long as its peers
+    would have waited for it: minutes."""
+    for name in NAMES:
+        town.settings(name, passes_most="1e9")
+    children = {name: serve(town, name) for name in NAMES}
+
+    def status(name: str) -> control.RunStatus:
+        told = town.ask(name, control.Status(run))
+        assert isinstance(told, control.RunStatus)
+        return told
+
+    try:
+        run = town.submit(job(target=1e-300, passes=1e6))
+        for name in ("shop", "bank"):
+            wait_until(lambda name=name: status(name).phase == "training")
+            children[name].send_signal(signal.SIGTERM)
+            assert children[name].wait(20) == 0  # its peers would wait for a minute
+            children[name] = serve(town, name)
+        wait_until(lambda: status("shop").phase == "training" and status("bank").progress.get("passes", 0.0) > 0.0)
+        town.ask("bank", control.Stop(run))
+        wait_until(lambda: all(status(name).ended for name in NAMES))
+        assert {status(name).verdict for name in NAMES} == {"stopped"}
+    finally:
+        for child in children.values():
+            child.kill()
+            child.wait()
 
 
 # -- alignments -------------------------------------------------------------------------------------------------------

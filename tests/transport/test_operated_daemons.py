@@ -302,6 +302,17 @@ def test_a_home_has_one_daemon(town: Town) -> None:
     town.restart("shop")
 
 
+def test_a_daemon_that_cannot_tell_how_it_stands_begins_nothing(town: Town) -> None:
+    """Before: it listened, took up its runs and said where it was, and ended then."""
+    path = town.folder / "shop" / "party.toml"
+    path.write_text(f'metrics = "127.0.0.1:{town.ports["bank"]}"\n' + path.read_text())
+    town.open("bank")
+    shop = Daemon(read_home(town.folder / "shop"))
+    with pytest.raises(BadInput, match=r"metrics = .* cannot be listened on"):
+        shop.start()
+    assert not (shop.home.private / "control").exists()
+
+
 def test_a_daemon_with_an_expired_certificate_does_not_start(town: Town) -> None:
     from datetime import UTC, datetime, timedelta
 
@@ -358,4 +369,6 @@ def test_the_log_tells_what_happens_and_submit_tells_who_learns_what(tmp_path: P
     text = "\n".join(line["text"] for line in told)
     for phase in (f"accepted run {run} of bank", f"run {run}: aligning", f"run {run}: training", f"run {run}: target"):
         assert phase in text
+    assert all((line["party"], line["run"]) == ("shop", run) for line in told if run in line["text"])
+    assert {line["peer"] for line in told if line["text"].startswith("accepted run")} == {"bank"}
     assert {"info"} <= {line["level"] for line in told} and all(line["from"].startswith("offbeat") for line in told)

@@ -66,6 +66,7 @@ def test_the_entry_script_says_what_is_wrong_and_otherwise_becomes_the_command(e
     assert scored.stdout == f"serve credit-1 --home {tmp_path} --host 0.0.0.0 --port 80 --log-json\n"
     assert entry("check").stdout == f"party check --home {tmp_path}\n"
     assert entry("score").returncode == 2 and entry("rum").returncode == 2
+    assert entry("score", "").returncode == 2  # what compose makes of a name that nobody gave
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
@@ -99,6 +100,12 @@ def test_compose_files_start_roles_that_exist_without_more_rights_than_they_need
             assert {word.partition("=")[0] for word in command if word.startswith("--")} <= options_of(command)
         else:
             assert command[0] in ("daemon", "score")
+
+
+@pytest.mark.parametrize("path", COMPOSE, ids=lambda path: path.name)
+def test_what_starts_needs_no_setting_of_what_does_not(path):
+    """Compose fills in every service, also one whose profile is not asked for."""
+    assert not re.findall(r"\$\{\w+:?\?", path.read_text())
 
 
 def test_the_image_is_small_and_runs_as_nobody_special():

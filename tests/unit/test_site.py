@@ -44,6 +44,13 @@ def test_links_lead_somewhere(page):
     assert list(dead_links(page)) == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_what_the_site_has(page):
+    """Pages, pictures, examples and results; source files are named, not linked."""
+    led = {contents.target_of(page, link) for link in contents.links(contents.page_text(page))}
+    assert [path for path in sorted(led) if path.startswith(("src/", "tests/")) and path.endswith(".py")] == []
+
+
 def test_a_link_that_leads_nowhere_is_noticed(monkeypatch):
     text = "[a](x.md) [b](index.md#nowhere) [c](https://example.org) [d](index.md#learn)\n```\n[e](y.md)\n```\n"
     real = contents.page_text

@@ -4,6 +4,7 @@ Text for people goes to standard error; with --json the only thing on standard o
 raised as they are: the command line's main function turns them into one paragraph and the exit code.
 """
 
+import os
 import signal
 import sys
 import threading
@@ -82,7 +83,15 @@ def keys_trust(
 ) -> None:
     """Pin a party's certificate in the roster, or replace it there."""
     from offbeat.orgs.party_config import check_address, check_members, is_authority
-    from offbeat.runtime.grpc.identity import Member, PinnedRoster, common_name, read_roster, short, write_roster
+    from offbeat.runtime.grpc.identity import (
+        Member,
+        PinnedRoster,
+        common_name,
+        out_of_time,
+        read_roster,
+        short,
+        write_roster,
+    )
 
     if not certificate.is_file():
         raise BadInput(f"expected a certificate at {certificate}, found nothing.")
@@ -104,6 +113,8 @@ def keys_trust(
         before = known.get(who, Member(who, pem))
         new = Member(who, pem, address or before.address)
         roster = roster.with_member(new.also(Member(who, before.certificate_pem)) if keep_old else new)
+        if trouble := out_of_time(pem):
+            say(f"Warning: this certificate of '{who}' {trouble}")
     write_roster(roster_file, check_members(roster, roster_file))
     say(
         f"{roster_file} lists {', '.join(roster.names) or 'no party yet'}.\n"
@@ -206,9 +217,7 @@ def party_serve(
 
     settings = read_home(home)
     write_log(log_file or sys.stderr, verbose=verbose, as_json=json_lines, party=settings.name)
-    done, hurry = threading.Event(), threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: hurry.set() if done.is_set() else done.set())
+    done, hurry = when_asked_to_end()
     daemon = Daemon(settings)
     address = daemon.start()
     say(f"'{daemon.home.name}' listens at {address}; roster {short(daemon.roster.hash)}. Ctrl-C ends.")
@@ -216,6 +225,26 @@ def party_serve(
     for run in daemon.drain(drain, hurry):
         say(f"run {run} has not ended; it goes on when the daemon is started again.")
     daemon.stop()
+
+
+def when_asked_to_end() -> tuple[threading.Event, threading.Event]:
+    """Set by the first and by the second SIGINT or SIGTERM. A handler in Python would run in the main thread, which may
+    be about to sleep, and then sleeps on, or hold the event's own lock, and then waits for itself for ever. So a thread
+    reads what the interpreter's own handler writes."""
+    events = threading.Event(), threading.Event()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+
+    def heed() -> None:
+        for event in events:
+            os.read(reading, 1)
+            event.set()
+
+    threading.Thread(target=heed, name="signals", daemon=True).start()
+    return events
 
 
 @party.command("status")
@@ -387,8 +416,10 @@ def job_list(party: PartyOption = "", home: HomeOption = Path("."), json_: Json 
 
 
 def status_line(status: Any) -> str:
+    from offbeat.orgs.control import PAUSED
+
     progress = status.progress
-    parts = [f"{status.run}: {status.phase}"]
+    parts = [f"{status.run}: {status.phase}", "" if status.ended else progress.get(PAUSED, "")]
     if progress.get("awaiting") and status.phase == "accepted":
         parts.append(f"waiting for the owners of {' and '.join(progress['awaiting'])}")
     if status.phase == "queued":
@@ -437,6 +468,8 @@ def predict(
     from offbeat.orgs.control import Predict
 
     wanted = [*_ids_in(ids), *(one or [])]
+    if not wanted and ids is not None:
+        raise BadInput(f"{ids} has no id in it: expected one id per line.")
     if not wanted:
         raise BadInput(
             "expected rows to score: --data PARTY=FILE for each party of a run in one place; or ids that organisations "
@@ -467,7 +500,7 @@ def _tell_scores(rows: list[dict[str, Any]], answer: Any, out: Path | None, json
     show({"rows": rows, "classes": answer.classes, "without": answer.without}, json_)
     if not json_ and out is None:
         for row in rows:
-            typer.echo("\t".join(str(cell) for cell in row.values()))
+            typer.echo("\t".join(map(cell_text, row.values())))
     if missing == len(rows):
         raise BadData("no row was scored: none of these ids is known to all parties.")
 

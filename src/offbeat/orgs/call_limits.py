@@ -59,9 +59,12 @@ class CallLimits:
             if isinstance(problem, Refused) or request in PROPOSALS:
                 self._keep(RefusedCall(now_text(), peer, request, printable(str(problem))), rare)
         if rare and request == PROPOSALS[0]:
-            self._note(peer, printable(str(problem)))
+            try:
+                self._note(peer, printable(str(problem)))
+            except OSError as full:  # the peer is refused all the same
+                log.error("a refusal could not be written down: %s", full, extra={"peer": peer})
         if rare:
-            log.warning("%s was refused: %s (%d so far)", peer, problem, count)
+            log.warning("%s was refused: %s (%d so far)", peer, problem, count, extra={"peer": peer})
 
     def last_refusals(self) -> list[RefusedCall]:
         """Of each member the last few, the oldest first; the same one many times is told once."""

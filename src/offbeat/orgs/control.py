@@ -17,6 +17,8 @@ METHOD = "Control"
 ENDED_PHASES = ("done", "failed", "refused", "stopped")
 QUEUED = "queued"
 """The phase of a run that all have accepted and that waits until every party has a place for it."""
+PAUSED = "paused"
+"""In a run's progress: why it waits in the middle."""
 CALL_WITHIN_S = 20.0
 
 

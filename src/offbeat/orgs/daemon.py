@@ -24,6 +24,7 @@ from offbeat.orgs import control
 from offbeat.orgs.budget import PrivacyLedger
 from offbeat.orgs.call_limits import CallLimits
 from offbeat.orgs.control import QUEUED, Answer, Failure, Request, RunStatus
+from offbeat.orgs.daemon_log import about
 from offbeat.orgs.discreet import for_peers, printable
 from offbeat.orgs.durable import locked, refuse_without_room
 from offbeat.orgs.gauges import Gauges
@@ -52,6 +53,7 @@ CALLS_AT_ONCE: dict[type, int] = {control.Poll: 1, control.ScoreAsked: 16}
 DRAIN_LOOK_S = 0.2
 ENDED_KEPT = 200
 """Ended runs in memory. Older ones are read from their folders again when somebody asks for them."""
+RUNS_NAMED = 5
 SCORED_WITHIN_S = 60.0
 PEER_REQUEST_BYTES = 2**20
 
@@ -136,6 +138,8 @@ class Daemon:
         prune(self.home)
         folders = sorted(self.home.runs.glob("*/"), key=lambda folder: (self.names.place(folder.name), folder.name))
         left = [run for folder in folders if (run := self._left(folder)) is not None]
+        if self.home.config.metrics:
+            log.info("/healthz, /readyz and /metrics are at http://%s", self.health.start())
         port = self.server.start()  # now: a peer may ask for one of those runs at once
         host = (self.home.config.listen or "127.0.0.1:0").rpartition(":")[0]
         self.address = f"{host}:{port}"
@@ -145,8 +149,6 @@ class Daemon:
         for run in left:
             self._take_up(run)
         self._forget_ended()
-        if self.home.config.metrics:
-            log.info("/healthz, /readyz and /metrics are at http://%s", self.health.start())
         self._ready = True
         self._letters.begin()
         return self.address
@@ -188,8 +190,8 @@ class Daemon:
     def _check_certificate(self) -> None:
         if trouble := out_of_time(self.identity.certificate_pem):
             raise BadInput(
-                f"the certificate of '{self.home.name}' {trouble}. Nobody would accept it: set the clock, or make "
-                "another certificate (docs/how-to/rotating-keys.md)."
+                f"nobody would accept the certificate of '{self.home.name}'. Set the clock, or make another one "
+                f"(docs/how-to/rotating-keys.md): it {trouble}"
             )
 
     # -- a party that cannot be called ----------------------------------------------------------------------------
@@ -218,7 +220,7 @@ class Daemon:
             status, reports, job = read_left(folder, self.home.private)
         except Exception as problem:
             self.damaged[folder.name] = set_aside(folder, problem)
-            log.error("run %s was set aside: %s", folder.name, self.damaged[folder.name])
+            log.error("run %s was set aside: %s", folder.name, self.damaged[folder.name], extra={"run": folder.name})
             return None
         run = self._new_run(status.run, job, status.initiator)
         run.status, run.reports = status, reports
@@ -242,7 +244,7 @@ class Daemon:
 
     def _take_up(self, run: Run) -> None:
         if run.status.phase in ("aligning", "training"):
-            log.info("going on with run %s", run.run)
+            log.info("going on with run %s", run.run, extra={"run": run.run})
             self._begin(run)
         elif run.status.phase in UNBEGUN:
             self.leading.begin_when_it_can(run)
@@ -264,7 +266,8 @@ class Daemon:
         """A peer hears of a run only if it has a part in it; the owner is told which runs there are."""
         run = self.runs.get(name) or self._forgotten(name)
         if peer == self.home.name and run is None:
-            lost = f": {self.damaged[name]}" if name in self.damaged else f"; it has {', '.join(self.runs) or 'none'}"
+            newest = ", ".join([*self.runs][-RUNS_NAMED:])
+            lost = f": {self.damaged[name]}" if name in self.damaged else f"; its newest are {newest}" if newest else ""
             raise BadInput(f"'{self.home.name}' knows no run '{name}'{lost}.")
         if run is None or peer not in run.job.parties:
             raise Refused(f"'{self.home.name}' knows no run {name!r} of '{peer}'.")
@@ -279,12 +282,18 @@ class Daemon:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def _answer(self, member: Member, raw: bytes) -> bytes:
+        with ExitStack() as lines:
+            lines.enter_context(about(peer="" if member.name == self.home.name else member.name))
+            return self._answered(member, raw, lines)
+
+    def _answered(self, member: Member, raw: bytes, lines: ExitStack) -> bytes:
         own, what = member.name == self.home.name, "a request"
         try:
             if len(raw) > PEER_REQUEST_BYTES and not own:
                 raise Refused(f"a request of {len(raw)} bytes from '{member.name}' is larger than a peer's may be.")
             request = control.decode_request(raw)
             what = type(request).__name__
+            lines.enter_context(about(run=printable(getattr(request, "run", ""))))
             with nullcontext() if own else self.limits.one_more(member.name, type(request)):
                 return control.encode(self._dispatch(member.name, request))
         except OffbeatError as problem:
@@ -330,8 +339,8 @@ class Daemon:
         self._refuse_crowd(self.home.name)
         name = f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         salt = secrets.token_bytes(32)
-        log.info("proposing run %s to %s", name, ", ".join(party for party in job.parties if party != self.home.name))
         others = [party for party in job.parties if party != self.home.name]
+        log.info("proposing run %s to %s", name, ", ".join(others), extra={"run": name})
         awaited, why = self.leading.agree(others, control.Propose(name, job.text, salt)), ""
         run = self._accept(name, job, self.home.name, salt)
         try:
@@ -459,7 +468,10 @@ class Daemon:
     def _reporter(self, run: Run) -> Callable[[control.Report], None]:
         def report(packet: control.Report) -> None:
             log.info("run %s: %s (%s)", run.run, packet.verdict, run.status.reason)
-            prune(self.home)
+            try:
+                prune(self.home)
+            except OSError as problem:  # nobody waits in vain for the report because of that
+                log.error("old logs could not be deleted: %s", problem)
             self._forget_ended()
             if run.initiator == self.home.name:
                 self._on_report(self.home.name, packet)

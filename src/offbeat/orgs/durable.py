@@ -8,15 +8,16 @@ import fcntl
 import json
 import logging
 import os
+import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from offbeat.errors import BadInput, DiskFull, Refused
+from offbeat.errors import BadData, BadInput, DiskFull, Refused
 from offbeat.runtime.checkpoint import replace_durably
 
 
@@ -52,15 +53,52 @@ def read_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
         file.seek(offset)
         content = file.read()
     end = content.rfind(b"\n") + 1
-    return [line for raw in content[:end].splitlines() if (line := _line(raw)) is not None], offset + end
+    lines = enumerate(content[:end].split(b"\n"), 1)
+    return [line for number, raw in lines if (line := _line(raw, path, number)) is not None], offset + end
 
 
-def _line(raw: bytes) -> dict[str, Any] | None:
+def _line(raw: bytes, path: Path, number: int) -> dict[str, Any] | None:
     try:
         line = json.loads(raw)
     except ValueError:
+        if raw.endswith(b"}"):  # half a line has no end, and nothing was done by it
+            raise BadData(f"line {number} of {path} is damaged; restore the file from a backup.") from None
         return None
     return line if isinstance(line, dict) else None
+
+
+class Tail:
+    """Reads what was added to a file of lines since the last look. One that was written anew, which its first line
+    says (`written_anew`), is read from its beginning."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._head, self.read_to = path, b"", 0
+
+    def new(self) -> tuple[list[dict[str, Any]], bool]:
+        """(the new lines, whether they are all that count from now on)."""
+        head, size = b"", 0
+        if self._path.is_file():
+            with self._path.open("rb") as file:
+                head, size = _mark(file.readline(HEAD_BYTES)), os.fstat(file.fileno()).st_size
+        anew = head != self._head or size < self.read_to
+        if anew:
+            self._head, self.read_to = head, 0
+        lines, self.read_to = read_lines(self._path, self.read_to)
+        return [line for line in lines if WRITTEN_ANEW not in line], anew
+
+
+WRITTEN_ANEW = "written_anew"
+HEAD_BYTES = 64
+
+
+def _mark(first: bytes) -> bytes:
+    return first if first.startswith(b'{"' + WRITTEN_ANEW.encode()) else b""
+
+
+def write_lines_anew(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Replace a file of lines, so that whoever reads along by `Tail` notices."""
+    first = {WRITTEN_ANEW: secrets.token_hex(8)}
+    write_durably(path, b"".join(json.dumps(line).encode() + b"\n" for line in (first, *lines)))
 
 
 def _last_byte(file: BinaryIO) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offbeat.metrics.prometheus import Labels, Metric, by, single
-from offbeat.orgs.durable import read_lines
+from offbeat.orgs.durable import Tail
 from offbeat.runtime.grpc.identity import validity
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Gauges:
         self._disk: dict[str, float] = {}
         self._lock = threading.Lock()
         self._used: Counter[str] = Counter()
-        self._read_to = 0
+        self._history = Tail(daemon.ledger.folder / "history.jsonl")
         self._past_phases: Counter[str] = Counter()  # of runs that are no longer in memory
         self._past_sent: Counter[tuple[str, str]] = Counter()
 
@@ -96,7 +96,9 @@ class Gauges:
     def _uses(self) -> Counter[str]:
         """Of the ledger's history, only what is new since the last look is read."""
         with self._lock:
-            lines, self._read_to = read_lines(self._daemon.ledger.folder / "history.jsonl", self._read_to)
+            lines, anew = self._history.new()
+            if anew:
+                self._used.clear()
             for line in lines:
                 self._used[str(line["asker"])] += int(line.get("sum", 0))
             return self._used

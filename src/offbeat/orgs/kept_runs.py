@@ -3,7 +3,8 @@
 Masks, noise and charges of a run hang on its name. A name that came back would bring them back: so it is burnt when
 the run is accepted, in a file beside the other ledgers, before anything else of the run is written.
 
-Old runs lose their logs and their masks' secret after the days that the owner set; what they came to stays. A log and a
+Old runs lose their logs and their masks' secret after the days, or beyond the room, that the owner set; what they came
+to stays. A log and a
 nonce let its owner replay a run. Whoever stole the nonce and the key could take the masks off what was recorded of the
 run elsewhere. So both go together. Transcripts stay: they hold hashes and signatures.
 """
@@ -15,6 +16,7 @@ import secrets
 import shutil
 import threading
 import time
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -82,52 +84,67 @@ def set_aside(folder: Path, problem: Exception) -> str:
 log = logging.getLogger("offbeat.party")
 
 LOGS = tuple(place + kind for place in ("", "align/", "test/") for kind in ("events", "checkpoints"))
-DAY_S = 86_400.0
+DAY_S, MB = 86_400.0, 1e6
 UNBEGUN_KEPT_DAYS = 7.0
 
 
 def prune(home: Home, now_s: float | None = None) -> list[str]:
-    """The runs whose logs went; with keep_days = 0 all are kept for ever. What is left of proposals that ended before
-    they began goes after a week: their names are burnt, and decisions about them are written down."""
+    """The runs whose logs went: those that ended long enough ago (keep_days), and the oldest ones for which there is no
+    room (keep_mb). What is left of proposals that ended before they began goes after a week: their names are burnt, and
+    decisions about them are written down."""
     now_s = time.time() if now_s is None else now_s
     for folder in home.runs.glob("*/"):
         if _never_began(home, folder, now_s - UNBEGUN_KEPT_DAYS * DAY_S):
             shutil.rmtree(home.private / folder.name, ignore_errors=True)
-            shutil.rmtree(folder)
-    days = home.config.store.keep_days
-    if not days:
-        return []
-    before_s = now_s - days * DAY_S
-    pruned = [folder.name for folder in sorted(home.runs.glob("*/")) if _pruned(home, folder, before_s)]
+            shutil.rmtree(folder, ignore_errors=True)
+    pruned = sorted(folder.name for folder in _without_room(home, now_s) if _pruned(home, folder))
     if pruned:
-        log.info("logs of %d runs older than %g days were deleted: %s", len(pruned), days, ", ".join(pruned))
+        log.info("logs of %d ended runs were deleted: %s", len(pruned), ", ".join(pruned))
     return pruned
 
 
 def _never_began(home: Home, folder: Path, before_s: float) -> bool:
     began = (home.private / folder.name / "begun.json", folder / "record.json", folder / "align", folder / "events")
-    return not any(trace.exists() for trace in began) and _ended(folder, before_s)
+    return not any(trace.exists() for trace in began) and _ended_s(folder) <= before_s
 
 
-def _ended(folder: Path, before_s: float) -> bool:
-    """Whether a run is over, and has not changed since then; of a damaged one nothing is known."""
+def _ended_s(folder: Path) -> float:
+    """Since when a run is over; infinity for one under way, and for a damaged one, of which nothing is known."""
     state = folder / "state.json"
     try:
-        return state.stat().st_mtime <= before_s and json.loads(state.read_bytes())["phase"] in ENDED_PHASES
+        return state.stat().st_mtime if json.loads(state.read_bytes())["phase"] in ENDED_PHASES else inf
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return inf
 
 
-def _pruned(home: Home, folder: Path, before_s: float) -> bool:
-    logs = [folder / name for name in LOGS if (folder / name).is_dir()]
-    if not logs or not _ended(folder, before_s):
-        return False
+def _without_room(home: Home, now_s: float) -> list[Path]:
+    """Ended runs whose logs the owner does not want to keep."""
+    store = home.config.store
+    if not store.keep_days and not store.keep_mb:
+        return []
+    before_s = now_s - store.keep_days * DAY_S if store.keep_days else -inf
+    room, found = store.keep_mb * MB if store.keep_mb else inf, []
+    logged = [folder for folder in home.runs.glob("*/") if _logs(folder)]
+    ended = sorted((-ended_s, folder) for folder in logged if (ended_s := _ended_s(folder)) < inf)
+    for minus_s, folder in ended:  # the newest first
+        room -= sum(path.stat().st_size for one in _logs(folder) for path in one.rglob("*") if path.is_file())
+        if room < 0 or -minus_s <= before_s:
+            found.append(folder)
+    return found
+
+
+def _logs(folder: Path) -> list[Path]:
+    return [folder / name for name in LOGS if (folder / name).is_dir()]
+
+
+def _pruned(home: Home, folder: Path) -> bool:
+    logs = _logs(folder)
     try:
         private = job_from_text((folder / "job.toml").read_text(encoding="utf-8")).embedding.epsilon is not None
     except (OSError, ValueError, OffbeatError):
         return False  # damaged: for its owner to look at
-    for one in logs:
-        shutil.rmtree(one)
-    if not private:  # the noise of private scores comes from it as long as they are asked for
+    if logs and not private:  # the noise of private scores comes from it as long as they are asked for
         (home.private / folder.name / "nonce").unlink(missing_ok=True)
-    return True
+    for one in logs:
+        shutil.rmtree(one, ignore_errors=True)  # runs that end at once prune at once
+    return bool(logs) and not any(one.exists() for one in logs)

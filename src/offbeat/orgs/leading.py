@@ -13,6 +13,7 @@ from typing import Protocol
 from offbeat.errors import OffbeatError, PeerFailed, Refused
 from offbeat.orgs import control
 from offbeat.orgs.control import QUEUED, Answer, Request
+from offbeat.orgs.daemon_log import about
 from offbeat.orgs.discreet import printable
 from offbeat.orgs.run_queue import WAITING_KEPT_S, InQueue, RunQueue, StillWaiting
 from offbeat.orgs.runs import Run
@@ -49,7 +50,12 @@ class Leading:
         self._begin, self._halt, self._ended = begin, halt, ended
 
     def begin_when_it_can(self, run: Run) -> None:
-        threading.Thread(target=self._take_up_accepted, args=(run,), daemon=True).start()
+        threading.Thread(target=self._led, args=(self._take_up_accepted, run), daemon=True).start()
+
+    def _led(self, work: Callable[..., None], run: Run, *words: object) -> None:
+        """In a thread of its own; what it logs is about this run."""
+        with about(run=run.run):
+            work(run, *words)
 
     def agree(self, others: list[str], proposal: control.Propose) -> list[str]:
         """Ask everybody; if one refuses or cannot be asked, tell those who accepted. Returns whose owners decide."""
@@ -106,7 +112,7 @@ class Leading:
         untold = self._tell_to_begin(run, word, [other for other in run.job.parties if other != self._me])
         self._begin(run)
         if untold:
-            threading.Thread(target=self._tell_late, args=(run, word, untold), daemon=True).start()
+            threading.Thread(target=self._led, args=(self._tell_late, run, word, untold), daemon=True).start()
 
     def _tell_late(self, run: Run, word: control.BeginRun, untold: list[str]) -> None:
         for _ in self._tries(run):
@@ -121,7 +127,7 @@ class Leading:
             try:
                 self._call(other, word)
             except PeerFailed as problem:
-                log.warning("could not tell %s to begin run %s yet: %s", other, run.run, problem)
+                log.warning("could not tell %s to begin run %s yet: %s", other, run.run, problem, extra={"peer": other})
                 untold.append(other)
             except OffbeatError as problem:
                 self._halt(run, "failed", f"'{other}' did not begin: {problem}")
@@ -177,7 +183,7 @@ class Leading:
         try:
             self._call(peer, request)
         except OffbeatError as problem:
-            log.warning("could not tell %s: %s", peer, problem)
+            log.warning("could not tell %s: %s", peer, problem, extra={"peer": peer})
 
 
 def note_awaited(run: Run, names: list[str]) -> None:

@@ -50,6 +50,7 @@ class Store(Settings, frozen=True):
     runs: str = "runs"
     private: str = "private"
     keep_days: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # how long logs of ended runs are kept; 0: for ever
+    keep_mb: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # and how much room they may take; 0: any
 
 
 class PartyConfig(Settings, frozen=True):
@@ -244,6 +245,7 @@ roster = "roster.toml"            # everybody's certificates; compare its hash w
 runs = "runs"         # records, reports, logs of messages, checkpoints with this party's weights
 private = "private"   # salts, aligned rows, finished models, ledgers
 keep_days = 0         # how long the logs of ended runs are kept, for replays; 0: for ever
+keep_mb = 0           # and how much room they may take; the oldest go first; 0: as much as there is
 
 # What the owner allows. A job outside it is refused with the reason, before any data is read.
 # An empty list means nobody, "any" means everyone on the roster.

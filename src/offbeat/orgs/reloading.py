@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 from offbeat.errors import BadInput, OffbeatError
+from offbeat.orgs.daemon_log import about
 from offbeat.orgs.party_config import Home
 from offbeat.runtime.grpc.identity import Identity, PinnedRoster
 
@@ -21,11 +22,12 @@ class Reloading:
         """Data and policy are taken up from party.toml."""
         if not self._changed(self._home.file):
             return
-        try:
-            self._home.read_again()
-            log.info("party.toml has changed: its data and policy hold from now on; the rest needs a new start")
-        except OffbeatError as problem:
-            log.error("party.toml has changed and cannot be used, so the settings of before stay: %s", problem)
+        with about(run="", peer=""):  # whoever asked has brought it up, and has nothing to do with it
+            try:
+                self._home.read_again()
+                log.info("party.toml has changed: its data and policy hold from now on; the rest needs a new start")
+            except OffbeatError as problem:
+                log.error("party.toml has changed and cannot be used, so the settings of before stay: %s", problem)
 
     def roster(self) -> PinnedRoster | None:
         """The roster, if it has changed. An own new key needs a new start."""

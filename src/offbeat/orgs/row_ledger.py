@@ -11,7 +11,6 @@ owner's and lies with the keys.
 All runs of a daemon share one ledger: what one has reserved is gone for the others.
 """
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +23,11 @@ from numpy.typing import NDArray
 from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Flags
 from offbeat.errors import BadData, Refused
-from offbeat.orgs.durable import append_line, locked, now_text, read_lines, write_durably
+from offbeat.orgs.durable import Tail, append_line, locked, now_text, write_lines_anew
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 
 Counts = NDArray[np.int64]
-FOLD_BYTES = 2**24
+FOLD_BYTES = 2**26
 LEVEL_STEP = 4  # so many sums are reserved at a time, or a quarter more than before
 
 
@@ -58,7 +57,7 @@ class _Known:
             ids = line["ids"] if "ids" in line else self.open[what].ids
             for text, count in zip(ids, line["counts"], strict=True):
                 self.counts[text] = self.counts.get(text, 0) + count
-            if line.get("single"):
+            if line.get("more"):
                 return
             self.noted.add(what)
             self.most[what] = max(line["counts"], default=0)
@@ -82,8 +81,10 @@ class RowLedger:
     """Counts by row id, with history for every run and prediction. One per daemon; thread-safe.
 
     history.jsonl   who used how many rows, and when
-    uses.jsonl      the rows of each use: added to, never rewritten, so that a use costs what it uses
-    rows.json       the counts of all uses that were folded into it when the ledger was opened
+    uses.jsonl      the rows of each use: added to, so that a use costs what it uses
+    rows.json       the counts of all uses that were folded into it once uses.jsonl was long
+
+    Then the scores of one session and day become one line of the history.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -91,7 +92,7 @@ class RowLedger:
         self._uses, self._history = folder / "uses.jsonl", folder / "history.jsonl"
         self._lock = threading.Lock()
         self._known = _Known()
-        self._read_to = 0
+        self._tail = Tail(self._uses)
         self._opened = False
         self._extent = (-1, 0, 0)  # read up to here: so many rows, and the most uses of one
 
@@ -105,10 +106,10 @@ class RowLedger:
         """How many rows have entered a sum, or may still in a run under way, and how often the most used of them."""
         with self._lock:
             self._catch_up()
-            if self._extent[0] != self._read_to:
+            if self._extent[0] != self._tail.read_to:
                 known = self._known
                 rows = list(known.counts.keys() | {text for one in known.open.values() for text in one.ids})
-                self._extent = (self._read_to, len(rows), int(known.of(rows).max(initial=0)))
+                self._extent = (self._tail.read_to, len(rows), int(known.of(rows).max(initial=0)))
             return self._extent[1:]
 
     def use(
@@ -121,24 +122,27 @@ class RowLedger:
         who: str,
         cap: int = 0,
         shared: Callable[[], Flags] | None = None,
+        once: bool = True,
     ) -> Flags:
-        """Write a use down before it happens, or refuse it by the cap; a second one of the same name adds nothing.
+        """Write a use down before it happens, or refuse it by the cap; a second one of the same name adds nothing, or,
+        where it is not `once`, is another use.
 
-        `shared`, of a prediction, whose name never comes again and is not remembered: which of these rows the asker
-        knows to be here. Of the others those at their cap are left out, since a refusal would tell that they are here.
-        Which rows were counted is returned."""
+        `shared`: which of these rows the asker knows to be here. Of the others those at their cap are left out, since a
+        refusal would tell that they are here. Which rows were counted is returned."""
         with self._lock, locked(self.folder / "rows.lock"):
             self._catch_up()
             texts = _texts(ids)
-            if what in self._known.noted:
+            if once and what in self._known.noted:
                 return np.ones(len(texts), np.bool_)
             over = (self._known.of(texts) + counts > cap) if cap else np.zeros(len(texts), np.bool_)
             _refuse_over_cap(cap, over & shared() if shared is not None and over.any() else over, who)
             used = counts[~over]
             kept = [text for text, beyond in zip(texts, over, strict=True) if not beyond]
-            single = {"single": True} if shared is not None else {}
-            self._append({"what": what, "ids": kept, "counts": used.tolist(), **single})
-            self._note(what, asker, used, **single)
+            more = {} if once else {"more": True}
+            self._append({"what": what, "ids": kept, "counts": used.tolist(), **more})
+            self._note(what, asker, used, more)
+            if self._tail.read_to > FOLD_BYTES:
+                self._fold()
             return ~over
 
     def reserve(self, ids: Sequence[object], needed: int, *, what: str, asker: str, cap: int = 0) -> int:
@@ -190,11 +194,11 @@ class RowLedger:
             if what not in self._known.open:
                 return
             self._append({"what": what, "counts": counts.tolist()})
-            self._note(what, asker, counts)
+            self._note(what, asker, counts, {})
 
     def history(self) -> list[dict[str, object]]:
         """Who used how many rows; of a training that is under way or was killed, that it began."""
-        lines = read_lines(self._history)[0]
+        lines = Tail(self._history).new()[0]
         over = {line["what"] for line in lines if "sum" in line}
         return [line for line in lines if "sum" in line or line["what"] not in over]
 
@@ -204,34 +208,29 @@ class RowLedger:
         append_line(self._uses, line)
         self._catch_up()
 
-    def _note(self, what: str, asker: str, counts: Counts, **more: bool) -> None:
+    def _note(self, what: str, asker: str, counts: Counts, more: Mapping[str, Any]) -> None:
         most, total = int(counts.max(initial=0)), int(counts.sum())
         line = {"at": now_text(), "what": what, "asker": asker, "rows": len(counts), "most": most, "sum": total, **more}
         append_line(self._history, line)
 
     def _catch_up(self) -> None:
         """Read what was written since the last look, by this daemon or by another process."""
-        if not self._opened or (self._uses.stat().st_size if self._uses.is_file() else 0) < self._read_to:
-            self._open()
-        lines, self._read_to = read_lines(self._uses, self._read_to)
+        lines, anew = self._tail.new()
+        if anew or not self._opened:
+            folded = read_checkpoint(self.folder, "rows") or {"ids": [], "counts": np.empty(0, np.int64)}
+            self._known = _Known(dict(zip(folded["ids"], folded["counts"].tolist(), strict=True)))
+            self._known.over = dict(folded.get("refused", {}))
         for line in lines:
             self._known.take(line)
-
-    def _open(self) -> None:
-        folded = read_checkpoint(self.folder, "rows") or {"ids": [], "counts": np.empty(0, np.int64)}
-        self._known = _Known(dict(zip(folded["ids"], folded["counts"].tolist(), strict=True)))
-        self._known.over = dict(folded.get("refused", {}))
-        lines, self._read_to = read_lines(self._uses)
-        for line in lines:
-            self._known.take(line)
-        self._opened = True
-        self._refuse_lost(read_lines(self._history)[0])
+        if anew or not self._opened:
+            self._opened = True
+            self._refuse_lost(Tail(self._history).new()[0])
 
     def _refuse_lost(self, history: list[dict[str, Any]]) -> None:
         known = self._known
         missing = sum(line.get("sum", 0) for line in history) - sum(known.counts.values())
-        over = (line for line in history if "sum" in line and not line.get("single"))
-        known.most = {line["what"]: line["most"] for line in over} | known.most
+        named = [line for line in history if "sum" in line and not line.get("more")]
+        known.most = {line["what"]: line["most"] for line in named} | known.most
         known.noted |= known.most.keys()
         lost = {line["what"] for line in history if "begun" in line} - known.noted - known.open.keys()
         if missing > 0 or lost:
@@ -242,23 +241,43 @@ class RowLedger:
             )
 
     def fold(self) -> None:
-        """Fold a long list of uses into the counts; only while nothing else uses the ledger."""
+        """Fold a long list of uses into the counts."""
         with self._lock, locked(self.folder / "rows.lock"):
             self._catch_up()
-            if self._read_to < FOLD_BYTES:
-                return
-            known = self._known
-            values = np.fromiter(known.counts.values(), np.int64, len(known.counts))
-            refused = {what: level for what, level in known.over.items() if level}
-            write_checkpoint(self.folder, "rows", {"ids": list(known.counts), "counts": values, "refused": refused})
-            left = [_line_of(what, one) for what, one in known.open.items()]
-            write_durably(self._uses, b"".join(left))  # a crash before this counts uses twice: the safe side
-            self._opened = False
+            if self._tail.read_to >= FOLD_BYTES:
+                self._fold()
+
+    def _fold(self) -> None:
+        known = self._known
+        values = np.fromiter(known.counts.values(), np.int64, len(known.counts))
+        refused = {what: level for what, level in known.over.items() if level}
+        write_checkpoint(self.folder, "rows", {"ids": list(known.counts), "counts": values, "refused": refused})
+        # A crash before the next line counts uses twice: the safe side.
+        write_lines_anew(self._uses, [_line_of(what, one) for what, one in known.open.items()])
+        write_lines_anew(self._history, _by_day(Tail(self._history).new()[0]))
+        self._opened = False
 
 
-def _line_of(what: str, one: _Open) -> bytes:
-    line = {"what": what, "ids": one.ids, "level": one.level, "refused": one.refused}
-    return json.dumps(line).encode() + b"\n"
+def _line_of(what: str, one: _Open) -> dict[str, Any]:
+    return {"what": what, "ids": one.ids, "level": one.level, "refused": one.refused}
+
+
+def _by_day(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The scores of one session in one line for each day, where the last of them stood; all else as it is."""
+    found: dict[tuple[object, ...], dict[str, Any]] = {}
+    for number, line in enumerate(history):
+        key = (line["at"][:10], line["what"], line["asker"]) if line.get("more") else (number,)
+        before = found.pop(key, None)
+        if before is not None:
+            line = {
+                **line,
+                "rows": before["rows"] + line["rows"],
+                "most": max(before["most"], line["most"]),
+                "sum": before["sum"] + line["sum"],
+                "times": before.get("times", 1) + line.get("times", 1),
+            }
+        found[key] = line
+    return list(found.values())
 
 
 class Reservation:

@@ -37,7 +37,8 @@ from offbeat.metrics.plain import json_text
 from offbeat.metrics.record import Certificate
 from offbeat.orgs import align_psi, predict
 from offbeat.orgs.budget import PrivacyLedger, charges_of
-from offbeat.orgs.control import ENDED_PHASES, QUEUED, Facts, Report, RunStatus, error_named
+from offbeat.orgs.control import ENDED_PHASES, PAUSED, QUEUED, Facts, Report, RunStatus, error_named
+from offbeat.orgs.daemon_log import about
 from offbeat.orgs.discreet import OWNER_TEXT_MOST, Discreet, Withheld, for_kind, for_peers, printable
 from offbeat.orgs.durable import wait_for_room, write_durably
 from offbeat.orgs.kept_alignments import KeptAlignments
@@ -121,10 +122,10 @@ class Run:
             except OSError as problem:
                 if problem.errno not in DISK_FULL:
                     raise
-                log.error("the state of run %s could not be written: the disk is full", self.run)
+                log.error("run %s: its state could not be written: the disk is full", self.run, extra={"run": self.run})
                 return
         if not self.status.ended and not self._has_its_folder:
-            log.error("%s", self._removed)
+            log.error("%s", self._removed, extra={"run": self.run})
             self.status = msgspec.structs.replace(self.status, phase="failed", verdict="failed", reason=self._removed)
             self._stopped = self._removed
             if self._session is not None:
@@ -241,6 +242,10 @@ class Run:
 
     def take_part(self, report: Callable[[Report], None]) -> None:
         """Align, train, test; what is done already is not done again."""
+        with about(run=self.run):
+            self._take_part(report)
+
+    def _take_part(self, report: Callable[[Report], None]) -> None:
         facts = Facts()
         try:
             verdict, reason, facts = self._steps_with_room()
@@ -280,6 +285,7 @@ class Run:
             try:
                 return self._steps()
             except DiskFull:
+                self.update(progress={**self.status.progress, PAUSED: "paused: the disk is full"})
                 wait_for_room(self.home.runs, self.run, self.job.network.wait_s, lambda: self._stopped)
 
     def _steps(self) -> tuple[str, str, Facts]:
@@ -309,7 +315,7 @@ class Run:
 
     def _enter(self, phase: str, **progress: Any) -> None:
         log.info("run %s: %s", self.run, phase)
-        before = {name: told for name, told in self.status.progress.items() if name != QUEUED}
+        before = {name: told for name, told in self.status.progress.items() if name not in (QUEUED, PAUSED)}
         self.update(phase=phase, progress={**before, **progress})
 
     def _spend(self, table: Table) -> None:
@@ -533,7 +539,7 @@ class Run:
             self._show(certified_row(at_s, value, sent), certificate_from(value))
         elif name in ("lost", "back", "passes", "batch_loss"):
             if name in ("lost", "back"):
-                log.warning("run %s: '%s' is %s", self.run, value, name)
+                log.warning("run %s: '%s' is %s", self.run, value, name, extra={"run": self.run, "peer": value})
             self.update(progress={**self.status.progress, name: value})
 
 

@@ -86,10 +86,7 @@ class TableScores:
     ) -> None:
         self._home, self._run, self._kept, self._model = home, run, kept, model
         self._ledger, self._asker = ledger, asker
-        self._what, self._answers = (
-            f"{what}-{secrets.token_hex(4)}",
-            0,
-        )  # whoever asks chose the name: it may come twice
+        self._what = f"{what}-{secrets.token_hex(4)}"  # whoever asks chose the name: it may come twice
 
     def scores(self, tokens: Sequence[bytes]) -> tuple[Floats, NDArray[np.bool_]]:
         table, model = self._kept.table, self._model
@@ -108,17 +105,17 @@ class TableScores:
         """Which rows may be answered. Every answer is a sum of its own, also to the same question under another roster.
         A row that the run's parties do not share is answered at its cap as if it were lacking: whoever is refused would
         know that it is here."""
-        self._answers += 1
         asked, first, times = np.unique(rows[rows >= 0], return_index=True, return_counts=True)
         named = [tokens[place] for place in np.flatnonzero(rows >= 0)[first]]
         counted = self._ledger.use(
             ids[asked].tolist(),
             self._run.job.loss.outputs * times.astype(np.int64),
-            what=f"{self._what}-{self._answers}",
+            what=self._what,
             asker=self._asker,
             who=self._home.name,
             cap=self._home.config.policy.row_cap,
             shared=lambda: self._shared(named),
+            once=False,
         )
         if not counted.all():
             log.warning("%s: %d rows are at their row_cap, and were left out", self._what, int((~counted).sum()))

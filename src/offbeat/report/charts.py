@@ -8,6 +8,7 @@ script turns into a read-out under the pointer or the arrow keys.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from unicodedata import east_asian_width
 
 from offbeat.metrics.curves import Axis, CurveRow, Quantity
 from offbeat.metrics.lag import bucket_label
@@ -179,8 +180,11 @@ def _level(value: float, upwards: Scale, name: str) -> Markup:
 
 
 def tick_text(value: float, log: bool) -> str:
-    """A tick's value; powers of ten as 10⁻⁴ on a logarithmic axis."""
+    """A tick's value, large ones in thousands or millions; powers of ten as 10⁻⁴ on a logarithmic axis."""
     if not log:
+        for size, unit in ((1e6, " M"), (1e3, " k")):
+            if max(size, 1e5) <= abs(value) < 1e12:
+                return f"{value / size:g}{unit}"
         return f"{value:g}"
     power = f"{value:e}".partition("e")[2]
     return "10" + str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
@@ -355,7 +359,7 @@ def _value_bar(row: tuple[str, float, float, str], y: float, across: Scale) -> M
     return tag(
         "g",
         tag("title", name),
-        tag("text", clipped(name, 13), x=_VALUE_LEFT - 8, y=y + 14, class_="row end"),
+        tag("text", clipped(name, 12), x=_VALUE_LEFT - 8, y=y + 14, class_="row end"),
         tag("rect", x=left, y=y, width=right - left, height=20, class_="part compute"),
         tag("line", x1=low, x2=high, y1=y + 10, y2=y + 10, class_="whisker"),
         tag("text", note, x=max(right, high) + 8, y=y + 14, class_="tick"),
@@ -371,8 +375,11 @@ def part_legend() -> Markup:
     return tag("ul", *boxes, class_="legend")
 
 
-def clipped(name: str, letters: int = 15) -> str:
-    """A name that fits beside a bar, shortened in the middle: names of many parties often differ in their ends."""
+def clipped(name: str, letters: int = 14) -> str:
+    """A name that fits beside a bar, shortened in the middle: names of many parties often differ in their ends. Signs
+    of East Asia are twice as wide as letters."""
+    if sum(east_asian_width(sign) in "WF" for sign in name) * 2 > len(name):
+        letters = letters // 2 + 1
     if len(name) <= letters:
         return name
     tail = (letters - 1) // 2

@@ -61,27 +61,38 @@ def data_block(identifier: str, value: object) -> Markup:
     return Markup(f'<script type="application/json" id="{html.escape(identifier)}">{safe}</script>')
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Child]], caption: str, numeric: Sequence[int] = ()) -> Markup:
-    """A table with a caption for screen readers; `numeric` columns are set to the right."""
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[Child]],
+    caption: str,
+    numeric: Sequence[int] = (),
+    stacked: bool = False,
+) -> Markup:
+    """A table with a caption for screen readers; `numeric` columns are set to the right. `stacked`: where it is narrow,
+    the cells of a row stand below each other, each behind the name of its column."""
     columns = [
         tag("th", name, scope="col", class_="n" if index in numeric else None) for index, name in enumerate(head)
     ]
-    body = [tag("tr", *(_cell(index, cell, index in numeric) for index, cell in enumerate(row))) for row in rows]
+    labels = [name if stacked else None for name in head]
+    body = [
+        tag("tr", *(_cell(index, cell, index in numeric, labels[index]) for index, cell in enumerate(row)))
+        for row in rows
+    ]
     return tag(
         "div",
         tag("table", tag("caption", caption), tag("thead", tag("tr", *columns)), tag("tbody", *body)),
-        class_="scroll",
+        class_="scroll stacked" if stacked else "scroll",
         tabindex="0",
         role="region",
         aria_label=caption,
     )
 
 
-def _cell(index: int, cell: Child, numeric: bool) -> Markup:
+def _cell(index: int, cell: Child, numeric: bool, label: str | None) -> Markup:
     if index == 0:
         return tag("th", cell, scope="row")
     one_word = isinstance(cell, str) and len(cell) <= 24 and " " not in cell
-    return tag("td", cell, class_="n" if numeric else "w" if one_word else None)
+    return tag("td", cell, class_="n" if numeric else "w" if one_word else None, data_label=label)
 
 
 def section(identifier: str, title: str, *children: Child) -> Markup:

@@ -253,7 +253,7 @@ def _parties(view: View) -> Markup:
     return tag(
         "div",
         tag("p", _behind(parties)),
-        table(head, rows, "What each party has done", numeric=(1, 3, 4, 5, 6)),
+        table(head, rows, "What each party has done", numeric=(1, 3, 4, 5, 6), stacked=True),
         tag("p", note, class_="quiet") if note else "",
     )
 

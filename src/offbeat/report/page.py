@@ -95,16 +95,16 @@ def _reveals(record: RunRecord) -> Markup:
         (reveal.message, numbers.count(reveal.count), numbers.size(reveal.bytes), reveal.reveals)
         for reveal in record.reveals
     ]
-    return table(
-        ("Message", "Sent", "Bytes", "Reveals"), rows, "What each kind of message tells to whom", numeric=(1, 2)
-    )
+    head = ("Message", "Sent", "Bytes", "Reveals")
+    return table(head, rows, "What each kind of message tells to whom", numeric=(1, 2), stacked=True)
 
 
 def _privacy(record: RunRecord) -> Markup:
     if not record.privacy:
         return Markup("")
     rows = wording.privacy_rows(record)
-    body = table(wording.PRIVACY_HEAD, rows, "Privacy ledger: what each party released and spent", numeric=range(1, 5))
+    title = "Privacy ledger: what each party released and spent"
+    body = table(wording.PRIVACY_HEAD, rows, title, numeric=range(1, 5), stacked=True)
     return tag("div", body if len(rows) <= 40 else folded(f"Privacy ledger of {len(rows)} parties", body), class_="gap")
 
 
@@ -206,7 +206,7 @@ def _party_table(record: RunRecord) -> Markup:
         (name, *wording.party_cells(party), *map(numbers.count, (party.dropped, party.retried, party.abandoned)))
         for name, party in record.parties.items()
     ]
-    body = table(head, rows, "What each party did", numeric=range(1, len(head)))
+    body = table(head, rows, "What each party did", numeric=range(1, len(head)), stacked=len(rows) <= 40)
     return body if len(rows) <= 40 else folded(f"All {len(rows)} parties", body)
 
 
@@ -236,7 +236,7 @@ def _traffic(record: RunRecord) -> Markup:
     ]
     head = ("Kind", "Messages", "Bytes", "Share", "Bytes per pass")
     whose = "this party" if record.runtime == "grpc" else "all parties"
-    return table(head, rows, f"Payload sent by {whose}, by kind of message", numeric=range(1, 5))
+    return table(head, rows, f"Payload sent by {whose}, by kind of message", numeric=range(1, 5), stacked=True)
 
 
 def _origin(record: RunRecord, run: str) -> Markup:

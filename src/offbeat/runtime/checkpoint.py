@@ -4,10 +4,12 @@
     checkpoints/<party>.json          the rest of the state, with references into the arrays; written last, by renaming
 
 A checkpoint is there when its JSON file is there: both carry one number, and the older pair is removed only after the
-newer one is complete. So a crash while writing leaves the checkpoint before.
+newer one is complete. So a crash while writing leaves the checkpoint before. A digest over both tells what was damaged
+later: a model with one bit changed would score, wrongly.
 """
 
 import base64
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.errors import BadInput
+from offbeat.errors import BadData, BadInput
 
 FORMAT = 1
 
@@ -27,13 +29,15 @@ def write_checkpoint(folder: Path, name: str, state: Mapping[str, Any]) -> None:
     from safetensors.numpy import save
 
     folder.mkdir(parents=True, exist_ok=True)
-    number = _number(folder / f"{name}.json") + 1
+    path = folder / f"{name}.json"
+    number = int(_content(path)["number"]) + 1 if path.is_file() else 1
     arrays: dict[str, NDArray[Any]] = {}
     tree = _flatten(state, arrays)
     arrays_name = f"{name}.{number % 2}.safetensors"
-    replace_durably(folder / arrays_name, save(arrays))
-    content = {"format": FORMAT, "number": number, "arrays": arrays_name, "state": tree}
-    replace_durably(folder / f"{name}.json", json.dumps(content).encode())
+    saved = save(arrays)
+    replace_durably(folder / arrays_name, saved)
+    content = {"format": FORMAT, "number": number, "arrays": arrays_name, "digest": _digest(tree, saved), "state": tree}
+    replace_durably(path, json.dumps(content).encode())
 
 
 def read_checkpoint(folder: Path, name: str) -> dict[str, Any] | None:
@@ -43,17 +47,36 @@ def read_checkpoint(folder: Path, name: str) -> dict[str, Any] | None:
     path = folder / f"{name}.json"
     if not path.is_file():
         return None
-    content = json.loads(path.read_bytes())
-    if content["format"] != FORMAT:
-        raise BadInput(f"{path} has checkpoint format {content['format']}; this version reads {FORMAT}.")
-    arrays = load((folder / content["arrays"]).read_bytes())
-    state = _unflatten(content["state"], arrays)
+    content = _content(path)
+    arrays_path = folder / content["arrays"]
+    if not arrays_path.is_file():
+        raise _damaged(arrays_path, "it is gone")
+    saved = arrays_path.read_bytes()
+    if content.get("digest", "") not in ("", _digest(content["state"], saved)):
+        raise _damaged(path, f"it, or {arrays_path.name} beside it, is not as it was written")
+    state = _unflatten(content["state"], load(saved))
     assert isinstance(state, dict)
     return state
 
 
-def _number(path: Path) -> int:
-    return int(json.loads(path.read_bytes())["number"]) if path.is_file() else 0
+def _content(path: Path) -> dict[str, Any]:
+    """What the JSON file says: of this format, and with all its keys."""
+    try:
+        content = json.loads(path.read_bytes())
+        if content["format"] != FORMAT:
+            raise BadInput(f"{path} has checkpoint format {content['format']}; this version reads {FORMAT}.")
+        return {"number": int(content["number"]), "arrays": str(content["arrays"]), **content}
+    except (ValueError, KeyError, TypeError) as problem:
+        raise _damaged(path, f"{type(problem).__name__}: {problem}") from problem
+
+
+def _digest(tree: Any, saved: bytes) -> str:
+    """Of the plain part and the arrays; a checkpoint of an earlier version has none."""
+    return hashlib.sha256(json.dumps(tree).encode() + saved).hexdigest()
+
+
+def _damaged(path: Path, why: str) -> BadData:
+    return BadData(f"{path} is damaged ({why}). Restore it from a backup.")
 
 
 def replace_durably(path: Path, content: bytes) -> None:

@@ -1,6 +1,8 @@
 """The commands for organisations, as a person types them: what they write, what they say, how they end."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -146,3 +148,23 @@ def test_a_number_that_is_not_finite_is_null_in_json(monkeypatch, command):
     assert "NaN" not in result.stdout and "Infinity" not in result.stdout
     told = json.loads(result.stdout)
     assert (told[0] if command == "list" else told)["progress"] == {"passes": 2.0, "gap": None, "objective": None}
+
+
+SIGNALLED = """
+import os, signal
+from offbeat.cli.orgs import when_asked_to_end
+
+done, hurry = when_asked_to_end()
+with done._cond:  # as in the middle of done.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert sum(range(1000)) and not done._flag
+assert done.wait(60) and not hurry.is_set()
+os.kill(os.getpid(), signal.SIGINT)
+assert hurry.wait(60)
+"""
+
+
+def test_a_signal_is_heeded_at_any_moment():
+    """Before: one that came as the daemon began to wait was lost, and one that came later waited for itself."""
+    ended = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -1,5 +1,6 @@
 """What a daemon keeps of its refusals: bounded, told once, there after a restart."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,18 @@ def test_one_member_fills_neither_the_list_nor_the_disk(tmp_path: Path) -> None:
     assert kept[-1].reason.startswith("299 ") and path.stat().st_size < 30_000
     path.write_bytes(b"{")
     assert CallLimits("shop", {}, path, nobody).last_refusals() == []
+
+
+def test_a_refusal_that_cannot_be_written_down_is_one_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*told: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    limits = CallLimits("shop", {}, tmp_path / "refusals.json", full)
+    limits.note_refusal("bank", "Propose", Refused("too little room on its disk"))
+    assert limits.last_refusals()[0].reason == "too little room on its disk"
+    assert "could not be written down" in caplog.text
 
 
 def test_who_asks_a_little_early_asks_again_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,15 @@ def test_a_run_under_way_shows_its_progress_its_curve_and_how_to_stop_it():
     assert "The owners of bank and telecom have not decided yet." in told
 
 
+def test_what_is_not_known_is_not_said_to_be_nothing():
+    down = overview(problem="the daemon has not been started.", runs=[], proposals=[], peers=[], days_left=-2)
+    told = parts_of(down)
+    for part in ("proposals", "running", "finished", "scores"):
+        assert "Not known: the daemon does not answer." in told[part]
+    assert "ended 2 days ago" in told["daemon"] and "nobody else" in told["peers"]
+    assert "No run is under way." in parts_of(overview(runs=[]))["running"]
+
+
 def test_ledgers_are_pictures_and_say_what_is_left():
     uses = Uses({"bank": [(0.0, 0.0), (0.0, 100.0), (3600.0, 400.0)]}, Counter({"bank": 400}))
     budget = Spending(4.0, 1e-5, [(0.0, 1.0), (7200.0, 3.0)])

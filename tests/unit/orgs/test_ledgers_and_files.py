@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, PeerFailed, Refused, UnexpectedEvent
 from offbeat.orgs import row_ledger
 from offbeat.orgs.discreet import Discreet, Withheld, for_peers, printable
-from offbeat.orgs.durable import append_line, locked, read_lines, write_durably
+from offbeat.orgs.durable import Tail, append_line, locked, read_lines, write_durably
 from offbeat.orgs.kept_runs import RunNames, check_run_name
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.row_ledger import RowLedger
@@ -57,6 +57,30 @@ def test_the_ledger_counts_as_a_plain_counter_does(uses: list[tuple[int, dict[st
             assert len(first.history()) == len(seen)
     finally:
         row_ledger.FOLD_BYTES = kept
+
+
+def test_questions_without_end_leave_a_ledger_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scoring session asks for years, and its daemon is not started anew: files and memory hold what rows were used,
+    not each question; who reads along, here and in another process, misses nothing and counts nothing twice."""
+    monkeypatch.setattr(row_ledger, "FOLD_BYTES", 20_000)
+    ledger, other, tail = RowLedger(tmp_path), RowLedger(tmp_path), Tail(tmp_path / "history.jsonl")
+    told, plain = 0, Counter[str]()
+    for number in range(2000):
+        row = f"c{number % 7}"
+        ledger.use([row], np.ones(1, np.int64), what="run/score-a", asker="bank", who="shop", once=False)
+        plain[row] += 1
+        if number % 13 == 0:
+            lines, anew = tail.new()
+            told = sum(line["sum"] for line in lines) + (0 if anew else told)
+            assert told == number + 1
+    for one in (ledger, other, RowLedger(tmp_path)):
+        assert one.counts(list(plain)).tolist() == list(plain.values())
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 100_000
+    assert len(ledger._known.noted) == 0
+    history = ledger.history()
+    assert sum(line["sum"] for line in history) == 2000 and sum(line.get("times", 1) for line in history) == 2000
+    with pytest.raises(Refused, match="at most 286 sums"):
+        ledger.use(["c0"], np.ones(1, np.int64), what="x", asker="bank", who="shop", cap=286)
 
 
 STEPS = st.lists(
@@ -119,6 +143,19 @@ def test_a_line_that_a_power_cut_tore_costs_no_other(values: list[int], lost: in
         append_line(path, {"value": "after"})
         told = [line["value"] for line in read_lines(path)[0]]
         assert told == [*(values[:-1] if cut else values), "after"]
+
+
+def test_a_line_that_was_damaged_later_is_named_and_not_passed_over(tmp_path: Path) -> None:
+    """What half a line would have said was never acted on; a whole one was, and may be a charge to a budget."""
+    path = tmp_path / "privacy.jsonl"
+    for value in range(3):
+        append_line(path, {"value": value})
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[1].replace(b":", b"\x15") + lines[2])
+    with pytest.raises(BadData, match=r"line 2 of .*privacy\.jsonl is damaged"):
+        read_lines(path)
+    path.write_bytes(lines[0] + bytes(200))  # what some file systems leave of a line that was not forced to the disk
+    assert [line["value"] for line in read_lines(path)[0]] == [0]
 
 
 def test_files_are_the_owners_and_whole(tmp_path: Path) -> None:

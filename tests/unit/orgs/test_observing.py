@@ -9,7 +9,7 @@ import pytest
 
 from offbeat.errors import BadInput
 from offbeat.metrics.prometheus import Metric, by, metrics_text, single
-from offbeat.orgs.daemon_log import FILES_KEPT, JsonLines, write_log
+from offbeat.orgs.daemon_log import FILES_KEPT, JsonLines, PlainLines, about, write_log
 from offbeat.orgs.health import Health
 
 
@@ -75,6 +75,34 @@ def test_a_log_file_is_its_owners_and_full_ones_are_kept_up_to_a_number(tmp_path
     assert path.stat().st_mode & 0o077 == 0
     last = json.loads(path.read_text().splitlines()[-1])
     assert (last["party"], last["text"], last["level"]) == ("bank", "line 199", "info")
+
+
+def test_each_line_says_which_party_run_and_peer_it_is_about():
+    log, lines = logging.getLogger("offbeat.party.lines"), []
+
+    class Kept(logging.Handler):
+        def emit(self, record):
+            lines.append((JsonLines("bank").format(record), PlainLines("bank: %(message)s").format(record)))
+
+    log.addHandler(Kept())
+    log.setLevel("INFO")
+    log.info("ready")
+    with about(run="credit-1", peer="shop"):
+        log.info("counting")
+        with about(peer="telecom"):
+            log.info("run %s: halted", "credit-1")
+    log.info("'%s' is lost", "shop", extra={"run": "credit-2", "peer": "shop"})
+    told = [json.loads(line) for line, _ in lines]
+    assert [(line["party"], line.get("run"), line.get("peer")) for line in told] == [
+        ("bank", None, None), ("bank", "credit-1", "shop"), ("bank", "credit-1", "telecom"),
+        ("bank", "credit-2", "shop"),
+    ]  # fmt: skip
+    assert [line for _, line in lines] == [
+        "bank: ready",
+        "bank: counting [run credit-1, peer shop]",
+        "bank: run credit-1: halted [peer telecom]",  # what a line says already is not said again
+        "bank: 'shop' is lost [run credit-2]",
+    ]
 
 
 def test_a_line_of_json_says_whose_it_is_only_where_there_is_a_party():

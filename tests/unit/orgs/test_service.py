@@ -1,6 +1,7 @@
 """The scoring service's parts: callers and quotas, questions that go out together, batches that are taken up again."""
 
 import asyncio
+import errno
 import json
 import threading
 
@@ -205,6 +206,42 @@ def test_a_peer_that_is_away_delays_a_batch_and_a_refusal_ends_it(tmp_path, monk
     refused = Batches(tmp_path, "run-1", refuse)
     state = ended(refused, begun(refused, ["a"]))
     assert (state.standing, state.reason, state.done) == ("failed", "row_cap.", 0)
+
+
+def test_a_full_disk_delays_a_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(batches_module, "PAUSE_S", 0.0)
+    write, fits = batches_module.write_durably, [True, False, False, True, True, False]
+
+    def written(path, content):
+        if fits and not fits.pop(0):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(batches_module, "write_durably", written)
+    batches = Batches(tmp_path, "run-1", scored, rows_in_part=2)
+    state = ended(batches, begun(batches, ["a", "bb", "ccc"]))
+    assert (state.standing, state.done, fits) == ("done", 3, [])
+    assert batches.rows_file(state.name).read_bytes() == HEAD + b"a,1.0,0.5\nbb,2.0,0.5\nccc,3.0,0.5\n"
+    assert json.loads((tmp_path / "batches" / state.name / "state.json").read_bytes())["standing"] == "done"
+
+
+def test_what_nobody_foresaw_ends_a_batch_and_does_not_leave_it_at_work_for_ever(tmp_path, caplog):
+    def broken(ids):
+        raise ZeroDivisionError("secret detail")
+
+    batches = Batches(tmp_path, "run-1", broken)
+    state = ended(batches, begun(batches, ["a"]))
+    assert (state.standing, "secret" in state.reason, "secret detail" in caplog.text) == ("failed", False, True)
+
+
+def test_old_batches_of_other_runs_go_too(tmp_path):
+    elsewhere = Batches(tmp_path, "run-0", scored)
+    names = [begun(elsewhere, ["a"]) for _ in range(2)]
+    ended(elsewhere, names[0])
+    state_file = tmp_path / "batches" / names[0] / "state.json"
+    state_file.write_text(json.dumps({**json.loads(state_file.read_text()), "at_s": 1.0}))
+    Batches(tmp_path, "run-1", scored).start()
+    assert [path.name for path in (tmp_path / "batches").iterdir()] == names[1:]
 
 
 def test_batches_are_their_callers_and_are_deleted_once_over(tmp_path):

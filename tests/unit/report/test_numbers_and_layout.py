@@ -123,8 +123,11 @@ def test_axis_units_have_few_digits():
 def test_small_texts():
     assert tick_text(1e-4, log=True) == "10⁻⁴"
     assert tick_text(0.25, log=False) == "0.25"
-    assert clipped("hospital-number-07") == "hospita…mber-07"
-    assert len(clipped("hospital-number-07")) == 15
+    told = [tick_text(value, log=False) for value in (0.0, 25_000.0, 250_000.0, -7.5e6, 1e9, 1e15)]
+    assert told == ["0", "25000", "250 k", "-7.5 M", "1000 M", "1e+15"]
+    assert clipped("hospital-number-07") == "hospita…ber-07"
+    assert len(clipped("hospital-number-07")) == 14
+    assert clipped("電話料金の遅延回数") == "電話料金…延回数"
     assert clipped("bank") == "bank"
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from offbeat.errors import BadData
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 
 STATES = st.recursive(
@@ -58,3 +59,22 @@ def test_no_checkpoint_is_none(tmp_path: Path) -> None:
 def test_what_is_not_plain_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="object"):
         write_checkpoint(tmp_path, "ana", {"x": object()})
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "changed", "gone"])
+@pytest.mark.parametrize("which", ["party.json", "party.1.safetensors"])
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, which: str, how: str) -> None:
+    write_checkpoint(tmp_path, "party", {"weights": np.arange(50.0), "text": "as it was"})
+    path = tmp_path / which
+    if how == "gone" and which.endswith("json"):
+        path.unlink()
+        assert read_checkpoint(tmp_path, "party") is None
+        return
+    whole = path.read_bytes()
+    spot = whole.rindex(b"as it was") if which.endswith("json") else len(whole) - 3  # content that could be anything
+    changed = whole[:spot] + b"b" + whole[spot + 1 :]
+    path.write_bytes({"empty": b"", "cut": whole[: len(whole) // 2], "changed": changed, "gone": b""}[how])
+    if how == "gone":
+        path.unlink()
+    with pytest.raises(BadData, match=f"{tmp_path}/party.* is damaged"):
+        read_checkpoint(tmp_path, "party")

@@ -16,7 +16,7 @@ from offbeat.orgs.budget import PrivacyLedger, spent_so_far
 from offbeat.orgs.console.policy_pages import costs, sentences
 from offbeat.orgs.control import ListRuns, Ping, Pong, Predict, Predicted, RefusedCall, Runs, RunStatus
 from offbeat.orgs.disclosure import disclosures
-from offbeat.orgs.durable import read_lines
+from offbeat.orgs.durable import Tail
 from offbeat.orgs.lines import OwnDaemon, PeerCalls
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import objections
@@ -118,7 +118,7 @@ class Watching:
         self._peers_s = -PEERS_EVERY_S
         self._curves: OrderedDict[str, list[tuple[float, float]]] = OrderedDict()
         self._jobs: dict[str, OrgJob] = {}
-        self._uses, self._uses_to, self._first_use_s = Uses(), 0, 0.0
+        self._uses, self._history, self._first_use_s = Uses(), Tail(home.ledger / "history.jsonl"), 0.0
         self._charged: tuple[int, float, Sequence[tuple[float, float]]] = (0, 0.0, ())
         self._lock = threading.Lock()
         self.scores: Scores | None = None
@@ -165,7 +165,7 @@ class Watching:
             by_hand=config.policy.approve == "by hand",
             decisions=self._approvals.history()[-ENDED_SHOWN:],
             policy_changes=policy_history(self.home)[-ENDED_SHOWN:],
-            uses=self._all_uses(self.home.ledger / "history.jsonl"),
+            uses=self._all_uses(),
             most_used=told.most_used,
             row_cap=config.policy.row_cap,
             budget=self._budget(config.policy.epsilon, config.policy.delta),
@@ -221,8 +221,10 @@ class Watching:
             self._charged = (len(lines), delta, spent_so_far(lines, delta))
         return Spending(epsilon, delta, self._charged[2])
 
-    def _all_uses(self, history: Path) -> Uses:
-        lines, self._uses_to = read_lines(history, self._uses_to)
+    def _all_uses(self) -> Uses:
+        lines, anew = self._history.new()
+        if anew:
+            self._uses, self._first_use_s = Uses(), 0.0
         for line in lines:
             at_s = datetime.fromisoformat(str(line["at"])).timestamp()
             self._first_use_s = self._first_use_s or at_s

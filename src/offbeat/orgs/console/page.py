@@ -11,7 +11,7 @@ from typing import Any
 
 from offbeat.names import counted
 from offbeat.orgs.console.overview import Overview, Proposal, Scores
-from offbeat.orgs.control import QUEUED, RunStatus
+from offbeat.orgs.control import PAUSED, QUEUED, RunStatus
 from offbeat.party.verdicts import verdict_named
 from offbeat.report import numbers, wording
 from offbeat.report.charts import ChartLine, legend, line_chart, value_bars
@@ -61,12 +61,11 @@ def own_page(title: str, *body: Markup) -> str:
 
 
 def parts_of(seen: Overview) -> dict[str, Markup]:
+    asked = {"proposals": _proposals, "running": _running, "finished": _finished, "scores": _scores}
+    unknown = tag("p", "Not known: the daemon does not answer.", class_="quiet")
     return {
         "daemon": _daemon(seen),
-        "proposals": _proposals(seen),
-        "running": _running(seen),
-        "finished": _finished(seen),
-        "scores": _scores(seen),
+        **{name: unknown if seen.problem else part(seen) for name, part in asked.items()},
         "ledgers": _ledgers(seen),
         "policy": _policy(seen),
         "peers": _peers(seen),
@@ -83,7 +82,7 @@ def _daemon(seen: Overview) -> Markup:
         ("Waiting for you", str(len(seen.proposals))),
         ("Under way", str(sum(not run.ended and run.phase != "waiting" for run in seen.runs))),
         ("Peers up", f"{up} of {len(seen.peers)}"),
-        ("Certificate", f"{counted(seen.days_left, 'day')} left"),
+        ("Certificate", _left(seen.days_left)),
     ]
     return tag(
         "div",
@@ -92,7 +91,13 @@ def _daemon(seen: Overview) -> Markup:
     )
 
 
+def _left(days: int) -> str:
+    return f"{counted(days, 'day')} left" if days >= 0 else f"ended {counted(-days, 'day')} ago"
+
+
 def _peers(seen: Overview) -> Markup:
+    if not seen.peers:
+        return tag("p", "The roster lists nobody else.", class_="quiet")
     rows = [
         (
             peer.name,
@@ -102,7 +107,13 @@ def _peers(seen: Overview) -> Markup:
         )
         for peer in seen.peers
     ]
-    return table(("Party", "Address", "Now", "Days of its certificate"), rows, "Asked every quarter of a minute", (3,))
+    return table(
+        ("Party", "Address", "Now", "Days of its certificate"),
+        rows,
+        "Asked every quarter of a minute",
+        (3,),
+        stacked=True,
+    )
 
 
 def _mood(good: bool) -> str:
@@ -185,6 +196,8 @@ def _progress_text(run: RunStatus) -> str:
         return f"The owners of {_listed(waiting)} have not decided yet."
     if run.phase == QUEUED:
         return f"Led by {run.initiator}. Waits for a place: {run.progress.get(QUEUED, '')}."
+    if PAUSED in run.progress:
+        return f"Led by {run.initiator}. {run.progress[PAUSED].capitalize()}; it goes on by itself once there is room."
     known = {key: run.progress.get(key) for key in ("rows", "objective", "gap")}
     words = {"rows": "common rows", "objective": "objective", "gap": "certified within"}
     shown = [f"{words[key]} {numbers.short(value)}" for key, value in known.items() if isinstance(value, int | float)]
@@ -207,7 +220,7 @@ def _finished(seen: Overview) -> Markup:
         )
         for run in ended
     ]
-    return table(("Run", "Led by", "Verdict", "Test scores, or why not"), rows, "The newest first")
+    return table(("Run", "Led by", "Verdict", "Test scores, or why not"), rows, "The newest first", stacked=True)
 
 
 def _ended(run: RunStatus) -> str:
@@ -266,22 +279,22 @@ def _ledgers(seen: Overview) -> Markup:
             (line["at"], line["run"], "accepted" if line["accepted"] else "refused", line["by"], line["reason"])
             for line in reversed(seen.decisions)
         ]
-        decided = table(("When", "Run", "Decision", "By", "Reason"), rows, "Decisions by hand")
+        decided = table(("When", "Run", "Decision", "By", "Reason"), rows, "Decisions by hand", stacked=True)
         parts.append(tag("div", decided, class_="gap"))
     if seen.refusals:
         refused = [
             (one.at, one.peer, f"{one.request} ({one.times} times)" if one.times > 1 else one.request, one.reason)
             for one in reversed(seen.refusals)
         ]
-        parts.append(
-            tag("div", table(("When", "Asked by", "What", "Why not"), refused, "Refused lately"), class_="gap")
-        )
+        shown = table(("When", "Asked by", "What", "Why not"), refused, "Refused lately", stacked=True)
+        parts.append(tag("div", shown, class_="gap"))
     if seen.policy_changes:
         changes = [
             (line["at"], line["by"], "; ".join(f"{key}: {how}" for key, how in line["changed"].items()))
             for line in reversed(seen.policy_changes)
         ]
-        parts.append(tag("div", table(("When", "By", "What"), changes, "Changes of the policy"), class_="gap"))
+        changed = table(("When", "By", "What"), changes, "Changes of the policy", stacked=True)
+        parts.append(tag("div", changed, class_="gap"))
     return tag("div", *parts)
 
 

@@ -18,14 +18,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
-from offbeat.errors import BadInput, OffbeatError, PeerFailed
+from offbeat.errors import BadInput, DiskFull, OffbeatError, PeerFailed
 from offbeat.orgs.control import Predicted, cell_text
 from offbeat.orgs.durable import write_durably
+from offbeat.runtime.grpc.session import DISK_FULL
 
 log = logging.getLogger("offbeat.service")
 
@@ -76,9 +78,12 @@ class Batches:
             try:
                 state = msgspec.json.decode((path / "state.json").read_bytes(), type=State)
             except (OSError, msgspec.MsgspecError):  # half an upload
+                log.warning("%s holds no batch that had begun, and is deleted", path)
                 shutil.rmtree(path)
                 continue
-            if state.run != self.run:
+            if state.run != self.run:  # of another service
+                if state.over and state.at_s < time.time() - KEPT_S:
+                    shutil.rmtree(path)
                 continue
             self._states[state.name] = state
             if not state.over:
@@ -138,7 +143,30 @@ class Batches:
     # -- working --------------------------------------------------------------------------------------------------
 
     def _work(self, name: str) -> None:
-        state, last = self._states[name], time.monotonic()
+        """To the end, past full disks; whatever happens, the batch gets an end."""
+        begun_s = time.monotonic()
+        try:
+            for _ in range(TRIES):
+                if self._written(name):
+                    break
+                self._ended.wait(PAUSE_S)
+            else:
+                raise DiskFull("the disk of the service is full.")
+        except Exception as problem:
+            foreseen = isinstance(problem, OffbeatError | OSError)
+            state, reason = self._states[name], str(problem) if foreseen else "the service's log has the cause."
+            log.warning("%s of %s failed after %d rows: %s", name, state.caller, state.done, problem,
+                        exc_info=None if foreseen else problem)  # fmt: skip
+            with suppress(OSError):  # a full disk: memory has it
+                self._note(msgspec.structs.replace(state, standing="failed", reason=reason))
+        else:
+            if not self._ended.is_set():
+                state = self._states[name]
+                log.info("%s of %s: %d rows in %.1f s", name, state.caller, state.rows, time.monotonic() - begun_s)
+
+    def _written(self, name: str) -> bool:
+        """Go on where it stands; False where the disk was too full to come to the end."""
+        state = self._states[name]
         try:
             with self.rows_file(name).open("r+b") as out:
                 out.truncate(state.size)
@@ -152,10 +180,12 @@ class Batches:
                     self._note(state)
             if not self._ended.is_set():
                 self._note(msgspec.structs.replace(state, standing="done"))
-                log.info("%s of %s: %d rows in %.1f s", name, state.caller, state.rows, time.monotonic() - last)
-        except (OffbeatError, OSError) as problem:
-            log.warning("%s of %s failed after %d rows: %s", name, state.caller, state.done, problem)
-            self._note(msgspec.structs.replace(state, standing="failed", reason=str(problem)))
+        except OSError as problem:
+            if problem.errno not in DISK_FULL:
+                raise
+            log.error("%s waits after %d rows: the disk is full", name, state.done)
+            return False
+        return True
 
     def _parts_from(self, name: str, done: int) -> Iterator[tuple[bytes, int]]:
         """The text of one part after the other, with the next few asked for already."""
@@ -187,8 +217,8 @@ class Batches:
 
     def _note(self, state: State) -> None:
         with self._lock:
-            self._states[state.name] = state
             write_durably(self.folder / state.name / "state.json", msgspec.json.encode(state))
+            self._states[state.name] = state
 
     def _forget_old(self) -> None:
         before_s = time.time() - KEPT_S

@@ -248,7 +248,7 @@ def read(channel: Channel, generation: int, packets: Iterator[bytes]) -> None:
         pass  # the stream is gone; the channel will be carried by another
     except BadFrame as problem:
         channel.faults += 1
-        log.warning("dropped the stream with %s: %s", channel.peer, problem)
+        log.warning("dropped the stream with %s: %s", channel.peer, problem, extra={"peer": channel.peer})
         channel.abandon()
     except OffbeatError as problem:
         channel.fail(problem)
