@@ -15,8 +15,7 @@ from typing import Any
 
 from offbeat.lab.catalogue import LabOptions, LabResult
 from offbeat.lab.reproduce.mapa_pieces import Lines, Row, Workshop, accounted, curves_figure, lines_figure
-from offbeat.lab.reproduce.mapa_runs import MapaSetting, usual_clip
-from offbeat.learning.horizontal import LinearModel
+from offbeat.lab.reproduce.mapa_runs import MapaSetting
 
 NOT_COUNTED = (
     "Settings were chosen on training rows held out for it (one in six), never on test rows. These rows are the edges' "
@@ -86,12 +85,9 @@ def _five_ways(shop: Workshop, base: MapaSetting) -> dict[str, MapaSetting]:
         "mapa": mapa,
         "fixed clip": fixed,
         "adaptive clip": adaptive,
-        "mapa by rule": replace(base, bounds="rule", floor=RULED_CLIP),
+        "mapa by rule": replace(base, by_rule=True),
         "steady by rule": replace(base, algorithm="quiet"),
     }
-
-
-RULED_CLIP = usual_clip(LinearModel("softmax", 784, 10))
 
 
 def _candidates(base: MapaSetting) -> tuple[list[MapaSetting], list[MapaSetting], list[MapaSetting]]:
