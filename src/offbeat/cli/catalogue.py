@@ -134,7 +134,7 @@ def _done(kind: "Kind", name: str, **chosen: Any) -> dict[str, Any]:
     return {
         "name": entry.name,
         "title": entry.title,
-        "rows": [dict(row) for row in result.rows],
+        "rows": result.told,
         "figures": [str(path) for path in result.figures],
         "notes": list(result.notes),
         **result.more,

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from offbeat.errors import BadInput
+from offbeat.lab.catalogue import LabResult
 from offbeat.lab.drift import GONE, compared, kept_rows, said
 
 
@@ -78,3 +79,11 @@ def test_what_is_kept_is_told_by_the_kind_of_run_and_a_missing_folder_is_said(tm
     assert kept_rows("x", tmp_path) == {"full": [row("full", 1)], "quick": [row("quick", 1)]}
     with pytest.raises(BadInput, match="Name another one with --kept"):
         kept_rows("x", tmp_path / "nowhere")
+
+
+def test_a_smaller_run_says_so_in_every_setting_and_is_compared_with_its_like_alone():
+    full = LabResult([row("a", 2.0)]).told
+    quick = LabResult([row("a", 1.0)], smaller="2,000 rows").told
+    assert [each["setting"] for each in (*full, *quick)] == ["a", "a (2,000 rows)"]
+    assert compared(quick, {"full": full}, "quick") == []
+    assert compared(quick, {"full": full, "quick": quick}, "quick")[0]["beside"] == "quick"

@@ -73,13 +73,12 @@ def table2(options: LabOptions) -> LabResult:
     for row in TABLE_2[:2] + TABLE_2[-1:] if options.quick else TABLE_2:  # the wide sets take minutes each
         pending: list[Course] = []
         found = {m: kept.get(f"{row.printed} {m}", partial(_cells, row, m, options, pending)) for m in METHODS}
-        rows += [
-            _table_row(row, m, shown, found[m], options.quick) for m, shown in zip(METHODS, row.published, strict=True)
-        ]
+        rows += [_table_row(row, m, shown, found[m]) for m, shown in zip(METHODS, row.published, strict=True)]
         panels.append(_panel(row, found))
     rows += [] if options.quick else _sensitivity(options, kept)
     figures = draw_panels(panels, options.out / "afsgd-fig4-5", columns=2, title="One party 4 times slower")
-    return LabResult(rows, figures, NOTES, more={"seeds": [options.seed]})
+    smaller = f"{QUICK_ROWS:,} rows" if options.quick else ""
+    return LabResult(rows, figures, NOTES, more={"seeds": [options.seed]}, smaller=smaller)
 
 
 def _cells(row: TableRow, method: str, options: LabOptions, pending: list[Course]) -> dict[str, Any]:
@@ -161,7 +160,7 @@ def _data(row: TableRow, options: LabOptions) -> VerticalData:
     )
 
 
-def _table_row(row: TableRow, method: str, published: float, cells: dict[str, Any], quick: bool) -> dict[str, Any]:
+def _table_row(row: TableRow, method: str, published: float, cells: dict[str, Any]) -> dict[str, Any]:
     ours = cells["ours"]
     reached = [ours[slow] for slow in ("1.4x", "4x") if ours.get(slow) is not None]
     low, high = _band(row.parties, 0.4), _band(row.parties, 3.0)
@@ -171,7 +170,7 @@ def _table_row(row: TableRow, method: str, published: float, cells: dict[str, An
         verdict = "the published figure lies between our 1.4x and 4x"
     else:
         verdict = "below print" if max(reached) < published else "above print"
-    setting = f"{row.printed} ({row.note}{', 2,000 rows' if quick else ''}), {method}, q={row.parties}"
+    setting = f"{row.printed} ({row.note}), {method}, q={row.parties}"
     band = f"update-rate band {low:.2f} (1.4x) to {high:.2f} (4x)"
     more: dict[str, Any] = {key: cells[key] for key in ("steps", "runs") if key in cells}
     return {"setting": setting, "ours": ours, "published": published, "verdict": verdict, "band": band, **more}
@@ -270,15 +269,15 @@ NOTES_6 = (
 
 
 def figure7(options: LabOptions) -> LabResult:
-    """Where the time goes: compute, communicate, wait; and how often each party updates. Eight workers, url."""
+    """Where the time goes: compute, communicate, wait; and how often each party updates. Eight workers, url. Quick:
+    under the slowest straggler alone."""
     from offbeat.report.figures import draw_time_split
 
-    name = "url-shaped@0.001" if options.quick else "url-shaped@0.005"
-    data = vertical_from_dataset(name, 8, "mod", rows="pooled-unit", seed=options.seed)
+    data = vertical_from_dataset("url-shaped@0.005", 8, "mod", rows="pooled-unit", seed=options.seed)
     course, slow_one = Course(data, base_job(options.seed)), data.names[4]
     splits: dict[str, dict[str, tuple[float, float, float]]] = {}
     rows: list[dict[str, Any]] = []
-    for slow in STRAGGLERS[1:]:
+    for slow in STRAGGLERS[2 if options.quick else 1 :]:
         scale = 0.0
         for algorithm in ("fsaga-vp", "afsaga-vp"):
             world = f"{algorithm}, one {slow:g}x slower"
