@@ -110,8 +110,8 @@ class Courses:
         """Every edge's rows, shuffled by the seed and dealt evenly, and the rows to judge by."""
         edges = ["pool"] if setting.algorithm == "csgd" else [f"edge{k + 1}" for k in range(setting.edges)]
         kind = "linear" if setting.model in ("SVM", "softmax") else setting.model
-        key = (setting.data, kind, setting.mode == "sound", setting.split, setting.seed, tuple(edges))
-        key += (setting.held_out,)
+        told = (setting.data, kind, setting.mode == "sound", setting.split, setting.seed, setting.held_out)
+        key = (*told, *edges)
         if key not in self._dealt:
             while len(self._dealt) > 1:
                 self._dealt.pop(next(iter(self._dealt)))
