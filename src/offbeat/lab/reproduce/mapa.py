@@ -101,13 +101,13 @@ def figure_5(options: LabOptions) -> LabResult:
     """LR on USPS, 100 edges, epsilon 0.1: AUDP with clips 15, 3, 0.2; MAPA beginning at 200, 100, 10. Quick: the outer
     clips, as printed."""
     shop = Workshop("mapa-fig5", options)
-    updates, some = 30_000, slice(None, None, 2 if options.quick else None)
+    updates, each = 30_000, 2 if options.quick else 1
     base = MapaSetting(
         "usps", "LR", "asgd", "none", edges=100, updates=updates, seed=options.seed, looks=30, norms=True
     )
     printed = replace(base, mode="paper")
-    audp = {clip: shop.train(replace(printed, algorithm="audp", clip=clip)) for clip in (15.0, 3.0, 0.2)[some]}
-    mapa = {clip: shop.train(replace(printed, algorithm="mapa", clip=clip)) for clip in (200.0, 100.0, 10.0)[some]}
+    audp = {clip: shop.train(replace(printed, algorithm="audp", clip=clip)) for clip in (15.0, 3.0, 0.2)[::each]}
+    mapa = {clip: shop.train(replace(printed, algorithm="mapa", clip=clip)) for clip in (200.0, 100.0, 10.0)[::each]}
     rows = [_clip_row("AUDP (paper)", clip, result) for clip, result in audp.items()]
     rows += [_clip_row("MAPA (paper)", clip, result) for clip, result in mapa.items()]
     if options.quick:
