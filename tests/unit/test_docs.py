@@ -176,6 +176,16 @@ def test_a_table_is_made_of_rows(tmp_path, monkeypatch):
     ]
 
 
+def test_a_page_shows_the_rows_of_a_full_result_that_have_drifted_since(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    for name, commit, ours in (("x", "abc", (1.0, 2.0)), ("x-quick", "def", (1.01, 3.0))):
+        rows = [{"setting": s, "ours": o, "published": "", "verdict": ""} for s, o in zip("ab", ours, strict=True)]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"commit": commit, "rows": rows}))
+    full, since = figures.figures("x").split("**Drifted since.**")
+    assert "| a | 1 |" in full and "| b | 2 |" in full
+    assert "commit def" in since and "| b | 3 |" in since and "| a |" not in since
+
+
 def test_the_page_tells_the_private_accuracies_as_they_were_measured():
     told = row_of("reproduce vafl-privacy")
     for name, wanted in (("vafl-privacy", ("0.5", "1", "4", "16")), ("vafl-privacy-quick", ("1", "4", "16"))):
