@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from offbeat.lab.drift import compared
+
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 PAGES = tuple(
@@ -33,7 +35,7 @@ def figures(name: str) -> str:
         return f"\nNo result of `offbeat reproduce {name}` is kept.\n\n"
     kept = json.loads((RESULTS / f"{found[0]}.json").read_text(encoding="utf-8"))
     told = "\n".join(f"- {note}" for note in kept.get("notes", []))
-    parts = (_origin(found[0], kept), _rows(kept["rows"]), _picture(name), told)
+    parts = (_origin(found[0], kept), _rows(kept["rows"]), _since(found, kept["rows"]), _picture(name), told)
     return "\n" + "\n\n".join(part for part in parts if part) + "\n\n"
 
 
@@ -43,6 +45,18 @@ def _origin(name: str, kept: dict[str, Any]) -> str:
     parts = [f"`{command}`", f"commit {kept['commit']}" if "commit" in kept else "commit not noted"]
     parts += [kept["state"]] if "state" in kept else []
     return f"{'; '.join(parts)}; [kept result](../../benchmarks/results/{name}.json)."
+
+
+def _since(found: list[str], rows: list[dict[str, Any]]) -> str:
+    """The rows that a later quick run repeats, and that have drifted: the kept full run is of older code."""
+    if len(found) < 2:
+        return ""
+    quick = json.loads((RESULTS / f"{found[1]}.json").read_text(encoding="utf-8"))
+    drifted = {each["setting"] for each in compared(quick["rows"], {"full": rows}, "quick") if each["drifted"]}
+    if not drifted:
+        return ""
+    told = f"**Drifted since.** These rows differ at commit {quick['commit']} (`--quick` repeats them):"
+    return f"{told}\n\n{_rows([row for row in quick['rows'] if row['setting'] in drifted])}"
 
 
 def _rows(rows: list[dict[str, Any]]) -> str:

@@ -176,11 +176,24 @@ def test_a_table_is_made_of_rows(tmp_path, monkeypatch):
     ]
 
 
+def test_a_page_shows_the_rows_of_a_full_result_that_have_drifted_since(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    for name, commit, ours in (("x", "abc", (1.0, 2.0)), ("x-quick", "def", (1.01, 3.0))):
+        rows = [{"setting": s, "ours": o, "published": "", "verdict": ""} for s, o in zip("ab", ours, strict=True)]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"commit": commit, "rows": rows}))
+    full, since = figures.figures("x").split("**Drifted since.**")
+    assert "| a | 1 |" in full and "| b | 2 |" in full
+    assert "commit def" in since and "| b | 3 |" in since and "| a |" not in since
+
+
 def test_the_page_tells_the_private_accuracies_as_they_were_measured():
     told = row_of("reproduce vafl-privacy")
-    for name, wanted in (("vafl-privacy", ("0.5", "1", "4", "16")), ("vafl-privacy-quick", ("1", "4", "16"))):
+    for name, size, wanted in (
+        ("vafl-privacy", "", ("0.5", "1", "4", "16")),
+        ("vafl-privacy-quick", " (10,000 rows)", ("1", "4", "16")),
+    ):
         found = {row["setting"]: row["ours"] for row in measured(name)}
-        values = [found[f"mnist, private, epsilon {epsilon}, delta 1e-05"] for epsilon in wanted]
+        values = [found[f"mnist, private, epsilon {epsilon}, delta 1e-05{size}"] for epsilon in wanted]
         assert f"{', '.join(f'{value:.2f}' for value in values)} at epsilon {', '.join(wanted)}" in told
 
 
@@ -203,16 +216,19 @@ def test_the_page_tells_speeds_on_a_gpu_each_with_its_way():
     [
         (("vafl-fig3",), "means of 1 to 4 units", "asynchronous {}x, t-synchronous {}x as fast"),
         (("vafl-fig3",), "rare long delays", "gave {}x and {}x"),
-        (("vafl-fig4", "vafl-fig5-6-quick", "vafl-fig7-8"), "Poisson delays", "asynchronous {}x, t-synchronous {}x"),
+        (("vafl-fig4",), "means of 1 to 4 units", "asynchronous {}x, t-synchronous {}x as fast"),
+        (("vafl-fig4",), "rare long delays", "gave {}x and {}x"),
+        (("vafl-fig7-8",), "Poisson delays", "asynchronous {}x, t-synchronous {}x as fast"),
+        (("vafl-fig7-8-quick",), "means of 1 to 4 units", "{}x and {}x"),
     ],
 )
 def test_the_page_tells_the_range_of_vafl_as_the_files_have_it(files, delays, shape):
     rows = [row for name in files for row in measured(name) if delays in row["setting"]]
     ranges = []
     for kind in ("async", "t-sync"):
-        found = [f"{row['ours']:.1f}" for row in rows if row["setting"].endswith(f": {kind}")]
+        found = [f"{row['ours']:.1f}" for row in rows if re.search(rf": {kind}( \(|$)", row["setting"])]
         ranges.append("-".join(dict.fromkeys((min(found), max(found)))))
-    assert shape.format(*ranges) in row_of(f"reproduce {files[0]}`")
+    assert shape.format(*ranges) in row_of(f"reproduce {files[0].removesuffix('-quick')}`")
 
 
 # -- files ---------------------------------------------------------------------------------------------------------

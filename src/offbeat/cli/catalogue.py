@@ -1,8 +1,10 @@
 """offbeat reproduce and bench: they list what there is, or run one by name."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +33,7 @@ def reproduce(
     seed: Seed = 0,
     everything: Annotated[bool, typer.Option("--all", help="All of them, two at a time.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare with the kept results, and say what drifted.")
+        bool, typer.Option("--check", help="Compare with what is kept, and say what drifted. Alone: all, quick.")
     ] = False,
     kept: Annotated[Path, typer.Option(help="Where kept results lie.")] = Path("benchmarks/results"),
     json: Json = False,
@@ -44,6 +46,7 @@ def reproduce(
     if name is None and not (everything or check):
         _list("reproduce", json)
         return
+    quick = quick or (check and name is None and not everything)
     chosen = {"quick": quick, "seed": seed, "data_dir": data, "files": _files(file or [])}
     redrawn = partial(_redrawn, chosen=chosen, kept=kept if check else None)
     told = [redrawn(name, out)] if name is not None else _two_at_a_time(redrawn, list(catalogue("reproduce")), out)
@@ -54,7 +57,7 @@ def reproduce(
     else:
         for each in told:
             _tell(each, False)
-    if any(row["drifted"] for each in told for row in each.get("compared", ())):
+    if check and any(not each["compared"] or any(row["drifted"] for row in each["compared"]) for each in told):
         raise typer.Exit(1)
 
 
@@ -62,6 +65,7 @@ def _two_at_a_time(redrawn: Callable[..., dict[str, Any]], names: list[str], out
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes for two cores
     folders = [None if out is None else out / name for name in names]
     with ProcessPoolExecutor(2, get_context("spawn")) as two:
         return list(two.map(redrawn, names, folders))
@@ -69,10 +73,10 @@ def _two_at_a_time(redrawn: Callable[..., dict[str, Any]], names: list[str], out
 
 def _redrawn(name: str, out: Path | None, chosen: dict[str, Any], kept: Path | None) -> dict[str, Any]:
     """One table or figure, its rows written down; with `kept`, beside what was kept there."""
-    from offbeat.lab.drift import compared, kept_rows
+    from offbeat.lab.drift import compared, kept_rows, said
 
-    before = kept_rows(name, kept, chosen["quick"]) if kept is not None else []
-    folder, began, computed = out or Path("out") / name, perf_counter(), process_time()
+    before = kept_rows(name, kept) if kept is not None else {}
+    folder, began, computed = out or _folder(name, anew=kept is not None), perf_counter(), process_time()
     try:
         told = _done("reproduce", name, out=folder, **chosen)
     except KeyboardInterrupt:
@@ -81,12 +85,19 @@ def _redrawn(name: str, out: Path | None, chosen: dict[str, Any], kept: Path | N
     told["cpu_s"] = round(process_time() - computed, 1)
     say(f"{name}: {perf_counter() - began:.0f} s, {told['cpu_s']:.0f} s of CPU")
     if kept is not None:
-        told["compared"] = compared(told["rows"], before)
-        drifted = [row for row in told["compared"] if row["drifted"]]
-        told["notes"] += [f"{len(told['compared'])} rows have a kept counterpart; {len(drifted)} of them drifted."]
-        told["notes"] += [f"drifted: {row['setting']}: kept {row['kept']}, now {row['now']}" for row in drifted]
+        told["compared"] = compared(told["rows"], before, "quick" if chosen["quick"] else "full")
+        told["notes"] += said(told["rows"], told["compared"])
     _write_rows(told, folder)
     return told
+
+
+def _folder(name: str, anew: bool) -> Path:
+    """Where a reproduction's files go. A check measures anew: finished pieces may be of older code."""
+    if not anew:
+        return Path("out") / name
+    folder = Path("out") / "check" / name
+    rmtree(folder, ignore_errors=True)
+    return folder
 
 
 def bench(
@@ -123,7 +134,7 @@ def _done(kind: "Kind", name: str, **chosen: Any) -> dict[str, Any]:
     return {
         "name": entry.name,
         "title": entry.title,
-        "rows": [dict(row) for row in result.rows],
+        "rows": result.told,
         "figures": [str(path) for path in result.figures],
         "notes": list(result.notes),
         **result.more,

@@ -114,7 +114,7 @@ def privacy_of(job: EdgeJob) -> Privacy:
     if entry.mode == "none" or not horizontal_named(job.algorithm).private:
         return Unprotected()
     if entry.mode == PAPER:
-        return Paper(entry.epsilon)
+        return Paper(entry.epsilon, getattr(model_of(job), "first_layer", None))
     assert entry.uploads is not None, "a job is resolved before it is run"
     return Sound(entry.epsilon, entry.uploads, entry.delta, entry.adjacency, entry.noise, adaptive_clip(job))
 

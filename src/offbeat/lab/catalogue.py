@@ -42,12 +42,20 @@ class LabOptions:
 @dataclass(frozen=True)
 class LabResult:
     """Rows with the same keys, figures that were drawn, and sentences on how they came about and where they differ.
-    `more` is for programs: it stands beside the rows in JSON."""
+    `more` is for programs: it stands beside the rows in JSON. `smaller`: how small a run with the same settings was
+    made. Each row's setting says it, so that nobody compares such a row with one of a full run."""
 
     rows: Sequence[Mapping[str, Any]]
     figures: Sequence[Path] = ()
     notes: Sequence[str] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
+    smaller: str = ""
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """The rows, with their size in their setting."""
+        size = f" ({self.smaller})" if self.smaller else ""
+        return [{**row, "setting": f"{row['setting']}{size}"} if size else dict(row) for row in self.rows]
 
 
 @dataclass(frozen=True)

@@ -299,6 +299,29 @@ def test_a_missing_job_and_a_wrong_option_end_with_2(tmp_path):
     assert call("compare", tmp_path).exit_code == 2
 
 
+def test_a_check_measures_anew_and_passes_only_where_something_was_compared(tmp_path, monkeypatch):
+    from offbeat.lab import catalogue
+    from offbeat.lab.reproduce.measure import kept_pieces
+
+    def measured(options):
+        ours = kept_pieces(options, "pieces").get("ratio", lambda: ratios.pop())
+        row = {"setting": "a", "ours": ours, "published": "", "verdict": ""}
+        return catalogue.LabResult([row])
+
+    ratios = [2.0, 2.0, 1.0]
+    monkeypatch.setattr(catalogue, "entry_named", lambda *_: catalogue.Entry("x", "x", measured))
+    monkeypatch.chdir(tmp_path)
+    (kept := tmp_path / "kept").mkdir()
+    check = ("reproduce", "x", "--quick", "--check", "--kept", kept)
+    assert call("reproduce", "x", "--quick").exit_code == 0, "measures 1.0, and keeps its pieces"
+    assert call(*check).exit_code == 1, "nothing is kept to compare with"
+    (kept / "x.json").write_text((tmp_path / "out/check/x/rows.json").read_text())
+    told = call(*check)
+    assert told.exit_code == 0 and "1 beside a kept full run and 0 beside a kept quick run; 0 drifted" in told.stderr
+    ratios.append(1.5)
+    assert call(*check).exit_code == 1
+
+
 # -- the other commands -----------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from offbeat.families.horizontal import build_cloud, load_edges, privacy_of, ris
 from offbeat.jobs.horizontal import edge_job_from
 from offbeat.jobs.methods import horizontal_named
 from offbeat.jobs.reading import job_from, read_tree
-from offbeat.jobs.rules import constants_of, plain_step
+from offbeat.jobs.rules import constants_of, model_of, plain_step
 from offbeat.metrics.record import RunRecord
 from offbeat.run.experiment import run_experiment
 
@@ -339,6 +339,13 @@ def test_a_network_needs_constants_that_its_form_does_not_give():
     found = constants_of(given)
     assert (found.smoothness, found.deviation, found.late) == (2.0, 3.0, 5)
     assert found.gap == pytest.approx(math.log(given.model.classes))
+
+
+def test_a_network_as_printed_has_noise_on_its_first_layer_alone():
+    pytest.importorskip("torch", reason="the extra `deep` is not installed")
+    printed = {"mode": "batch-mean (paper)"}
+    job = changed(algorithm="mapa", model={"kind": "digits-network", "side": 12}, privacy=printed)
+    assert privacy_of(job) == Paper(4.0, model_of(job).first_layer)
 
 
 @pytest.mark.parametrize(

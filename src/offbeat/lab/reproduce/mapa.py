@@ -11,11 +11,13 @@
     mapa-today     beside FedAsync and FedBuff: MNIST, twenty edges
 
 The print gives pictures and sentences, hardly a number: a row compares our figure with the sentence. `quick` takes
-fewer iterations, settings and rows; the notes say which. Finished pieces are kept in the output folder.
+some of the rows as they are in the full run; where one of those takes minutes, fewer updates. Finished pieces are kept
+in the output folder.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,6 @@ from offbeat.lab.reproduce.mapa_network import figure_8, figure_9
 from offbeat.lab.reproduce.mapa_pieces import (
     EPSILONS,
     ITERATIONS,
-    QUICK_ROWS,
     TOTALS,
     Lines,
     Row,
@@ -41,7 +42,6 @@ from offbeat.lab.reproduce.mapa_pieces import (
     spread_of,
     trained_enough,
     untrained,
-    updates_of,
 )
 from offbeat.lab.reproduce.mapa_runs import Courses, MapaSetting
 from offbeat.lab.reproduce.mapa_sound import accuracy_against_epsilon, sound_mnist
@@ -54,17 +54,17 @@ def figure_4(options: LabOptions) -> LabResult:
     """Pictures recovered from uploads: the released weights' gradient over the released intercept's."""
     from offbeat.report.figures import draw_pictures
 
-    iterations = (200, 1_000, 3_000) if options.quick else (2_000, 6_000, 10_000, 14_000)
+    iterations, models = (2_000, 6_000, 10_000, 14_000), ("LR",) if options.quick else ("LR", "SVM")
     rows: list[Row] = []
     figures: list[Path] = []
-    courses = Courses(options.data_dir, 10_000 if options.quick else None)
-    for model in ("LR", "SVM"):
+    courses = Courses(options.data_dir)
+    for model in models:
         pictures, likeness = inverted_digits(courses, model, iterations, options.seed, options.say)
         captions = ["the digit", *(f"{count:,} updates" for count in iterations)]
         title = f"{model}: digits recovered from uploads"
         figures += draw_pictures(pictures, options.out / "mapa-fig4" / f"inverted-{model.lower()}", captions, title)
         rows += [_likeness_row(model, name, values) for name, values in likeness.items()]
-    rows += [_order_row(rows, model) for model in ("LR", "SVM")]
+    rows += [_order_row(rows, model) for model in models]
     notes = [
         "A row's figure is the mean correlation of recovered picture and true digit over digits and iterations.",
         "Recovery by division is exact without noise for a batch of one; noise as large as in training is added.",
@@ -98,15 +98,20 @@ def _order_row(rows: Sequence[Row], model: str) -> Row:
 
 
 def figure_5(options: LabOptions) -> LabResult:
-    """LR on USPS, 100 edges, epsilon 0.1: AUDP with clips 15, 3, 0.2; MAPA beginning at 200, 100, 10."""
+    """LR on USPS, 100 edges, epsilon 0.1: AUDP with clips 15, 3, 0.2; MAPA beginning at 200, 100, 10. Quick: the outer
+    clips, as printed."""
     shop = Workshop("mapa-fig5", options)
-    updates = 6_000 if options.quick else 30_000
+    updates, each = 30_000, 2 if options.quick else 1
     base = MapaSetting(
         "usps", "LR", "asgd", "none", edges=100, updates=updates, seed=options.seed, looks=30, norms=True
     )
-    plain = shop.train(base)
-    audp = {clip: shop.train(replace(base, algorithm="audp", mode="paper", clip=clip)) for clip in (15.0, 3.0, 0.2)}
-    mapa = {clip: shop.train(replace(base, algorithm="mapa", mode="paper", clip=clip)) for clip in (200.0, 100.0, 10.0)}
+    printed = replace(base, mode="paper")
+    audp = {clip: shop.train(replace(printed, algorithm="audp", clip=clip)) for clip in (15.0, 3.0, 0.2)[::each]}
+    mapa = {clip: shop.train(replace(printed, algorithm="mapa", clip=clip)) for clip in (200.0, 100.0, 10.0)[::each]}
+    rows = [_clip_row("AUDP (paper)", clip, result) for clip, result in audp.items()]
+    rows += [_clip_row("MAPA (paper)", clip, result) for clip, result in mapa.items()]
+    if options.quick:
+        return LabResult(rows, notes=[paper_note()])
     wide = replace(base, edges=20)  # sound budgets need rows: 365 an edge
     sound_audp = {
         clip: shop.train(soundly(wide, updates, algorithm="audp", epsilon=3.0, clip=clip)) for clip in (15.0, 3.0, 0.2)
@@ -116,7 +121,7 @@ def figure_5(options: LabOptions) -> LabResult:
         for clip in (40.0, 20.0, 4.0)
     }
     panels = [
-        ("ASGD", {"asgd": plain}),
+        ("ASGD", {"asgd": shop.train(base)}),
         ("AUDP (paper), by clip", {f"{clip:g}": result for clip, result in audp.items()}),
         ("MAPA (paper), by first clip", {f"{clip:g}": result for clip, result in mapa.items()}),
         ("AUDP, sound, by clip", {f"{clip:g}": result for clip, result in sound_audp.items()}),
@@ -127,12 +132,8 @@ def figure_5(options: LabOptions) -> LabResult:
         *curves_figure(panels, shop.path("loss"), 2, "test loss"),
         *curves_figure(panels[2:3] + panels[4:], shop.path("clip"), 3, "clip"),
     ]
-    rows = [
-        _spread_row("(paper)", audp, mapa),
-        _spread_row(f"sound, {accounted([*sound_audp.values(), *sound_mapa.values()])}", sound_audp, sound_mapa),
-    ]
-    rows += [_clip_row("AUDP (paper)", clip, result) for clip, result in audp.items()]
-    rows += [_clip_row("MAPA (paper)", clip, result) for clip, result in mapa.items()]
+    spent = accounted([*sound_audp.values(), *sound_mapa.values()])
+    rows = [_spread_row("(paper)", audp, mapa), _spread_row(f"sound, {spent}", sound_audp, sound_mapa), *rows]
     notes = [
         "The spread is the largest less the smallest final accuracy over the three clips.",
         "Sound panels: 20 edges, so that an edge has rows enough to hide in; the clip stops at the noisy median norm.",
@@ -160,23 +161,21 @@ def _clip_row(name: str, clip: float, result: Mapping[str, Any]) -> Row:
 
 
 def figure_6(options: LabOptions) -> LabResult:
-    """Accuracy against epsilon, five edges, three models, two data sets."""
-    shop = Workshop("mapa-fig6", options, QUICK_ROWS if options.quick else None)
+    """Accuracy against epsilon, five edges, three models, two data sets. Quick: LR on USPS, the ends of its lines."""
+    shop = Workshop("mapa-fig6", options)
     rows: list[Row] = []
     printed, sound = [], []
-    for data in ("usps", "mnist"):
-        for model in ("LR", "SVM") if options.quick and data == "mnist" else ("LR", "SVM", "CNN"):
-            lines = _accuracy_lines(shop, data, model, _epsilons(options, model))
-            printed.append((f"{model}, {data.upper()} (paper)", lines))
-            rows.append(_panel_row(f"{model}, {data.upper()} (paper)", lines))
-            if model == "CNN" and options.quick:
-                continue
-            budget = _sound_lines(shop, data, model, _totals(options, model))
-            sound.append((f"{model}, {data.upper()}, sound", budget))
-            rows.append(_sound_row(f"{model}, {data.upper()}, sound", budget))
-    halves = _accuracy_lines(shop, "usps", "LR", _epsilons(options, "LR"), split="halves")
-    printed.append(("LR by halves, USPS (paper)", halves))
-    rows.append(_panel_row("LR by halves, USPS (paper)", halves))
+    for data, model in [("usps", "LR")] if options.quick else product(("usps", "mnist"), ("LR", "SVM", "CNN")):
+        lines = _accuracy_lines(shop, data, model, _epsilons(options, model))
+        printed.append((f"{model}, {data.upper()} (paper)", lines))
+        rows.append(_panel_row(f"{model}, {data.upper()} (paper)", lines))
+        budget = _sound_lines(shop, data, model, _totals(options, model))
+        sound.append((f"{model}, {data.upper()}, sound", budget))
+        rows.append(_sound_row(f"{model}, {data.upper()}, sound", budget))
+    if not options.quick:
+        halves = _accuracy_lines(shop, "usps", "LR", _epsilons(options, "LR"), split="halves")
+        printed.append(("LR by halves, USPS (paper)", halves))
+        rows.append(_panel_row("LR by halves, USPS (paper)", halves))
     figures = [
         *lines_figure(printed, shop.path("paper"), "epsilon of each iteration"),
         *lines_figure(sound, shop.path("sound"), "total epsilon (replace-one, delta 1e-5)"),
@@ -187,7 +186,8 @@ def figure_6(options: LabOptions) -> LabResult:
         "LR tells even from odd digits (the paper does not say which); by halves: 0-4 from 5-9.",
         "Paper mode adds the network's noise to its first layer only, as printed; sound mode to every coordinate.",
         "Sound MAPA and AUDP take L from public digits and the mean lag; the fixed clip's step is one for all panels.",
-        _quick_note(options),
+        f"Iterations as printed for LR and SVM; {ITERATIONS['CNN']:,} in place of 25,000 for the network, at three "
+        "epsilons, and 600 larger ones in its sound panels.",
         paper_note(),
     ]
     return LabResult(rows, figures, notes)
@@ -195,18 +195,18 @@ def figure_6(options: LabOptions) -> LabResult:
 
 def _epsilons(options: LabOptions, model: str) -> tuple[float, ...]:
     if options.quick:
-        return (0.1, 0.5)
+        return EPSILONS[:: len(EPSILONS) - 1]
     return (0.1, 0.3, 0.5) if model == "CNN" else EPSILONS
 
 
 def _totals(options: LabOptions, model: str) -> tuple[float, ...]:
     if options.quick:
-        return (1.0, 8.0)
+        return TOTALS[:: len(TOTALS) - 1]
     return (0.5, 2.0, 8.0) if model == "CNN" else TOTALS
 
 
 def _accuracy_lines(shop: Workshop, data: str, model: str, epsilons: Sequence[float], split: str = "parity") -> Lines:
-    updates = updates_of(shop.options, model)
+    updates = ITERATIONS[model]
     base = MapaSetting(data, model, "asgd", "none", updates=updates, seed=shop.options.seed, split=split)
     lines: Lines = {}
     for algorithm in ("mapa", "audp"):
@@ -229,7 +229,7 @@ def _sound_lines(shop: Workshop, data: str, model: str, totals: Sequence[float])
         ("audp", {"algorithm": "audp", "clip": clip}),
         ("fixed clip", {"algorithm": "fixed", **fixed}),
     ):
-        updates = 3_200 if network else updates_of(shop.options, model)
+        updates = 3_200 if network else ITERATIONS[model]
         found = [shop.train(soundly(base, updates, epsilon=total, **changes)) for total in totals]
         lines[name] = [(total, result["accuracy"]) for total, result in zip(totals, found, strict=True)]
     return lines
@@ -265,19 +265,6 @@ def _sound_row(title: str, lines: Lines) -> Row:
 
 def _range(points: Sequence[tuple[float, float]]) -> str:
     return f"{points[0][1]:.3f} -> {points[-1][1]:.3f}"
-
-
-def _quick_note(options: LabOptions) -> str:
-    if not options.quick:
-        return (
-            f"Iterations as printed for LR and SVM; {ITERATIONS['CNN']:,} in place of 25,000 for the network, at three "
-            "epsilons, and 600 larger ones in its sound panels."
-        )
-    counts = {model: f"{updates_of(options, model):,}" for model in ITERATIONS}
-    return (
-        f"Quick: 12,000 training and 2,000 test rows, two epsilons, {counts['LR']} (LR), {counts['SVM']} (SVM) and "
-        f"{counts['CNN']} (CNN) iterations, the network on USPS only and in paper mode only."
-    )
 
 
 ENTRIES: tuple[Entry, ...] = (

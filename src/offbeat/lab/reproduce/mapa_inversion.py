@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from offbeat.algorithms.mapa import Cloud
-from offbeat.lab.reproduce.mapa_runs import BATCH, DELTA, Courses, MapaSetting, build, model_for
+from offbeat.jobs.rules import model_of
+from offbeat.lab.reproduce.mapa_runs import BATCH, DELTA, Courses, MapaSetting, job_of, parties_of
 from offbeat.learning.grid import Grid, round_rows
 from offbeat.learning.horizontal import EdgeData, LinearModel, edge_data
 from offbeat.privacy.accountant import calibrate_multiplier
@@ -55,10 +55,8 @@ def trained_models(
 ) -> list[tuple[np.ndarray, float]]:
     """MAPA in paper mode: (model, clip) after each of the iterations."""
     setting = MapaSetting("mnist", model_name, "mapa", "paper", epsilon, updates=iterations[-1], seed=seed)
-    rows, test = courses.rows(setting)
-    parties = build(setting, model_for(setting, int(test.features.shape[1])), rows)
-    cloud = parties[0]
-    assert isinstance(cloud, Cloud)
+    rows, _ = courses.rows(setting)
+    cloud, edges = parties_of(job_of(setting, rows), rows)
     stops: list[tuple[np.ndarray, float]] = []
 
     def look(time_s: float) -> float:
@@ -66,7 +64,7 @@ def trained_models(
             stops.append((cloud.parameters, cloud.rule.clip))
         return 2e-4
 
-    Simulator(seed=seed).run(parties, look)
+    Simulator(seed=seed).run([cloud, *edges], look)
     while len(stops) < len(iterations):
         stops.append((cloud.parameters, cloud.rule.clip))
     return stops
@@ -105,8 +103,8 @@ def _recover_all(
     mechanism: Callable[[float], Release],
 ) -> tuple[list[np.ndarray], list[float]]:
     setting = MapaSetting("mnist", model_name, "mapa", seed=seed)
-    _, test = courses.rows(setting)
-    model = model_for(setting, SIDE * SIDE)
+    rows, test = courses.rows(setting)
+    model = model_of(job_of(setting, rows))
     assert isinstance(model, LinearModel)
     shown: list[np.ndarray] = []
     likeness: list[float] = []

@@ -55,12 +55,6 @@ class Workshop:
         return self.folder / stem
 
 
-def updates_of(options: LabOptions, model: str) -> int:
-    if not options.quick:
-        return ITERATIONS[model]
-    return {"LR": 5_000, "SVM": 3_000, "CNN": 3_000}[model]
-
-
 def soundly(setting: MapaSetting, updates: int, **changes: Any) -> MapaSetting:
     """The same number of rows seen, in larger batches, with a total budget."""
     fewer = max(60, updates * setting.batch // SOUND_BATCH * 2)

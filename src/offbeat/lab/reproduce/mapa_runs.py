@@ -1,5 +1,8 @@
 """One training for MAPA's figures: a model on USPS or MNIST, an algorithm, a way of keeping privacy, so many updates.
 
+A setting becomes a user's job, and its parties are those that `offbeat run` would build. The rows and the looks are of
+this module: rows are dealt and labelled as the figures want them, and a look also takes the clip and a gradient's norm.
+
 What the paper leaves open is chosen here once for all figures and said in their notes: rows are pixels in [0, 1] as
 they come (paper mode) or scaled to norm 4 (sound mode, so that L, sigma and the clip have public bounds); logistic
 regression tells even digits from odd ones; L = 10, delta = 1e-3, theta = 1/2, batch 12, strength 1e-4 as in its section
@@ -7,42 +10,29 @@ regression tells even digits from odd ones; L = 10, delta = 1e-3, theta = 1/2, b
 private than the rest of paper mode); R = sqrt(2 f(0) / strength); AUDP clips at the largest gradient norm there can be.
 
 In sound mode L is measured on a public proxy (the other set of digits, at the same size), and the steps allow for the
-mean lag, one less than the edges; `bounds="worst"` takes the worst case of both, as the printed formulas want it, and
-`bounds="rule"` what a job takes where it says nothing.
+mean lag, one less than the edges; `by_rule` leaves both to the job.
 """
 
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from offbeat.algorithms.fedbuff import BufferedMean, LocalSteps, Mixing
-from offbeat.algorithms.mapa import MESSAGES, Cloud, Rule, parties, stepping
-from offbeat.algorithms.mapa.privacy import EdgePrivacy, Paper, Privacy, Sound, Unprotected
-from offbeat.algorithms.mapa.rates import (
-    AsyncRate,
-    CentralRate,
-    Constants,
-    NoisyRate,
-    QuietRate,
-    Rate,
-    ScoreBound,
-    StagedRate,
-    SteadyRate,
-    first_clip,
-)
+from offbeat.algorithms.mapa import MESSAGES, Cloud, Edge
 from offbeat.data.dataset import Images
 from offbeat.data.load import load_images
 from offbeat.errors import BadInput
-from offbeat.jobs.rules import FLATTER
+from offbeat.families.horizontal import build_cloud, build_edge, recipes_of
+from offbeat.jobs.horizontal import EdgeJob, edge_job_from
+from offbeat.jobs.rules import NETWORK, PAPER, model_of
 from offbeat.learning.horizontal import EdgeData, HorizontalModel, LinearModel, edge_data, smoothness_by_power
 from offbeat.party.contract import Party
 from offbeat.privacy.accountant import ADJACENCIES, epsilon
-from offbeat.privacy.clipping import AdaptiveClip
 from offbeat.runtime.broker import find_mosquitto, running_broker
 from offbeat.runtime.contract import Look
 from offbeat.runtime.simulator import CostModel, Jitter, Simulator
@@ -52,7 +42,6 @@ DELTA = 1e-5
 ROW_NORM = 4.0  # to which sound mode scales every row: the intercept's part of the gradient is then small
 NORM_MAX = math.sqrt(ROW_NORM**2 + 1)
 NETWORK_CLIP = 10.0  # AUDP's fixed clip for the network, whose gradients have no bound
-CHANNELS = (8, 16)
 PIXEL_MEAN, PIXEL_DEVIATION = 0.1307, 0.3081  # MNIST's customary constants, taken as public
 PROXY = {"mnist": "usps", "usps": "mnist"}  # what may be looked at in place of the edges' rows
 PROXY_ROWS = 1_000
@@ -89,7 +78,7 @@ class MapaSetting:
     norms: bool = False  # whether a look also takes the gradient's norm over the test rows
     held_out: bool = False  # judge by training rows that are held out: the test rows stay unseen
     count: bool = False  # whether MAPA's uploads carry the noisy fraction within the clip
-    bounds: str = "proxy"  # sound mode's L and lag: proxy, worst, or rule: what jobs take where nothing is said
+    by_rule: bool = False  # whether clip, floor, L and lag are those that jobs take where nothing is said
     caution: float = 1.0  # times the proxy's L
     local_steps: int = 5  # of fedasync and fedbuff, which share a batch among them
     buffer: int = 10  # uploads of one step of fedbuff
@@ -119,16 +108,17 @@ class Courses:
 
     def rows(self, setting: MapaSetting) -> tuple[dict[str, EdgeData], EdgeData]:
         """Every edge's rows, shuffled by the seed and dealt evenly, and the rows to judge by."""
-        edges = 1 if setting.algorithm == "csgd" else setting.edges
+        edges = ["pool"] if setting.algorithm == "csgd" else [f"edge{k + 1}" for k in range(setting.edges)]
         kind = "linear" if setting.model in ("SVM", "softmax") else setting.model
-        key = (setting.data, kind, setting.mode == "sound", setting.split, setting.seed, edges, setting.held_out)
+        told = (setting.data, kind, setting.mode == "sound", setting.split, setting.seed, setting.held_out)
+        key = (*told, *edges)
         if key not in self._dealt:
             while len(self._dealt) > 1:
                 self._dealt.pop(next(iter(self._dealt)))
             self._dealt[key] = self._deal(setting, edges)
         return self._dealt[key]
 
-    def _deal(self, setting: MapaSetting, edges: int) -> tuple[dict[str, EdgeData], EdgeData]:
+    def _deal(self, setting: MapaSetting, edges: list[str]) -> tuple[dict[str, EdgeData], EdgeData]:
         images = self.images(setting.data)
         order = np.random.default_rng(setting.seed).permutation(images.y_train.size)[: self.limit_rows]
         judged = (images.x_test[: self.limit_test], images.y_test[: self.limit_test])
@@ -136,10 +126,8 @@ class Courses:
             last = order[-(order.size // HELD_OUT) :]
             order, judged = order[: -last.size], (images.x_train[last], images.y_train[last])
         x, y = _prepared(setting, images.x_train[order], images.y_train[order])
-        parts = np.array_split(np.arange(order.size), edges)
-        return {f"edge{k + 1}": edge_data(x[p], y[p]) for k, p in enumerate(parts)}, edge_data(
-            *_prepared(setting, *judged)
-        )
+        parts = zip(edges, np.array_split(np.arange(order.size), len(edges)), strict=True)
+        return {name: edge_data(x[p], y[p]) for name, p in parts}, edge_data(*_prepared(setting, *judged))
 
     def proxy(self, setting: MapaSetting) -> EdgeData:
         """Some rows of the other set of digits, brought to this one's size: nobody's secret."""
@@ -164,41 +152,71 @@ def _prepared(setting: MapaSetting, x: np.ndarray, y: np.ndarray) -> tuple[np.nd
     return rows, labels
 
 
-def model_for(setting: MapaSetting, pixels: int) -> HorizontalModel:
-    if setting.model == "LR":
-        return LinearModel("logistic", pixels)
-    if setting.model == "SVM":
-        return LinearModel("hinge", pixels, 10)
-    if setting.model == "softmax":
-        return LinearModel("softmax", pixels, 10)
-    from offbeat.learning.deep_horizontal import digits_model
-
-    return digits_model(math.isqrt(pixels), setting.seed, CHANNELS)
+KINDS = {"LR": "logistic", "SVM": "hinge", "softmax": "softmax", "CNN": NETWORK}
+STEADY = ("fixed", "adaptive", "quiet")  # one method of jobs: with a step, with a clip that adapts, all by rule
+MODES = {"paper": PAPER, "sound": "sound", "none": "none"}
 
 
-def start_loss(model: HorizontalModel) -> float:
-    return model.start_loss if isinstance(model, LinearModel) else math.log(10)
+def job_of(setting: MapaSetting, rows: Mapping[str, EdgeData], proxy: EdgeData | None = None) -> EdgeJob:
+    """The setting as a user's job: what a job would choose by rule is given, unless the setting is `by_rule`."""
+    features = next(iter(rows.values())).features.shape[1]
+    updates, batch = setting.updates, setting.batch
+    if setting.algorithm in ("fedasync", "fedbuff"):
+        batch = max(1, batch // setting.local_steps)
+        updates = max(1, updates // setting.buffer) if setting.algorithm == "fedbuff" else updates
+    tree: dict[str, Any] = {
+        "algorithm": "steady" if setting.algorithm in STEADY else setting.algorithm,
+        "updates": updates,
+        "batch": batch,
+        "lag_max": setting.edges if setting.delays == "cyclic" else 3 * setting.edges,
+        "strength": STRENGTH,
+        "seed": setting.seed,
+        "retry_s": 10.0 if setting.delays == "measured" else 1e6,
+        "data": {"edges": list(rows)},
+        "model": {"kind": KINDS[setting.model], "features": features, "side": math.isqrt(features)}
+        | {"seed": setting.seed},
+        "privacy": {"mode": MODES[setting.mode], "epsilon": setting.epsilon, "delta": DELTA},
+        "constants": {"norm_max": NORM_MAX if setting.mode == "sound" else _longest(rows)},
+    }
+    model = model_of(edge_job_from(tree))
+    tree["rate"] = _rate(setting, model, tree["constants"]["norm_max"])
+    if not setting.by_rule:
+        tree["constants"] |= {"lag": tree["lag_max"]} | _constants(setting, model, rows, proxy)
+    return edge_job_from(tree)
 
 
-def constants_for(
-    setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData], proxy: EdgeData | None = None
-) -> Constants:
-    """The printed constants in paper mode; public ones in sound mode, sharper with a proxy's rows."""
-    lag_max = setting.edges if setting.delays == "cyclic" else 3 * setting.edges
-    gap = start_loss(model)
-    radius = math.sqrt(2 * gap / STRENGTH)
+def _longest(rows: Mapping[str, EdgeData]) -> float:
+    return max(float(mine.norms.max()) for mine in rows.values())
+
+
+def _rate(setting: MapaSetting, model: HorizontalModel, norm_max: float) -> dict[str, Any]:
+    """The clip that is given; else none without noise, the printed first one or the widest there can be."""
+    rate: dict[str, Any] = {"quantile": setting.quantile, "shrink": setting.shrink, "failure": setting.failure}
+    rate |= {"adaptive": setting.algorithm == "adaptive" or setting.count}
+    rate |= {"local_steps": setting.local_steps, "buffer": setting.buffer}
+    if setting.algorithm not in ("mapa", "audp", "quiet"):
+        rate |= {"step": setting.step}
+    widest = model.gradient_norm_max(norm_max) if isinstance(model, LinearModel) else NETWORK_CLIP
+    usual = {("audp", "paper"): widest, ("audp", "sound"): widest, ("mapa", "sound"): widest}
+    usual |= {("fixed", "sound"): 1.0, ("adaptive", "sound"): 1.0}
+    clip = setting.clip or usual.get((setting.algorithm, setting.mode))
+    if setting.by_rule:
+        return rate
+    return rate | {"floor": setting.floor} | ({} if clip is None else {"clip": clip})
+
+
+def _constants(
+    setting: MapaSetting, model: HorizontalModel, rows: Mapping[str, EdgeData], proxy: EdgeData | None
+) -> dict[str, float]:
+    """The printed constants in paper mode. In sound mode L of the proxy's rows and the mean lag, or public bounds."""
     if setting.mode != "sound":
         deviation = setting.deviation or measured_deviation(model, rows)
-        return Constants(setting.smoothness, deviation, radius, gap, lag_max, setting.batch)
-    worst = Constants(setting.smoothness, setting.clip or 1.0, radius, gap, lag_max, setting.batch)
-    if isinstance(model, LinearModel):
-        worst = Constants.from_public(model, norm_max=NORM_MAX, strength=STRENGTH, lag_max=lag_max, batch=setting.batch)
-    if setting.bounds == "worst" or proxy is None:
-        return worst
-    if setting.bounds == "rule":
-        return replace(worst, smoothness=worst.smoothness / FLATTER, lag=setting.edges)
+        return {"smoothness": setting.smoothness, "deviation": deviation}
+    network = {} if isinstance(model, LinearModel) else {"deviation": setting.clip or 1.0}
+    if proxy is None:
+        return network and network | {"smoothness": setting.smoothness}
     smoothness = setting.caution * smoothness_by_power(_smooth(model), model.start(), proxy, 8) + STRENGTH
-    return replace(worst, smoothness=smoothness, lag=setting.edges - 1)
+    return network | {"smoothness": smoothness, "lag": setting.edges - 1}
 
 
 def _smooth(model: HorizontalModel) -> HorizontalModel:
@@ -208,7 +226,7 @@ def _smooth(model: HorizontalModel) -> HorizontalModel:
     return model
 
 
-def measured_deviation(model: HorizontalModel, rows: dict[str, EdgeData]) -> float:
+def measured_deviation(model: HorizontalModel, rows: Mapping[str, EdgeData]) -> float:
     """Root mean square distance of a row's gradient from the mean, at the first model."""
     if not isinstance(model, LinearModel):
         return DEVIATION
@@ -218,96 +236,20 @@ def measured_deviation(model: HorizontalModel, rows: dict[str, EdgeData]) -> flo
     return float(np.sqrt(((each - each.mean(axis=0)) ** 2).sum(axis=1).mean()))
 
 
-def build(
-    setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData], proxy: EdgeData | None = None
-) -> list[Party]:
-    constants = constants_for(setting, model, rows, proxy)
-    if setting.algorithm in ("fedasync", "fedbuff"):
-        return _with_local_steps(setting, model, rows, constants.lag_max)
-    common: dict[str, Any] = {"constants": constants, "updates": setting.updates, "seed": setting.seed}
-    common["strength"] = STRENGTH
-    if setting.algorithm == "csgd":
-        return stepping(model, {"pool": next(iter(rows.values()))}, CentralRate(constants), **common)
-    common["retry_s"] = 10.0 if setting.delays == "measured" else 1e6
-    if setting.algorithm == "asgd":
-        return stepping(model, rows, AsyncRate(constants), **common)
-    privacy = privacy_for(setting, model)
-    return stepping(model, rows, _rate(setting, model, rows, constants, privacy), privacy=privacy, **common)
-
-
-def _rate(
-    setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData], constants: Constants, privacy: Privacy
-) -> Rate:
-    """Of MAPA and AUDP; else a step of the setting, or (quiet) the one that jobs choose by rule."""
-    if setting.algorithm == "audp":
-        return NoisyRate(constants, setting.clip or widest_clip(setting, model, rows))
-    if setting.algorithm == "mapa":
-        first = setting.clip
-        if first is None:
-            sound = setting.mode == "sound"
-            first = widest_clip(setting, model, rows) if sound else first_clip(constants.deviation, setting.failure)
-        within = not isinstance(privacy, Paper)
-        return StagedRate(constants, first, setting.shrink, setting.floor, within, setting.quantile)
-    if setting.algorithm == "quiet":
-        bound = ScoreBound(NORM_MAX, model.dimension, setting.updates)
-        return QuietRate(bound, setting.clip or usual_clip(model))
-    unclipped = math.inf if setting.mode == "none" else 1.0
-    adaptive = privacy.adaptive if isinstance(privacy, Sound) else None
-    return SteadyRate(setting.step, setting.clip or unclipped, adaptive)
-
-
-def usual_clip(model: HorizontalModel) -> float:
-    """What jobs clip at where nothing is said: half of a row's first gradient."""
-    assert isinstance(model, LinearModel)
-    return model.first_gradient_norm(NORM_MAX) / 2
-
-
-def _with_local_steps(
-    setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData], lag_max: int
-) -> list[Party]:
-    local = LocalSteps(setting.local_steps, setting.step, max(1, setting.batch // setting.local_steps), STRENGTH)
-    recipes = {name: EdgePrivacy(local) for name in rows}
-    rule: Rule
-    rule, updates = (
-        (Mixing(0.6, 0.5, lag_max), setting.updates)
-        if setting.algorithm == "fedasync"
-        else (BufferedMean(setting.buffer, 1.0), max(1, setting.updates // setting.buffer))
-    )
-    return parties(model, rows, rule, recipes, updates=updates, lag_max=lag_max, seed=setting.seed, retry_s=1e6)
-
-
-def privacy_for(setting: MapaSetting, model: HorizontalModel) -> Privacy:
-    if setting.mode == "paper":
-        noisy = None if isinstance(model, LinearModel) else int(model.first_layer)  # type: ignore[attr-defined]
-        return Paper(setting.epsilon, noisy)
-    if setting.mode == "none":
-        return Unprotected()
-    counted = setting.algorithm == "adaptive" or setting.count
-    adaptive = AdaptiveClip(start=setting.clip or 1.0, quantile=setting.quantile) if counted else None
-    uploads = math.ceil(setting.updates / setting.edges)
-    return Sound(setting.epsilon, uploads, DELTA, adaptive=adaptive)
-
-
-def widest_clip(setting: MapaSetting, model: HorizontalModel, rows: dict[str, EdgeData]) -> float:
-    """The largest norm one row's gradient can have: a public bound for scaled rows, the data's own in paper mode."""
-    if not isinstance(model, LinearModel):
-        return NETWORK_CLIP
-    if setting.mode == "sound":
-        return model.gradient_norm_max(NORM_MAX)
-    return model.gradient_norm_max(max(float(mine.norms.max()) for mine in rows.values()))
+def parties_of(job: EdgeJob, rows: Mapping[str, EdgeData]) -> tuple[Cloud, list[Edge]]:
+    recipes = recipes_of(job, {name: mine.rows for name, mine in rows.items()})
+    return build_cloud(job, tuple(rows)), [build_edge(job, name, mine, recipes[name]) for name, mine in rows.items()]
 
 
 def train(courses: Courses, setting: MapaSetting) -> dict[str, Any]:
     """One training; plain values that can be kept in a file."""
     rows, test = courses.rows(setting)
-    pixels = int(test.features.shape[1])
-    model = model_for(setting, pixels)
-    by_rule = setting.mode == "sound" and setting.algorithm in ("mapa", "audp")
-    parties = build(setting, model, rows, courses.proxy(setting) if by_rule else None)
-    cloud = parties[0]
-    assert isinstance(cloud, Cloud)
+    measures = setting.mode == "sound" and setting.algorithm in ("mapa", "audp") and not setting.by_rule
+    job = job_of(setting, rows, courses.proxy(setting) if measures else None)
+    cloud, edges = parties_of(job, rows)
+    model = model_of(job)
     eyes = _Eyes(cloud, model, _looked_at(model, test), setting)
-    _play(setting, parties, eyes.look)
+    _play(setting, [cloud, *edges], eyes.look)
     if eyes.reached is None:
         eyes.note()
     accuracy, loss = accuracy_and_loss(model, cloud.parameters, test)
@@ -322,7 +264,7 @@ def train(courses: Courses, setting: MapaSetting) -> dict[str, Any]:
         "reached": eyes.reached,
         "lag_mean": sum(lag * count for lag, count in enumerate(cloud.lags)) / max(1, sum(cloud.lags)),
         "lag_max": max((lag for lag, count in enumerate(cloud.lags) if count), default=0),
-        "privacy": stated_privacy(parties[1:]),
+        "privacy": stated_privacy(edges),
     }
 
 
@@ -354,10 +296,10 @@ def _looked_at(model: HorizontalModel, test: EdgeData) -> EdgeData:
     return edge_data(test.features[:LOOK_ROWS], test.labels[:LOOK_ROWS])
 
 
-def stated_privacy(edges: list[Party]) -> dict[str, float] | None:
+def stated_privacy(edges: list[Edge]) -> dict[str, float] | None:
     """The largest epsilon any edge has spent, under both adjacencies; None without a guarantee."""
     worst: dict[str, float] = {}
-    for spent in {frozenset(edge.ledger.spent.items()) for edge in edges}:  # type: ignore[attr-defined]
+    for spent in {frozenset(edge.ledger.spent.items()) for edge in edges}:
         for adjacency in ADJACENCIES:
             if spent:
                 worst[adjacency] = max(worst.get(adjacency, 0.0), epsilon(dict(spent), DELTA, adjacency))

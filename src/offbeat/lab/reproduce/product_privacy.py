@@ -58,7 +58,8 @@ def product_privacy(options: LabOptions) -> LabResult:
         bar.begin("choosing the setting")
         tried = CHOSEN if options.quick else chosen(sets["UCI credit"][0])
         rows = [row for title in sets for row in _rows(title, *sets[title], tried, wanted, seeds, bar)]
-    return LabResult(rows, _figure(rows, options), (f"The setting: {tried}.", *NOTES))
+    smaller = f"{QUICK_ROWS:,} rows, one seed" if options.quick else ""
+    return LabResult(rows, _figure(rows, options), (f"The setting: {tried}.", *NOTES), smaller=smaller)
 
 
 def chosen(data: VerticalData) -> NoisyRounds:

@@ -95,7 +95,8 @@ def measure(scaling: Scaling, options: LabOptions, notes: Sequence[str]) -> LabR
         passes = {" ".join(map(str, key)): run[1] for key, run in found.items()}
         runs[method] = {"step": step, "pooled": pooled, "passes": passes}
     figures = draw_panels(panels, options.out / scaling.name, columns=2)
-    return LabResult(rows, figures, notes, more={"seeds": [options.seed], "runs": runs})
+    smaller = f"{course(1).data.rows:,} rows" if options.quick else ""
+    return LabResult(rows, figures, notes, more={"seeds": [options.seed], "runs": runs}, smaller=smaller)
 
 
 def _rows(

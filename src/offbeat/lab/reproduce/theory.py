@@ -49,6 +49,7 @@ VAFL_WORLDS = {
     "exponential delays, one client four times slower": "VAFL Theorem 5",
 }
 HORIZONS, VAFL_ROWS = (2, 4, 8, 16, 32), 1000
+QUICK_ROWS = 1000
 
 
 def theory(options: LabOptions) -> LabResult:
@@ -69,7 +70,7 @@ def theory(options: LabOptions) -> LabResult:
         "VAFL: mean of three seeds; each horizon has its own constant step, as a method with steps of 1/k would end.",
         "A slope of -1 is 1/T, one of -0.5 is 1/sqrt(T); the border is drawn at -0.75.",
     )
-    return LabResult(rows, notes=notes)
+    return LabResult(rows, notes=notes, smaller=f"{QUICK_ROWS:,} rows" if options.quick else "")
 
 
 def _course(options: LabOptions, penalty_kind: str, penalty: float) -> Course:
@@ -78,7 +79,7 @@ def _course(options: LabOptions, penalty_kind: str, penalty: float) -> Course:
         set=at_hand("uci_credit_card", options.data_dir),
         dir=where,
         parties=list(PARTIES),
-        limit_rows=1000 if options.quick else 6000,
+        limit_rows=QUICK_ROWS if options.quick else 6000,
     )
     job = base_job(options.seed, data=entry, penalty=penalty, penalty_kind=penalty_kind, batch=16)
     return Course(load_data(job), job)

@@ -40,7 +40,8 @@ def privacy(options: LabOptions) -> LabResult:
     points = [(epsilon, run.looks[-1][2]) for epsilon, run in runs.items()]
     held_out = {f"rows {norm:g}, gradients {clip:g}": round(found, 4) for (norm, clip), found in tried.items()}
     figures = _privacy_figure(points, rows[0]["ours"], options)
-    return LabResult(rows, figures, (_choice_note(tried, chosen), *PRIVACY_NOTES), more={"held out": held_out})
+    notes, smaller = (_choice_note(tried, chosen), *PRIVACY_NOTES), "10,000 rows" if options.quick else ""
+    return LabResult(rows, figures, notes, more={"held out": held_out}, smaller=smaller)
 
 
 def _chosen(

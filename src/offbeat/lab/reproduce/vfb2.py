@@ -17,7 +17,7 @@ from offbeat.jobs.vertical import Job
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce import scaling
 from offbeat.lab.reproduce.measure import Course, Pair, automatic_step, base_job, kept_pieces, logs_of, sooner
-from offbeat.lab.reproduce.vfb2_sets import LABELLED, SETS, STRENGTH, TEXT, PrintedSet, load
+from offbeat.lab.reproduce.vfb2_sets import LABELLED, QUICK_ROWS, SETS, STRENGTH, TEXT, PrintedSet, load
 from offbeat.learning import central
 from offbeat.learning.blocks import DIRECTIONS
 from offbeat.learning.losses import LOGISTIC
@@ -108,7 +108,8 @@ def _curves(name: str, problem: int, options: LabOptions) -> LabResult:
             runs[row["setting"]] = {"step": run["step"], "passes": {k: c[-1].passes for k, c in found[method].items()}}
         panels += _panels(printed.printed, found)
     figures = draw_panels(panels, options.out / name, columns=1 + len(DIRECTIONS), title=f"Problem {problem}")
-    return LabResult(rows, figures, NOTES_3, more={"seeds": [options.seed], "runs": runs})
+    smaller = f"{QUICK_ROWS:,} rows, {PASSES[problem] / 2:g} passes" if options.quick else ""
+    return LabResult(rows, figures, NOTES_3, more={"seeds": [options.seed], "runs": runs}, smaller=smaller)
 
 
 NOTES_3 = (
@@ -237,7 +238,7 @@ def bytes_per_pass(options: LabOptions) -> LabResult:
         "shares a row, VFB2 q-1 shares and q-1 derivatives. Measured: what a run of six passes sends more than one of "
         "three, requests and versions too.",
     )
-    return LabResult(rows, notes=notes)
+    return LabResult(rows, notes=notes, smaller=f"{QUICK_ROWS:,} rows" if options.quick else "")
 
 
 def _bytes(course: Course, algorithm: str, seed: int) -> float:

@@ -15,7 +15,7 @@ from offbeat.data.vertical import VerticalData
 from offbeat.families.setting import Setting, model_of, party_weights, prepare
 from offbeat.lab.catalogue import Entry, LabOptions, LabResult
 from offbeat.lab.reproduce.measure import kept_pieces
-from offbeat.lab.reproduce.vfb2_sets import LABELLED, PARTIES, SETS, STRENGTH, PrintedSet, load
+from offbeat.lab.reproduce.vfb2_sets import LABELLED, PARTIES, QUICK_ROWS, SETS, STRENGTH, PrintedSet, load
 from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2, NONCONVEX, Penalty
@@ -78,7 +78,8 @@ def table2(options: LabOptions) -> LabResult:
         for task in tasks:
             published = printed.problem13 if task.problem == 13 else printed.problem14
             rows += _table_rows(printed, task, published, [trial[str(task.problem)] for trial in trials])
-    return LabResult(rows, notes=TABLE_NOTES)
+    smaller = f"{QUICK_ROWS:,} rows, {QUICK_PASSES:g} passes, two trials" if options.quick else ""
+    return LabResult(rows, notes=TABLE_NOTES, smaller=smaller)
 
 
 TABLE_NOTES = (
