@@ -218,6 +218,7 @@ def test_the_page_tells_speeds_on_a_gpu_each_with_its_way():
         (("vafl-fig3",), "rare long delays", "gave {}x and {}x"),
         (("vafl-fig4",), "means of 1 to 4 units", "asynchronous {}x, t-synchronous {}x as fast"),
         (("vafl-fig4",), "rare long delays", "gave {}x and {}x"),
+        (("vafl-fig5-6",), "means of 1 to 4 units", "asynchronous {}x, t-synchronous {}x as fast"),
         (("vafl-fig7-8",), "Poisson delays", "asynchronous {}x, t-synchronous {}x as fast"),
         (("vafl-fig7-8-quick",), "means of 1 to 4 units", "{}x and {}x"),
     ],

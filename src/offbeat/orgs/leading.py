@@ -21,6 +21,7 @@ from offbeat.orgs.runs import Run
 log = logging.getLogger("offbeat.party")
 
 COUNT_WITHIN_S = 300.0  # the party reads its table meanwhile
+AT_ONCE = 2  # so many runs are taken up at a time: a peer answers few calls of a kind, and refuses more
 WORD_PAUSE_S = 5.0
 QUEUE_PAUSE_S = 1.0
 STILL_LED_S = 60.0  # so often everybody hears that a run which waits is still led
@@ -48,6 +49,7 @@ class Leading:
     ) -> None:
         self._me, self._call, self._queue, self._own_count = me, call, queue, own_count
         self._begin, self._halt, self._ended = begin, halt, ended
+        self._few = threading.BoundedSemaphore(AT_ONCE)
 
     def begin_when_it_can(self, run: Run) -> None:
         threading.Thread(target=self._led, args=(self._take_up_accepted, run), daemon=True).start()
@@ -151,7 +153,8 @@ class Leading:
             lead, word = run.initiator == self._me, self._ask_for_word
             for _ in self._tries(run):
                 try:
-                    self.lead(run) if lead else word(run)
+                    with self._few:
+                        self.lead(run) if lead else word(run)
                 except InQueue as full:
                     run.wait_in_queue(str(full))
                 except StillWaiting as waiting:

@@ -1,5 +1,6 @@
 """Who may begin and who waits, at one daemon and between several."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.errors import Refused
-from offbeat.orgs import run_queue
+from offbeat.orgs import control, leading, run_queue
+from offbeat.orgs.call_limits import CALLS_OF_A_KIND
 from offbeat.orgs.policy import Policy
 from offbeat.orgs.run_queue import InQueue, RunQueue
 
@@ -141,3 +143,28 @@ def test_the_numbers_are_the_owners() -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"runs_at_once": 0}, Policy)
     assert (Policy().runs_at_once, Policy().runs_waiting) == (8, 16)
+
+
+def test_a_party_that_was_restarted_asks_about_few_of_its_runs_at_a_time():
+    """Before: it asked about all at once, its initiator answers four calls of a kind, and the others were refused: runs
+    that waited in the queue ended for everybody."""
+    entered, gate, begun = threading.Semaphore(0), threading.Event(), []
+
+    def call(peer, request, within_s=0.0):
+        entered.release()
+        gate.wait(60)
+        return control.Begun({})
+
+    status = SimpleNamespace(ended=False, phase="accepted", progress={})
+    same = {"initiator": "bank", "status": status, "begin_with": lambda *_: None}
+    runs = [SimpleNamespace(run=f"j-{number}", **same) for number in range(8)]
+    led = leading.Leading("shop", call, None, None, begun.append, None, threading.Event())
+    threads = [threading.Thread(target=led._take_up_accepted, args=(run,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    assert all(entered.acquire(timeout=60) for _ in range(leading.AT_ONCE))
+    assert not entered.acquire(timeout=0.5) and leading.AT_ONCE < CALLS_OF_A_KIND
+    gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert len(begun) == 8
