@@ -323,15 +323,6 @@ def test_a_share_that_leaves_its_range_is_not_told():
     assert reasons[0] == reasons[1] and "one is too large" in reasons[0]
 
 
-def test_a_party_that_is_hurried_misses_nothing():
-    """Before: told in one burst what moved Ana, Bo dropped what he had no time for, stayed at zero, and Ana's share was
-    left in the total."""
-    here = hurried(at_zero())
-    assert here.bo.dropped == 0 and here.bo.block.weights().any()
-    rows = here.schedule.block(5)
-    assert np.abs(decoded(total(here, 5)) - share_of(here, "ana", *rows)).max() > 1e-3
-
-
 def hurried(here):
     """Both are told the same, Bo in one burst; of five derivatives one moves who takes it."""
     for number in range(5):
@@ -549,18 +540,17 @@ def test_in_rounds_a_mark_waits_for_the_step_and_nothing_is_told_during_a_survey
 # -- what still works --------------------------------------------------------------------------------------------------
 
 
-def test_without_leaps_a_party_that_is_hurried_misses_what_the_other_takes():
-    """Where steps alone move blocks nobody waits for the slow: Bo drops what he has no time for, and stays where he
-    is. SGD is alike."""
-    here = hurried(at_zero(leap=False))
+def test_a_party_that_is_hurried_misses_what_the_other_takes():
+    """Bo drops what he has no time for, and stays where he is: he misses the one derivative that moves Ana."""
+    here = hurried(at_zero())
     assert here.bo.dropped == 1 and not here.bo.block.weights().any()
     rows = here.schedule.block(5)
     assert np.abs(decoded(total(here, 5)) - share_of(here, "ana", *rows)).max() < 2.0**-38
 
 
-def test_without_leaps_a_party_that_is_not_waited_for_shows_what_the_other_has_moved():
+def test_a_party_that_is_not_waited_for_shows_what_the_other_has_moved():
     """Both are told the same, and that Bo is slow."""
-    here = at_zero(leap=False)
+    here = at_zero()
     body = told_zeros_first(here)
     words = [says(here.parties[name], body)[0] for name in BOTH]
     share = share_of(here, "ana", *here.schedule.block(2))

@@ -17,12 +17,12 @@
 
 The order of play, for Ana, Bo and Cy:
 1. Ana asks for the product of the schedule's next block of rows with the whole model; Bo and Cy answer, masked; Ana
-   alone learns the others' total. Where Ana is a step ahead, Bo answers after his step, so his share is new. Cy is
-   slow: while he takes the table of a survey behind the others, he answers at once.
+   alone learns the others' total. Where Ana is a step ahead, Bo answers after his step, so his share is new. Cy, who
+   is slow, answers at once, but for questions that wait for his first step.
 2. Ana adds her own share, takes the loss's derivatives (she has the labels) and steps her own block.
-3. Bo and Cy do the same, each on their own clock. Nobody waits for Cy while he takes a table. Whoever goes through the
-   same blocks of rows says with a share that the next one comes unasked, after the own step: a step then takes one
-   trip instead of two. Where steps alone move the blocks (SGD, and the methods as printed), nobody waits for Cy at all.
+3. Bo and Cy do the same, each on their own clock. Nobody waits for Cy. Ana and Bo, who are not slow, go through the
+   same blocks of rows, so each says with a share that the next one comes unasked, after the own step: a step then
+   takes one trip instead of two.
 4. Now and then a survey freezes a copy of each block, leaps, and gives everybody the derivatives and its gradient
    there.
 
@@ -83,6 +83,7 @@ class RoundStep(msgspec.Struct, frozen=True, gc=False):
 class Worker(Memory):
     """An asynchronous worker: asks, steps its own block, answers."""
 
+    steps_with_late = False  # by then the others are at other blocks of rows
     KEPT = (
         *("started", "number", "under_way", "taken", "passes_before", "late", "survey_after", "survey_before", "rests"),
         *("numbers", "promised", "owed", "early", "held", "waiting", "party"),
@@ -168,11 +169,9 @@ class Worker(Memory):
         expect(self.party.schedule is not None and number >= 0, asker, "a question before the beginning")
         expect(self.owed.get(asker) != number, asker, f"question {number}, whose answer comes unasked")
         self.numbers[asker] = number + 1
-        hurried = self.block.version > 0 and self.party.judge.is_unwaited(self.name)
+        hurried = self.block.version > 0 and self.party.judge.is_slow(self.name)
         behind = number >= self.taken + self.in_flight and self.under_way and not hurried
-        if behind or self._rests_with(
-            asker, number
-        ):  # after the own step, or the survey, the share is as new as in rounds
+        if behind or self._rests_with(asker):  # after the own step, or the survey, the share is as new as in rounds
             expect((asker, number) not in self.waiting, asker, f"question {number} again")
             expect(len(self.waiting) < WAITING_MOST, asker, "more questions than can wait")
             self.waiting.append((asker, number))
@@ -189,12 +188,9 @@ class Worker(Memory):
         held, self.held = self.held, []
         return [effect for done in held for effect in self._begin(done)]
 
-    def _rests_with(self, asker: PartyName, number: int) -> bool:
-        """Whether a survey is under way, or announced, that waits for both. What its asker needs for a step before the
-        announced survey is given."""
-        if self.rests and number <= self.survey_after and self.party.survey.current == self.survey_before:
-            return False
-        late = self.party.survey.is_late(asker) or (self.rests and self.party.judge.is_unwaited(asker))
+    def _rests_with(self, asker: PartyName) -> bool:
+        """Whether a survey is under way, or announced, that waits for both."""
+        late = self.party.survey.is_late(asker) or (self.rests and self.party.judge.is_slow(asker))
         return self._rests() and not late
 
     def _block_now(self) -> int:
@@ -218,7 +214,7 @@ class Worker(Memory):
         party = self.party
         steps = party.roster.holds_labels and party.lifecycle.spacing > 0.0 and self.in_flight == 1
         level = number == self._block_now() and self.numbers.get(asker, 0) >= number
-        slow = party.judge.is_unwaited(self.name) or party.judge.is_unwaited(asker)
+        slow = party.judge.is_slow(self.name) or party.judge.is_slow(asker)
         if party.sums.trees is not None or slow or not (steps and level):
             return ASK
         return AFTER_SURVEY if self._surveys_after(number) else UNASKED
@@ -233,12 +229,10 @@ class Worker(Memory):
         return party.roster.is_chair and self.survey_after == number
 
     def _answer_waiting(self) -> list[Effect]:
-        """After the own step: those who have asked meanwhile, and those who need not ask. For the steps of whoever is
-        late nobody waits."""
+        """After the own step: those who have asked meanwhile, and those who need not ask."""
         if self._rests():
             return []
-        late, now = self.party.judge.is_unwaited(self.name), self._block_now()
-        due = {asker: number for asker, number in self.owed.items() if late or number <= now}
+        due = {asker: number for asker, number in self.owed.items() if number <= self._block_now()}
         gives = [*self.waiting, *due.items()]
         self.waiting, self.owed = [], {asker: number for asker, number in self.owed.items() if asker not in due}
         return [effect for asker, number in gives for effect in self._give(asker, number)]
@@ -298,15 +292,13 @@ class Worker(Memory):
         return self._ask() if self.started else []
 
     def passes(self) -> float:
-        """How far this worker is. Where it does not wait for all, so much as the slowest that is waited for: own steps,
-        and the others' questions, whose steps a survey waits for."""
+        """How far the slowest worker is that is waited for: own steps, and the others' questions, whose steps a survey
+        waits for."""
         party = self.party
         if party.schedule is None:
             return 0.0
-        if party.judge.surveys_move and party.roster.holds_labels:
-            return self.passes_before + self.taken / party.schedule.blocks_a_pass
         numbers = {**self.numbers, self.name: self.taken}
-        waited = [numbers.get(name, 0) for name in party.roster.labelled if not party.judge.is_unwaited(name)]
+        waited = [numbers.get(name, 0) for name in party.roster.labelled if not party.judge.is_slow(name)]
         return self.passes_before + min(waited) / party.schedule.blocks_a_pass
 
     def losses(self) -> dict[str, int]:

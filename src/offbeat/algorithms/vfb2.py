@@ -21,15 +21,14 @@ The order of play, for Ana (labels), Bo and Cy:
    alone learns the others' total.
 2. Ana adds her share, takes the derivatives, steps her own block, and sends the derivatives *backward* to everybody:
    one aggregation moves all blocks. The same message is her next question.
-3. Bo and Cy step their own blocks from the derivatives and their own rows, and answer the next question after that, so
-   their shares are new. Cy is slow: while he takes the table of a survey behind the others, he does not step, Ana does
-   not wait for him, and he answers at once.
+3. Bo and Cy step their own blocks from the derivatives and their own rows. Bo answers the next question after his step,
+   so his share is new. Cy is slow: Ana does not wait for his step, and he answers at once.
 4. Another label holder does the same on its own clock, with the schedule's other blocks.
 5. Now and then a survey freezes a copy of each block, leaps, and gives everybody a table of derivatives and its
    gradient. A derivative carries its value, not a difference, so each party corrects it against its own newest table.
 
-Whom to wait for: Ana knows how long the others take for a row, since their shares say so. Where steps alone move the
-blocks (SGD, and the methods as printed), she does not wait for a party that is slow (`party/judge.py`).
+Whom to wait for: Ana knows how long the others take for a row, since their shares say so. She does not wait for the
+steps of a party that is slow, but where all step together before the next table (`party/judge.py`).
 
 In step, as organisations train: nobody answers at once or drops derivatives, and a share is of a block that has done
 all that its asker had told before the question, and nothing later. Else totals tell apart who has done what
@@ -161,6 +160,7 @@ WORKS = (Derive, Steps, GradientOnLane, AnswerOnLane)
 class Vfb2Party(Memory):
     """An asynchronous party: a collaborator always, a dominator too where it holds labels."""
 
+    steps_with_late = True
     KEPT = (
         *("started", "number", "under_way", "applied", "passes_before", "stepped", "dropped", "late", "numbers"),
         *("answered", "queue", "resting", "early", "peer_steps", "starved", "party"),
@@ -309,31 +309,25 @@ class Vfb2Party(Memory):
         if self.stepped and self.party.survey.tables.working and self.party.survey.is_late(self.name):
             self.dropped += 1
             return self.asked(sender, body.asks) if body.asks >= 0 else []
-        if body.asks >= 0 and body.at_once >> place & 1 and self._may_lag() and self.stepped:
+        if body.asks >= 0 and body.at_once >> place & 1 and not self.in_step and self.stepped:
             effects = self.asked(sender, body.asks)
             return effects + self._queue(Batch(start, stop, theta, version, sender, -1))
         return self._queue(Batch(start, stop, theta, version, sender, body.asks))
 
     def _queue(self, batch: Batch) -> list[Effect]:
-        """Wait for the lane. Who may lag lets the oldest derivatives beyond the bound go, but answers their question;
-        who may not drops none, and open questions are the bound."""
+        """Wait for the lane; beyond the bound the oldest derivatives go, but their question is answered. In step none
+        go, and open questions are the bound."""
         if self.in_step and batch.asker == self.party.roster.chair and self.party.survey.under_way:
             self.resting.append(batch)
             return []
         self.queue.append(batch)
         effects: list[Effect] = []
-        if len(self.queue) > QUEUE_MOST and self.stepped and self._may_lag():
+        if len(self.queue) > QUEUE_MOST and self.stepped and not self.in_step:
             oldest = self.queue.popleft()
             self.dropped += 1
             if oldest.asks >= 0:
                 effects = self.asked(oldest.asker, oldest.asks)
         return effects + self._take_queue()
-
-    def _may_lag(self) -> bool:
-        """Whether this party need not take each step before it answers. Where steps alone move the blocks, whoever asks
-        decides; elsewhere it is so for whoever is late. In step nobody is."""
-        judge = self.party.judge
-        return not self.in_step and (not judge.surveys_move or judge.is_unwaited(self.name))
 
     def _take_queue(self) -> list[Effect]:
         """Spend a lane on everything that waits, unless it is busy."""

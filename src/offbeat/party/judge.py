@@ -11,7 +11,7 @@ import numpy as np
 from offbeat.party.contract import Effect, PartyName
 from offbeat.party.linear_options import remedy
 from offbeat.party.memory import Memory
-from offbeat.party.survey_messages import WITHOUT_MOST, Certified
+from offbeat.party.survey_messages import Certified
 
 if TYPE_CHECKING:
     from offbeat.party.linear import LinearParty
@@ -28,15 +28,13 @@ FALL = 8.0
 class Judge(Memory):
     """The judgement of one party's runs."""
 
-    KEPT = ("closing", "time_up", "final", "slow", "fits", "fitted", "together", "due", "marked_passes")
+    KEPT = ("closing", "time_up", "final", "slow", "together", "due", "marked_passes")
 
     def __init__(self, party: "LinearParty") -> None:
         self.party, self.options = party, party.options
         self.closing = self.time_up = False
         self.final = False  # the current survey was begun to end the run
         self.slow = 0  # who is slow, as bits by place
-        self.fits = WITHOUT_MOST  # how many surveys of the others fit into the time that the slow take for a table,
-        self.fitted = WITHOUT_MOST  # and how many did, as far as is known
         self.together = False  # whether all take steps together when the late have their table
         self.due = self.marked_passes = 0.0  # in passes of steps; in all passes
         self.start_objective = self._objective_at_zero()
@@ -69,7 +67,7 @@ class Judge(Memory):
         self.final = self.closing
         self.marked_passes = self.passes()
         self.look_ahead()
-        return self.party.survey.begin(0 if self.final else self.slow, self.fits)  # the last one waits for everybody
+        return self.party.survey.begin(0 if self.final else self.slow)  # the last one waits for everybody
 
     def look_ahead(self) -> None:
         """A survey begins: who is slow now, and when is the next one due?"""
@@ -99,25 +97,21 @@ class Judge(Memory):
         most = worth * (seconds.get(party.roster.chair, 0.0) * (rows / 2 + steps) + rest) - rest
         times = [seconds.get(name, 0.0) * (rows / 2 + steps) for name in party.roster.names]
         self.slow = sum(1 << place for place, time in enumerate(times) if time > most)
-        if self.slow and self.surveys_move:
-            table = max(times) * (rows / 2) / (rows / 2 + steps)
-            others = rest + max(time for time in times if time <= most)
-            self.fits = min(self.fitted, max(1, int(table / max(others, 1e-300))))
-            self.slow = self.slow if self.fits else 0  # whoever is slow to answer, too, has no time to give away
 
     @property
-    def surveys_move(self) -> bool:
-        """Whether surveys move the blocks. SGD moves them by steps alone, and so do the methods as printed: those never
-        wait for the slow."""
-        return self.options.leap and self.options.method != "sgd"
+    def may_step_together(self) -> bool:
+        """Whether the late may step with all. With SGD and without leaps steps alone move the blocks, and nobody ever
+        waits for the slow."""
+        return self.options.leap and self.options.method != "sgd" and self.party.role.steps_with_late
 
     @property
     def unwaited(self) -> int:
-        """Whose steps nobody waits for, as bits by place: where surveys move the blocks, who is busy with a table."""
-        return self.party.survey.busy if self.surveys_move else self.slow
+        """Whose steps nobody waits for, as bits by place. Once somebody is late: who is busy with a table."""
+        survey = self.party.survey
+        return survey.busy if self.may_step_together and survey.late else self.slow
 
-    def is_unwaited(self, name: PartyName) -> bool:
-        return bool(self.unwaited >> self.party.roster.names.index(name) & 1)
+    def is_slow(self, name: PartyName) -> bool:
+        return bool(self.slow >> self.party.roster.names.index(name) & 1)
 
     def judge(self, news: Certified) -> list[Effect]:
         """The chair: a survey is over. End, or go on."""
@@ -143,25 +137,19 @@ class Judge(Memory):
         return self.party.end("passes", self._passes_reason(news))
 
     def _leave_time_for_steps(self, certified: int) -> None:
-        """Whoever was late may step before the next table comes: where steps alone move its block, for as long as it
-        took the table; where surveys do, together with the others, if that is worth its time."""
-        survey = self.party.survey
-        if not survey.late or (self.options.leap and not self.surveys_move):
-            return
-        surveys = 1
-        if not self.surveys_move:
-            surveys += survey.current - certified
-        elif not self._steps_together(certified):
-            return
-        self.due = self.party.role.passes() + surveys * self.party.lifecycle.spacing
+        """Whoever was late may step before the next table comes: together with all, if that is worth its time; without
+        leaps, where its steps alone move a block, for as long as it took the table."""
+        survey, surveys = self.party.survey, 0
+        if survey.late and not self.options.leap:
+            surveys = 1 + survey.current - certified
+        elif survey.late and self.may_step_together and self._steps_together():
+            surveys = 1
+        self.due = max(self.due, self.party.role.passes() + surveys * self.party.lifecycle.spacing)
 
-    def _steps_together(self, certified: int) -> bool:
+    def _steps_together(self) -> bool:
         """The late have their table: do all step now, or does the next survey begin? What went well is done again."""
-        survey = self.party.survey
-        if survey.under_way:  # one survey too many was begun meanwhile
-            self.fitted = survey.current - certified - 1
-        certificates = [news.certificate for news in survey.history[-2:]]
-        if len(survey.history) > 2 and certificates[0] < FALL * certificates[1]:
+        history = self.party.survey.history
+        if len(history) > 2 and history[-2].certificate < FALL * history[-1].certificate:
             self.together = not self.together
         return self.together
 

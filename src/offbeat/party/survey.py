@@ -19,8 +19,8 @@ takes the table, and the certificate ends the pause. A slow party is *late*: the
 its block as it is and takes the table behind the others, which go on with steps when they have theirs; its own steps
 rest until then. While it is at that, the others have a few surveys of their own, without a certificate: the late get
 no table of these, but leap with all. Leaps need products alone, so they are as good there. When the late are done, the
-certificate follows, and with it the next survey that gives everybody a table, or the steps between two surveys, which
-all take together (`judge.py`).
+certificate follows, and with it the next survey that gives everybody a table, or before that the steps between two
+surveys, which all take together (`judge.py`).
 
 Where no steps lie between two surveys, and nobody is late, surveys *overlap*: the next mark follows right behind the
 table, and shares come together with what the certificate needs. The leap waits for that certificate. A survey then
@@ -73,7 +73,7 @@ class Survey(Memory):
     """Both sides, for one party."""
 
     KEPT = (
-        *("current", "best", "pace", "marked", "late", "fits", "certifies", "open", "certifying", "finding"),
+        *("current", "best", "pace", "marked", "late", "certifies", "open", "certifying", "finding"),
         *("missing", "taken", "frozen", "shares", "products", "inner", "others", "to_ask", "held"),
         *(*_BY_SURVEY, "history", "moves", "pilot", "tables"),
     )
@@ -107,7 +107,6 @@ class Survey(Memory):
     def _begin_epoch(self) -> None:
         self.marked = 0  # a mark that waits for work to be finished
         self.late = 0  # who is late in the newest survey, as bits by place
-        self.fits = WITHOUT_MOST  # how many surveys without a certificate may follow, while the late take their table
         self.certifies = True  # whether everybody takes its table
         self.open = False  # whether the newest survey is under way
         self.certifying = 0  # the survey whose certificate is on its way
@@ -162,22 +161,20 @@ class Survey(Memory):
     @property
     def has_enough(self) -> bool:
         """Whether no more surveys are allowed before the certificate of an earlier one has come."""
-        return self.certifying > 0 and self.current - self.certifying >= self.fits
+        return self.certifying > 0 and self.current - self.certifying >= WITHOUT_MOST
 
     # -- freezing -------------------------------------------------------------------------------------------------
 
-    def begin(self, slow: int, fits: int = WITHOUT_MOST) -> list[Effect]:
-        """The chair: start the next survey; if the last certificate has come, `slow` are late from now on, and so many
-        surveys without a certificate fit into the time that they take for its table."""
+    def begin(self, slow: int) -> list[Effect]:
+        """The chair: start the next survey; `slow`: who is late from now on, if the last certificate has come."""
         number, overlaps = self.current + 1, self.has_leapt and self.certifying > 0
         self.certifies = self.certifying == 0 or overlaps
         if self.certifies:
             self.late = slow if self.may_be_late(number, slow) and not overlaps else 0
-            self.fits = fits if self.late else WITHOUT_MOST
         self._freeze(number)
         self.taken = set()
         self.missing = set(self.chunks)
-        mark = Mark(self.roster.epoch, number, self.best, self.late, self.certifies, self.fits)
+        mark = Mark(self.roster.epoch, number, self.best, self.late, self.certifies)
         effects: list[Effect] = [Broadcast(self.roster.peers, mark)]
         if number == 1 and self.starts_at_zero:  # every product is zero: nothing needs summing
             self.missing, self.inner = set(), self.own_inner_products()
@@ -192,11 +189,11 @@ class Survey(Memory):
         overlaps = self.has_leapt and self.certifying > 0 and body.late == 0
         right = body.survey == self.current + 1 and (overlaps or not self.under_way)
         expect(right, sender, f"the mark of survey {body.survey} after {self.current}")
-        right = body.certifies or ((body.late, body.fits) == (self.late, self.fits) and not self.has_enough)
+        right = body.certifies or (body.late == self.late and not self.has_enough)
         right = right and body.certifies == (overlaps or self.certifying == 0)
-        right = right and self.may_be_late(body.survey, body.late) and 0 <= body.fits <= WITHOUT_MOST
+        right = right and self.may_be_late(body.survey, body.late)
         expect(right, sender, "a mark that leaves others without a table")
-        self.best, self.late, self.certifies, self.fits = body.keep, body.late, body.certifies, body.fits
+        self.best, self.late, self.certifies = body.keep, body.late, body.certifies
         if self.is_working() and not self.is_late(self.roster.me):
             self.marked = body.survey
         else:

@@ -13,8 +13,7 @@ WITHOUT_MOST = 5
 class Mark(Message, frozen=True):
     """Freeze a copy of your block as survey s.
 
-    Reveals: that the chair wants to know how good the model is, which parties are slow, and about how much, to every
-    party.
+    Reveals: that the chair wants to know how good the model is, and which parties are slow, to every party.
     """
 
     epoch: int
@@ -22,7 +21,6 @@ class Mark(Message, frozen=True):
     keep: int  # the best survey so far; older points may be forgotten
     late: int  # a bit for each place in the roster: who takes its table behind the others
     certifies: bool = True  # whether the late get this table too, so that a certificate can follow
-    fits: int = WITHOUT_MOST  # how many surveys without a certificate may follow while the late take the table
 
 
 class Leap(Message, frozen=True):

@@ -51,11 +51,6 @@ def shares(effects):
     return [(effect.to, effect.body) for effect in effects if isinstance(getattr(effect, "body", None), ShareGiven)]
 
 
-def is_late(worker, bits):
-    """Whose steps nobody waits for, as this worker knows it: who is late in a survey whose certificate is to come."""
-    worker.party.survey.late, worker.party.survey.certifying = bits, 1
-
-
 # -- asynchronous workers --------------------------------------------------------------------------------------------
 
 
@@ -99,23 +94,23 @@ def test_a_product_that_is_too_old_is_not_used():
     assert len(bodies(after, ShareAsked)) == 1  # another product is asked for instead
 
 
-def test_whoever_is_a_step_ahead_is_answered_after_the_own_step_unless_one_is_late():
+def test_whoever_is_a_step_ahead_is_answered_after_the_own_step_unless_one_is_slow():
     room = Room(in_flight=2)
     bo = room.parties[BO]
     assert bodies(ask(bo, 1, ANA), ShareGiven) and not bodies(ask(bo, 2, ANA), ShareGiven)
     assert bodies(ask(bo, 0, CY), ShareGiven)
     given = bodies(work(bo, products_for(room, BO, 0)), ShareGiven)
     assert [(body.first, body.version) for body in given] == [(2, 1)] and bo.block.version == 1
-    is_late(bo, 0b010)
+    bo.party.judge.slow = 0b010
     assert bodies(ask(bo, 4, ANA), ShareGiven)
 
 
 def test_nobody_shows_a_block_beside_one_that_has_not_moved():
     """Bo would step before Cy has asked; Cy's total would be Bo's share alone, where Ana has not moved. And Ana, who is
-    late, would answer his next question from zero."""
+    slow, would answer his next question from zero."""
     room = Room()
     ana, bo = room.parties[ANA], room.parties[BO]
-    is_late(ana, 0b001)
+    ana.party.judge.slow = 0b001
     share_given(room, BO, ANA, 0)
     for peer in (ANA, CY):
         assert not of(tell(bo, share_given(room, peer, BO, 0), peer), Compute)
@@ -139,10 +134,10 @@ def test_a_share_says_that_the_next_one_comes_unasked_where_both_are_at_the_same
     assert not bodies(after, ShareAsked)  # Ana and Cy have said so too
 
 
-def test_nobody_late_is_promised_anything():
+def test_nobody_slow_is_promised_anything():
     room = Room()
     bo = room.parties[BO]
-    is_late(bo, 0b001)
+    bo.party.judge.slow = 0b001
     (to_slow,) = bodies(ask(bo, 0, ANA), ShareGiven)
     (to_quick,) = bodies(ask(bo, 0, CY), ShareGiven)
     assert (to_slow.then, to_quick.then) == (ASK, UNASKED)
@@ -183,11 +178,8 @@ def test_a_question_that_waits_is_put_once():
             ask(bo, number, ANA)
 
 
-def test_passes_are_the_own_ones_and_without_leaps_those_of_the_slowest_worker_that_is_waited_for():
-    own = Room().parties[ANA]
-    own.taken = 9
-    assert own.passes() == 9 / SCHEDULE.blocks_a_pass
-    room = Room(leap=False)
+def test_passes_are_those_of_the_slowest_worker_that_is_waited_for():
+    room = Room()
     ana = room.parties[ANA]
     work(ana, products_for(room, ANA, 0))
     ask(ana, 5, BO)

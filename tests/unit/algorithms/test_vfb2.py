@@ -84,27 +84,8 @@ def test_a_collaborator_answers_the_next_question_after_its_step():
     assert [(given.first, given.version) for given in bodies(work(cy, effects), ShareGiven)] == [(1, 1)]
 
 
-def late(party, bits=0b100):
-    """Party, as it is while it takes the table of a survey behind the others."""
-    party.party.survey.late, party.party.survey.certifying = bits, 1
-    return party
-
-
-def test_whom_nobody_waits_for_is_known_from_marks_and_not_from_who_asks():
-    """Before: whoever asked could say that a party need not step before its answer."""
+def test_a_collaborator_that_is_not_waited_for_answers_before_its_step():
     cy = Room().parties[CY]
-    ask(cy, 0)
-    work(cy, tell(cy, backward(cy, 0, asks=1, at_once=0b100)))
-    effects = tell(cy, backward(cy, 1, asks=2, at_once=0b100))
-    assert not bodies(effects, ShareGiven)
-    assert [(given.first, given.version) for given in bodies(work(cy, effects), ShareGiven)] == [(2, 2)]
-
-
-@pytest.mark.parametrize("method", ["svrg", "sgd"])
-def test_a_collaborator_that_is_not_waited_for_answers_before_its_step(method):
-    cy = Room(method).parties[CY]
-    if method == "svrg":
-        late(cy)
     ask(cy, 0)
     effects = work(cy, tell(cy, backward(cy, 0, asks=1, at_once=0b100)))
     assert [(given.first, given.version) for given in bodies(effects, ShareGiven)] == [(1, 1)], "but for the first"
@@ -147,8 +128,8 @@ def test_without_leaps_whoever_is_slower_at_all_is_slow():
     assert slow_to(Room(leap=False).parties[ANA], cy=1.4e-3) == 0b100
 
 
-def test_with_sgd_whoever_is_slow_in_a_run_is_not_waited_for():
-    room = Room("sgd", seconds={ANA: 1e-3, BO: 1e-3, CY: 1e-2})
+def test_whoever_is_slow_in_a_run_is_not_waited_for():
+    room = Room(seconds={ANA: 1e-3, BO: 1e-3, CY: 1e-2})
     room.update(40)
     assert room.told()[-1][1].at_once == 0b100
 
@@ -194,19 +175,8 @@ def test_questions_without_derivatives_are_bounded():
 # -- the queue -------------------------------------------------------------------------------------------------------
 
 
-def test_who_is_waited_for_drops_nothing():
-    cy, rng = Room().parties[CY], np.random.default_rng(0)
-    count, cy.stepped = QUEUE_MOST + 3, True
-    for number in range(count):
-        ask(cy, number)
-    effects = [effect for number in range(count) for effect in tell(cy, backward(cy, number, rng, asks=100 + number))]
-    assert not bodies(effects, ShareGiven)
-    assert len(bodies(work(cy, effects), ShareGiven)) == count
-    assert (cy.block.version, cy.dropped) == (count, 0)
-
-
 def test_what_waits_is_fused_and_beyond_the_bound_the_oldest_is_dropped_but_its_question_answered():
-    cy, rng = Room("sgd").parties[CY], np.random.default_rng(0)
+    cy, rng = Room().parties[CY], np.random.default_rng(0)
     count, cy.stepped = QUEUE_MOST + 3, True
     for number in range(count):
         ask(cy, number)

@@ -154,26 +154,6 @@ def test_slow_is_whoever_makes_a_survey_much_longer(seconds, trip, bits):
     assert party.judge.slow == bits
 
 
-@pytest.mark.parametrize(
-    ("seconds", "spacing", "fitted", "fits", "bits"),
-    [
-        (9.0, 0.0, 5, 5, 0b100),
-        (3.9, 0.0, 5, 3, 0b100),
-        (3.9, 0.25, 5, 2, 0b100),
-        (3.9, 0.0, 1, 1, 0b100),
-        (3.9, 0.0, 0, 0, 0b000),
-        (3.9, 1.0, 5, 1, 0b100),
-    ],
-    ids=["as many as may be", "three", "two, with steps", "one did", "none did", "one at least"],
-)
-def test_while_the_slow_take_a_table_the_others_have_as_many_surveys_as_fit(seconds, spacing, fitted, fits, bits):
-    party = Room(PROBLEM, start=False).chair
-    party.lifecycle.begun, party.lifecycle.spacing, party.judge.fitted = True, spacing, fitted
-    party.sums.seconds, party.sums.own_seconds = {"party1": 1.0, "party2": seconds}, 1.0
-    party.judge.look_who_is_slow()
-    assert (party.judge.fits, party.judge.slow) == (fits, bits)
-
-
 @pytest.mark.parametrize(("leap", "bits"), [(True, 0b000), (False, 0b010)])
 def test_methods_as_printed_wait_for_nobody_who_is_slower(leap, bits):
     party = Room(PROBLEM, start=False, leap=leap).chair
@@ -260,12 +240,3 @@ def test_late_parties_go_about_it_the_other_way_where_the_certificate_fell_littl
     survey.current = len(certificates)
     judge._leave_time_for_steps(survey.current)
     assert judge.together == together and judge.due == (0.25 if together else 0.0)
-
-
-def test_a_survey_that_was_one_too_many_is_not_begun_again():
-    room = Room(PROBLEM, start=False)
-    judge, survey = room.chair.judge, room.chair.survey
-    survey.late, survey.current, survey.open = 0b100, 7, True
-    survey.history = [Certified(0, 4, 0.5, 1.0, 1.0, 4)]
-    judge._leave_time_for_steps(4)
-    assert judge.fitted == 2

