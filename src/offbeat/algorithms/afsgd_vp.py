@@ -83,7 +83,6 @@ class RoundStep(msgspec.Struct, frozen=True, gc=False):
 class Worker(Memory):
     """An asynchronous worker: asks, steps its own block, answers."""
 
-    steps_with_late = False  # by then the others are at other blocks of rows
     KEPT = (
         *("started", "number", "under_way", "taken", "passes_before", "late", "survey_after", "survey_before", "rests"),
         *("numbers", "promised", "owed", "early", "held", "waiting", "party"),

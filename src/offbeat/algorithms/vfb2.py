@@ -28,7 +28,7 @@ The order of play, for Ana (labels), Bo and Cy:
    gradient. A derivative carries its value, not a difference, so each party corrects it against its own newest table.
 
 Whom to wait for: Ana knows how long the others take for a row, since their shares say so. She does not wait for the
-steps of a party that is slow, but where all step together before the next table (`party/judge.py`).
+steps of a party that is slow (`party/judge.py`).
 
 In step, as organisations train: nobody answers at once or drops derivatives, and a share is of a block that has done
 all that its asker had told before the question, and nothing later. Else totals tell apart who has done what
@@ -160,7 +160,6 @@ WORKS = (Derive, Steps, GradientOnLane, AnswerOnLane)
 class Vfb2Party(Memory):
     """An asynchronous party: a collaborator always, a dominator too where it holds labels."""
 
-    steps_with_late = True
     KEPT = (
         *("started", "number", "under_way", "applied", "passes_before", "stepped", "dropped", "late", "numbers"),
         *("answered", "queue", "resting", "early", "peer_steps", "starved", "party"),
@@ -246,7 +245,7 @@ class Vfb2Party(Memory):
         else:
             asks = self._next_question()
             party.expect_products(asks, *self.rows_asked(self.name, asks))
-        body = Backward(party.roster.epoch, work.number, theta, self.block.version, asks, party.judge.unwaited)
+        body = Backward(party.roster.epoch, work.number, theta, self.block.version, asks, party.judge.slow)
         effects: list[Effect] = [Broadcast(party.roster.peers, body)]
         if self.lanes > 1:
             effects += self._queue(Batch(start, stop, theta, work.done.version, self.name, -1))

@@ -21,21 +21,18 @@ WAITING_WORTH = 2.75
 """A party is slow where it takes this many times as long as the chair from one survey to the next."""
 PRINTED_WORTH = 1.05
 """The same for the methods as printed, without leaps: they wait for nobody who is slower."""
-FALL = 8.0
-"""Where the certificate falls by less than this from one to the next, late parties go about it the other way."""
 
 
 class Judge(Memory):
     """The judgement of one party's runs."""
 
-    KEPT = ("closing", "time_up", "final", "slow", "together", "due", "marked_passes")
+    KEPT = ("closing", "time_up", "final", "slow", "due", "marked_passes")
 
     def __init__(self, party: "LinearParty") -> None:
         self.party, self.options = party, party.options
         self.closing = self.time_up = False
         self.final = False  # the current survey was begun to end the run
         self.slow = 0  # who is slow, as bits by place
-        self.together = False  # whether all take steps together when the late have their table
         self.due = self.marked_passes = 0.0  # in passes of steps; in all passes
         self.start_objective = self._objective_at_zero()
 
@@ -98,18 +95,6 @@ class Judge(Memory):
         times = [seconds.get(name, 0.0) * (rows / 2 + steps) for name in party.roster.names]
         self.slow = sum(1 << place for place, time in enumerate(times) if time > most)
 
-    @property
-    def may_step_together(self) -> bool:
-        """Whether the late may step with all. With SGD and without leaps steps alone move the blocks, and nobody ever
-        waits for the slow."""
-        return self.options.leap and self.options.method != "sgd" and self.party.role.steps_with_late
-
-    @property
-    def unwaited(self) -> int:
-        """Whose steps nobody waits for, as bits by place. Once somebody is late: who is busy with a table."""
-        survey = self.party.survey
-        return survey.busy if self.may_step_together and survey.late else self.slow
-
     def is_slow(self, name: PartyName) -> bool:
         return bool(self.slow >> self.party.roster.names.index(name) & 1)
 
@@ -137,21 +122,11 @@ class Judge(Memory):
         return self.party.end("passes", self._passes_reason(news))
 
     def _leave_time_for_steps(self, certified: int) -> None:
-        """Whoever was late may step before the next table comes: together with all, if that is worth its time; without
-        leaps, where its steps alone move a block, for as long as it took the table."""
-        survey, surveys = self.party.survey, 0
-        if survey.late and not self.options.leap:
-            surveys = 1 + survey.current - certified
-        elif survey.late and self.may_step_together and self._steps_together():
-            surveys = 1
-        self.due = max(self.due, self.party.role.passes() + surveys * self.party.lifecycle.spacing)
-
-    def _steps_together(self) -> bool:
-        """The late have their table: do all step now, or does the next survey begin? What went well is done again."""
-        history = self.party.survey.history
-        if len(history) > 2 and history[-2].certificate < FALL * history[-1].certificate:
-            self.together = not self.together
-        return self.together
+        """Without leaps a block moves by its own steps alone: whoever was late with its table steps as long as it took
+        that, before the next table comes."""
+        if self.party.survey.late and not self.options.leap:
+            surveys = 1 + self.party.survey.current - certified
+            self.due = max(self.due, self.party.role.passes() + surveys * self.party.lifecycle.spacing)
 
     def _passes_reason(self, last: Certified) -> str:
         """The certificate is that of the model that is kept, as it is in the record."""

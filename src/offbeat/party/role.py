@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 class Role(Protocol):
     """The hooks of a method. `begun`, `product`, `asked` and `worked` are the method itself."""
 
-    steps_with_late: bool
-    """Whether whoever was late with a table can take steps with all before the next one."""
-
     def begun(self) -> list[Effect]:
         """Step size and batch are known; training may start."""
 
@@ -50,8 +47,6 @@ class Role(Protocol):
 class InRounds(Memory):
     """What roles have in common whose parties take one round after the other: a round is one block of rows, and the
     next one begins when every party has stepped."""
-
-    steps_with_late = False
 
     def __init__(self, party: "LinearParty", lanes: int = 1) -> None:
         self.name, self.party, self.handle = party.name, party, party.handle

@@ -19,8 +19,7 @@ takes the table, and the certificate ends the pause. A slow party is *late*: the
 its block as it is and takes the table behind the others, which go on with steps when they have theirs; its own steps
 rest until then. While it is at that, the others have a few surveys of their own, without a certificate: the late get
 no table of these, but leap with all. Leaps need products alone, so they are as good there. When the late are done, the
-certificate follows, and with it the next survey that gives everybody a table, or before that the steps between two
-surveys, which all take together (`judge.py`).
+certificate follows, and with it the next survey that gives everybody a table.
 
 Where no steps lie between two surveys, and nobody is late, surveys *overlap*: the next mark follows right behind the
 table, and shares come together with what the certificate needs. The leap waits for that certificate. A survey then
@@ -49,13 +48,15 @@ from offbeat.party.memory import Memory
 from offbeat.party.problem import Problem
 from offbeat.party.roster import Roster
 from offbeat.party.scalars import WORDS_EACH, decode, narrow, widen
-from offbeat.party.survey_messages import WITHOUT_MOST, Certified, Curved, GoOn, Leap, Mark, TablePart, Taken
+from offbeat.party.survey_messages import Certified, Curved, GoOn, Leap, Mark, TablePart, Taken
 from offbeat.party.tables import RowsRefreshed, Tables
 from offbeat.party.works import Works
 
 CHUNK_WORDS = 8192
 """What a message of a survey carries: few messages, and yet the first can be worked on while the others come."""
 CHUNKS_IN_FLIGHT = 32
+WITHOUT_MOST = 5
+"""Surveys in a row that have no certificate, while the late take the table of the one before."""
 SCALARS = 3
 """What a certificate needs of each party: its slack, its squared gradient, its penalty."""
 
@@ -141,12 +142,6 @@ class Survey(Memory):
 
     def is_late(self, name: PartyName) -> bool:
         return bool(self.late >> self.roster.names.index(name) & 1)
-
-    @property
-    def busy(self) -> int:
-        """Who takes its table behind the others now, as bits by place: from the mark until the certificate has come,
-        nobody waits for their steps."""
-        return self.late if self.certifying or self.open else 0
 
     def may_be_late(self, number: int, late: int) -> bool:
         """Whether a survey may leave these behind. Before the first table of an epoch a block may be at zero, where it

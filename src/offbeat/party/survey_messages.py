@@ -6,9 +6,6 @@ import numpy as np
 
 from offbeat.party.contract import Message
 
-WITHOUT_MOST = 5
-"""Surveys in a row that have no certificate, while the late take the table of the one before."""
-
 
 class Mark(Message, frozen=True):
     """Freeze a copy of your block as survey s.

@@ -220,23 +220,3 @@ def test_without_leaps_the_late_step_as_long_as_they_took_their_table(leap, late
     party.survey.current, party.survey.late = 4, late
     party.judge.judge(certified(survey=2))
     assert party.judge.due == due
-
-
-@pytest.mark.parametrize(
-    ("before", "certificates", "together"),
-    [
-        (False, (1.0, 0.5, 0.1), True),
-        (False, (1.0, 0.5, 0.05), False),
-        (True, (1.0, 0.1, 0.02), False),
-        (False, (1.0, 0.5), False),
-    ],
-    ids=["it fell little", "it fell much", "it fell little, together", "the first cycle is not judged"],
-)
-def test_late_parties_go_about_it_the_other_way_where_the_certificate_fell_little(before, certificates, together):
-    room = Room(PROBLEM, start=False)
-    judge, survey = room.chair.judge, room.chair.survey
-    survey.late, judge.together, room.chair.lifecycle.begun, room.chair.lifecycle.spacing = 0b100, before, True, 0.25
-    survey.history = [Certified(0, n, 0.5, gap, gap, n) for n, gap in enumerate(certificates, 1)]
-    survey.current = len(certificates)
-    judge._leave_time_for_steps(survey.current)
-    assert judge.together == together and judge.due == (0.25 if together else 0.0)
