@@ -67,7 +67,7 @@ def _line(raw: bytes, path: Path, number: int) -> dict[str, Any] | None:
     return line if isinstance(line, dict) else None
 
 
-class Tail:
+class NewLines:
     """Reads what was added to a file of lines since the last look. One that was written anew, which its first line
     says (`written_anew`), is read from its beginning."""
 
@@ -96,7 +96,7 @@ def _mark(first: bytes) -> bytes:
 
 
 def write_lines_anew(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Replace a file of lines, so that whoever reads along by `Tail` notices."""
+    """Replace a file of lines, so that whoever reads along by `NewLines` notices."""
     first = {WRITTEN_ANEW: secrets.token_hex(8)}
     write_durably(path, b"".join(json.dumps(line).encode() + b"\n" for line in (first, *lines)))
 

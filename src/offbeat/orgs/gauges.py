@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offbeat.metrics.prometheus import Labels, Metric, by, single
-from offbeat.orgs.durable import Tail
+from offbeat.orgs.durable import NewLines
 from offbeat.runtime.grpc.identity import validity
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Gauges:
         self._disk: dict[str, float] = {}
         self._lock = threading.Lock()
         self._used: Counter[str] = Counter()
-        self._history = Tail(daemon.ledger.folder / "history.jsonl")
+        self._history = NewLines(daemon.ledger.folder / "history.jsonl")
         self._past_phases: Counter[str] = Counter()  # of runs that are no longer in memory
         self._past_sent: Counter[tuple[str, str]] = Counter()
 

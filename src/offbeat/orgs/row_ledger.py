@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from offbeat.data.holdout import id_text
 from offbeat.data.matrix import Flags
 from offbeat.errors import BadData, Refused
-from offbeat.orgs.durable import Tail, append_line, locked, now_text, write_lines_anew
+from offbeat.orgs.durable import NewLines, append_line, locked, now_text, write_lines_anew
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 
 Counts = NDArray[np.int64]
@@ -92,7 +92,7 @@ class RowLedger:
         self._uses, self._history = folder / "uses.jsonl", folder / "history.jsonl"
         self._lock = threading.Lock()
         self._known = _Known()
-        self._tail = Tail(self._uses)
+        self._tail = NewLines(self._uses)
         self._opened = False
         self._extent = (-1, 0, 0)  # read up to here: so many rows, and the most uses of one
 
@@ -198,7 +198,7 @@ class RowLedger:
 
     def history(self) -> list[dict[str, object]]:
         """Who used how many rows; of a training that is under way or was killed, that it began."""
-        lines = Tail(self._history).new()[0]
+        lines = NewLines(self._history).new()[0]
         over = {line["what"] for line in lines if "sum" in line}
         return [line for line in lines if "sum" in line or line["what"] not in over]
 
@@ -224,7 +224,7 @@ class RowLedger:
             self._known.take(line)
         if anew or not self._opened:
             self._opened = True
-            self._refuse_lost(Tail(self._history).new()[0])
+            self._refuse_lost(NewLines(self._history).new()[0])
 
     def _refuse_lost(self, history: list[dict[str, Any]]) -> None:
         known = self._known
@@ -254,7 +254,7 @@ class RowLedger:
         write_checkpoint(self.folder, "rows", {"ids": list(known.counts), "counts": values, "refused": refused})
         # A crash before the next line counts uses twice: the safe side.
         write_lines_anew(self._uses, [_line_of(what, one) for what, one in known.open.items()])
-        write_lines_anew(self._history, _by_day(Tail(self._history).new()[0]))
+        write_lines_anew(self._history, _by_day(NewLines(self._history).new()[0]))
         self._opened = False
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, PeerFailed, Refused, UnexpectedEvent
 from offbeat.orgs import row_ledger
 from offbeat.orgs.discreet import Discreet, Withheld, for_peers, printable
-from offbeat.orgs.durable import Tail, append_line, locked, read_lines, write_durably
+from offbeat.orgs.durable import NewLines, append_line, locked, read_lines, write_durably
 from offbeat.orgs.kept_runs import RunNames, check_run_name
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.row_ledger import RowLedger
@@ -63,7 +63,7 @@ def test_questions_without_end_leave_a_ledger_of_bounded_size(tmp_path: Path, mo
     """A scoring session asks for years, and its daemon is not started anew: files and memory hold what rows were used,
     not each question; who reads along, here and in another process, misses nothing and counts nothing twice."""
     monkeypatch.setattr(row_ledger, "FOLD_BYTES", 20_000)
-    ledger, other, tail = RowLedger(tmp_path), RowLedger(tmp_path), Tail(tmp_path / "history.jsonl")
+    ledger, other, tail = RowLedger(tmp_path), RowLedger(tmp_path), NewLines(tmp_path / "history.jsonl")
     told, plain = 0, Counter[str]()
     for number in range(2000):
         row = f"c{number % 7}"

@@ -16,7 +16,7 @@ from offbeat.orgs.budget import PrivacyLedger, spent_so_far
 from offbeat.orgs.console.policy_pages import costs, sentences
 from offbeat.orgs.control import ListRuns, Ping, Pong, Predict, Predicted, RefusedCall, Runs, RunStatus
 from offbeat.orgs.disclosure import disclosures
-from offbeat.orgs.durable import Tail
+from offbeat.orgs.durable import NewLines
 from offbeat.orgs.lines import OwnDaemon, PeerCalls
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import objections
@@ -118,7 +118,7 @@ class Watching:
         self._peers_s = -PEERS_EVERY_S
         self._curves: OrderedDict[str, list[tuple[float, float]]] = OrderedDict()
         self._jobs: dict[str, OrgJob] = {}
-        self._uses, self._history, self._first_use_s = Uses(), Tail(home.ledger / "history.jsonl"), 0.0
+        self._uses, self._history, self._first_use_s = Uses(), NewLines(home.ledger / "history.jsonl"), 0.0
         self._charged: tuple[int, float, Sequence[tuple[float, float]]] = (0, 0.0, ())
         self._lock = threading.Lock()
         self.scores: Scores | None = None
