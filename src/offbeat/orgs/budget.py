@@ -115,9 +115,8 @@ class PrivacyLedger:
                 write_durably(self._counted, str(len(lines) + len(new)).encode())
 
     def history(self) -> list[dict[str, Any]]:
-        counted = (
-            int(self._counted.read_bytes()) if self._counted.is_file() else 0
-        )  # first: a charge may come meanwhile
+        # The count is read first: a charge may come meanwhile.
+        counted = int(self._counted.read_bytes()) if self._counted.is_file() else 0
         lines = read_lines(self._file)[0]
         if len(lines) < counted:
             raise BadData(
