@@ -467,6 +467,9 @@ def best_device() -> str:
 def checked_device(device: str) -> str:
     if device != "cpu" and not torch.cuda.is_available():
         raise BadJob(f"device = {device!r} was asked for, and PyTorch sees no CUDA device here. Use device = 'cpu'.")
+    seen = ["cpu", "cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    if device not in seen:
+        raise BadJob(f"device = {device!r} was asked for, and PyTorch sees {', '.join(seen)} here. Use one of these.")
     return device
 
 

@@ -249,6 +249,14 @@ def test_mistakes_are_named():
             TorchEmbedding(mlp(5, 3), (5,), device="cuda")
 
 
+@pytest.mark.parametrize("device", ["cuda:2", "gpu", ""])
+def test_a_device_that_is_not_there_is_named_with_those_that_are(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(BadJob, match="PyTorch sees cpu, cuda, cuda:0, cuda:1 here"):
+        TorchEmbedding(mlp(5, 3), (5,), device=device)
+
+
 class Pair(torch.nn.Module):
     def forward(self, x, y=None):
         return x, x
