@@ -21,12 +21,11 @@ from threadpoolctl import threadpool_limits
 from offbeat.families.table import family_of
 from offbeat.jobs.methods import family_named, names_of
 from offbeat.jobs.reading import job_from
-from offbeat.metrics.machine import this_machine
+from offbeat.metrics.machine import BITS_DEPEND_ON, this_machine
 from offbeat.run.experiment import run_experiment
 
 FILE = Path(__file__).with_name("golden_digests.json")
 SEEDS = (0, 1)
-BITS_DEPEND_ON = ("numpy", "scipy", "numba", "torch")
 
 COLUMNS = {
     "passes": 2.0,

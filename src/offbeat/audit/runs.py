@@ -109,8 +109,8 @@ def _do_again(folder: Path, record: RunRecord, training: Training, witness: Witn
 
 
 OTHERWISE = (
-    "This version of offbeat does the run otherwise than the version that made the folder. What is told here is of the "
-    "run as it would be now; the record and the report are of the run as it was."
+    "This version of offbeat, or this machine, does the run otherwise than the one that made the folder. What is told "
+    "here is of the run as it would be now; the record and the report are of the run as it was."
 )
 
 

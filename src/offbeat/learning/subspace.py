@@ -61,6 +61,12 @@ class Quadratic:
     def slope(self, a: Floats) -> Floats:
         return self.strength * (self.linear + self.products @ a)
 
+    def rounding(self, a: Floats) -> float:
+        """How far the value may be off: steps that went far are taken back by large terms that cancel."""
+        size = np.abs(a)
+        terms = self.square + 2.0 * float(size @ np.abs(self.linear)) + float(size @ np.abs(self.products) @ size)
+        return float(np.finfo(np.float64).eps) * self.strength * terms
+
 
 @dataclass(frozen=True)
 class Best:

@@ -23,7 +23,7 @@ def library_versions() -> dict[str, str]:
 
 
 def this_machine() -> dict[str, str | int]:
-    """The processor's name and the cores this process may use; the threads of PyTorch, where it computed."""
+    """The processor and the cores this process may use; the threads of PyTorch, where it computed."""
     torch = sys.modules.get("torch")
     threads = {} if torch is None else {"torch_threads": int(torch.get_num_threads())}
     return {
@@ -32,6 +32,21 @@ def this_machine() -> dict[str, str | int]:
         "system": f"{platform.system()} {platform.release()}",
         **threads,
     }
+
+
+BITS_DEPEND_ON = ("numpy", "scipy", "numba", "torch")
+
+
+def made_elsewhere(machine: Mapping[str, str | int], versions: Mapping[str, str]) -> str:
+    """Why the last bits of a record may not be those of this machine, as a sentence; empty if nothing speaks for it."""
+    names = [name for name in BITS_DEPEND_ON if name in versions]
+    there = [str(machine.get("cpu", "")), *(f"{name} {versions[name]}" for name in names)]
+    here = [str(this_machine()["cpu"]), *(f"{name} {_version(name)}" for name in names)]
+    differ = [pair for pair in zip(there, here, strict=True) if pair[0] != pair[1]]
+    if not differ:
+        return ""
+    then, now = (", ".join(side) for side in zip(*differ, strict=True))
+    return f"The run was made on {then}; this is {now}. The last bits of a sum depend on that, and so do digests."
 
 
 @contextmanager
@@ -67,6 +82,13 @@ def _version(name: str) -> str:
 
 @cache
 def _cpu_name() -> str:
+    """As its maker calls it, and as compilers do: of machines with one name, some give other last bits."""
+    from llvmlite.binding import get_host_cpu_name
+
+    return f"{_model_name()} ({get_host_cpu_name()})"
+
+
+def _model_name() -> str:
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():

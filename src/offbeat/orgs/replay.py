@@ -18,7 +18,7 @@ from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnRows, own_rows
 from offbeat.orgs.sessions import OwnSessions, OwnTraining
 from offbeat.orgs.tables import KeptTable, OwnTables
-from offbeat.run.replay import Log, replay_logs
+from offbeat.run.replay import Log, replay_logs, with_reason
 from offbeat.runtime.grpc.identity import Identity
 from offbeat.runtime.recovery import log_path
 
@@ -38,7 +38,8 @@ def replay_own(
         return not record.is_file() or digests[train].hex() == RunRecord.read(folder).digest
 
     logs = {f"{home.name}/{what}": log for what, log in side.logs.items() if verify or what == "train"}
-    return replay_logs(folder, logs, recorded, verify=verify)
+    told = replay_logs(folder, logs, recorded, verify=verify)
+    return with_reason(told, RunRecord.read(folder)) if record.is_file() else told
 
 
 @dataclass(frozen=True)

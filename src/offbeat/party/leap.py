@@ -129,7 +129,7 @@ class Pilot:
         self.last = np.zeros(0)  # the coefficients of the last leap, one for each kept move,
         self.shift: float | Floats = 0.0  # and how far it moved the constant, or the constants of several outputs
         self.gram = np.zeros((0, 0))  # of the kept moves
-        self.objective = np.inf  # where the last leap ended
+        self.objective = np.inf  # where the last leap ended, as far as it is known
 
     def find(self, products: Floats, inner: Floats) -> Best:
         """Where to leap, from the products with the newly frozen point and the sum of all parties' inner products."""
@@ -145,7 +145,7 @@ class Pilot:
         search = self._search(products, directions, penalty)
         uphill = len(directions) > 0 and self._judge_steps(search)
         best = search.run(self._start(search) if uphill else None) if self.leaps else self._stay(search, uphill)
-        self.products, self.objective = products, best.objective
+        self.products, self.objective = products, best.objective + penalty.rounding(best.coefficients)
         self.last = best.coefficients[-self.most :]
         self.shift = best.constants if self.problem.outputs > 1 else float(best.constants[0])
         return best

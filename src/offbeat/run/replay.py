@@ -9,7 +9,7 @@ from offbeat.families.table import family_of
 from offbeat.jobs.elsewhere import is_elsewhere
 from offbeat.jobs.reading import AnyJob
 from offbeat.message.codec import Codec
-from offbeat.metrics.machine import computing_as_on
+from offbeat.metrics.machine import computing_as_on, made_elsewhere
 from offbeat.metrics.record import RunRecord
 from offbeat.party.contract import Message, Party
 from offbeat.run.experiment import run_experiment
@@ -30,10 +30,17 @@ def replay_run(folder: Path, *, verify: bool = False, trusted: str = "") -> dict
     refuse_unknown_code(job, folder, trusted)
     with computing_as_on(record.machine):
         if job.runtime.kind == "simulator":
-            return _from_seed(folder, record, job)
+            return with_reason(_from_seed(folder, record, job), record)
         training = training_of(job)
         logs = {party.name: Log(party, training.messages, folder) for party in training.parties}
-        return replay_logs(folder, logs, lambda digests: _recorded(record, digests), verify=verify)
+        told = replay_logs(folder, logs, lambda digests: _recorded(record, digests), verify=verify)
+        return with_reason(told, record)
+
+
+def with_reason(told: dict[str, Any], record: RunRecord) -> dict[str, Any]:
+    """What differs is not always somebody's doing: another processor adds in another order."""
+    reason = "" if told["same"] else made_elsewhere(record.machine, record.versions)
+    return told | {"sentence": f"{told['sentence']} {reason}"} if reason else told
 
 
 def refuse_secret_noise(job: AnyJob, folder: Path) -> None:

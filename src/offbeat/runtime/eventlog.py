@@ -262,5 +262,5 @@ def _check_mark(mark: LogMark, into: Replayed, where: str, offset: int) -> None:
         raise PeerFailed(
             f"replaying {where} gave other effects than the run: after {into.drive.events} events (byte {offset}) the "
             f"digest is {into.drive.digest.hex()}, the run had {mark.digest.hex()} after {mark.events}. The party was "
-            "built from other data or options, or its code is not the code that ran."
+            "built from other data or options, its code is not the code that ran, or another kind of processor runs it."
         )

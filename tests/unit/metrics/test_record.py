@@ -9,7 +9,7 @@ import pytest
 from report_samples import sample_record
 
 from offbeat.errors import BadInput
-from offbeat.metrics.machine import library_versions, offbeat_version, this_machine
+from offbeat.metrics.machine import library_versions, made_elsewhere, offbeat_version, this_machine
 from offbeat.metrics.record import Certificate, RunRecord, read_records
 
 PROMISED = {
@@ -140,3 +140,11 @@ def test_versions_and_machine_are_plain():
     assert library_versions()["numpy"] == np.__version__
     assert offbeat_version()
     assert this_machine()["cores"] >= 1
+
+
+def test_a_record_from_another_machine_says_what_differs():
+    here, versions = this_machine(), library_versions()
+    assert made_elsewhere(here, versions) == ""
+    said = made_elsewhere({**here, "cpu": "AMD EPYC (znver3)"}, {**versions, "numpy": "1.26.0", "pandas": "1.0"})
+    assert "made on AMD EPYC (znver3), numpy 1.26.0;" in said and f"numpy {versions['numpy']}" in said
+    assert "pandas" not in said, "its version moves no bit of a run"

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from offbeat.cli import app
-from offbeat.metrics.machine import library_versions, this_machine
+from offbeat.metrics.machine import made_elsewhere, this_machine
 from offbeat.metrics.record import RunRecord
 
 OLD = Path(__file__).parents[2] / "old_runs"
@@ -16,10 +16,10 @@ ALL = sorted(path.name for path in OLD.iterdir())
 SIMULATED = ("embedding", "horizontal", "linear")
 
 
-def told(tmp_path, command, kind):
+def told(tmp_path, command, kind, *, ends=(0,)):
     folder = shutil.copytree(OLD / kind, tmp_path / kind)
     result = CliRunner().invoke(app, [command, str(folder), "--json"])
-    assert result.exit_code == 0, result.stderr
+    assert result.exit_code in ends, result.stderr
     return json.loads(result.stdout)
 
 
@@ -46,9 +46,9 @@ def test_an_old_simulated_run_is_audited(tmp_path, kind):
 
 
 def test_an_old_log_is_replayed(tmp_path):
+    """Bit for bit where it was made; elsewhere with the reason why bits may differ."""
     kind = "embedding-threads"
-    record = RunRecord.read(OLD / kind)
-    here = ({name: library_versions()[name] for name in ("numpy", "scipy")}, this_machine()["cpu"])
-    if here != ({name: record.versions[name] for name in here[0]}, record.machine["cpu"]):
-        pytest.skip(f"the last bits of {kind} belong to {record.machine['cpu']}, numpy {record.versions['numpy']}")
-    assert told(tmp_path, "replay", kind)["same"] is True
+    record, came = RunRecord.read(OLD / kind), told(tmp_path, "replay", kind, ends=(0, 3))
+    reason = made_elsewhere(record.machine, record.versions)
+    assert came["same"] or (reason and reason in came["sentence"])
+    assert (record.machine["cpu"] in reason) == (record.machine["cpu"] != this_machine()["cpu"])
