@@ -100,14 +100,23 @@ def at_hand(name: str, data_dir: str | Path | None = None) -> str:
     return name if find_set(name, data_dir) is not None else STAND_INS[name]
 
 
+def file_mark(path: Path) -> tuple[int, int, int] | None:
+    """What changes whenever a file does, and None where there is none. Not its time alone: two changes within one tick
+    of the clock have the same."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def set_folder(name: str, data_dir: str | Path | None = None) -> Path:
     """The set's folder, its bytes checked; a missing set is refused with where it was sought and what to use."""
     folder = find_set(name, data_dir)
     if folder is None:
         raise BadData(_not_found(name, data_dir))
     for file, expected in SHA256[name].items():
-        stat = (folder / file).stat()
-        found = _sha256(folder / file, stat.st_size, stat.st_mtime_ns)
+        found = _sha256(folder / file, file_mark(folder / file))
         if found != expected:
             raise BadData(
                 f"{folder / file} is not the file that {name!r} names: its SHA-256 is {found}, expected {expected}. "
@@ -137,6 +146,6 @@ def _searched(data_dir: str | Path | None) -> str:
 
 
 @cache
-def _sha256(file: Path, size: int, modified_ns: int) -> str:
+def _sha256(file: Path, mark: object) -> str:
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -43,7 +43,7 @@ from offbeat.orgs.sessions import begins_with
 from offbeat.orgs.standing import Answering, Asking, KeptModels
 from offbeat.orgs.tables import OwnTables
 from offbeat.orgs.train_embedding import check_shape
-from offbeat.runtime.grpc.identity import Member, out_of_time
+from offbeat.runtime.grpc.identity import Member, PinnedRoster, out_of_time
 from offbeat.runtime.grpc.server import StreamServer
 from offbeat.runtime.grpc.wire import PROTOCOL_VERSION, offbeat_version
 
@@ -322,12 +322,14 @@ class Daemon:
     def _read_roster(self) -> None:
         """Who is new on the roster, or has another certificate or address there, is known from now on; runs under way
         keep the certificates that they began with, beside new ones of the same parties."""
-        if (new := self._reloading.roster()) is not None:
-            self.roster = self.answering.roster = self.server.roster = new
-            self.caller = PeerCalls(self.identity, new)
-            for run in list(self.runs.values()):
-                run.trust(new)
-            self._letters.begin()
+        self._reloading.roster(self._use_roster)
+
+    def _use_roster(self, new: PinnedRoster) -> None:
+        self.roster = self.answering.roster = self.server.roster = new
+        self.caller = PeerCalls(self.identity, new)
+        for run in list(self.runs.values()):
+            run.trust(new)
+        self._letters.begin()
 
     # -- proposing and beginning ----------------------------------------------------------------------------------
 

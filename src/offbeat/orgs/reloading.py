@@ -1,8 +1,11 @@
 """A party's files while its daemon runs: what is changed in party.toml and in the roster holds without a new start."""
 
 import logging
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
+from offbeat.data.places import file_mark
 from offbeat.errors import BadInput, OffbeatError
 from offbeat.orgs.daemon_log import about
 from offbeat.orgs.party_config import Home
@@ -16,23 +19,29 @@ class Reloading:
 
     def __init__(self, home: Home, identity: Identity) -> None:
         self._home, self._identity = home, identity
-        self._seen = {file: _changed_at(file) for file in (home.file, home.roster_file)}
+        self._seen = {file: file_mark(file) for file in (home.file, home.roster_file)}
+        # Who asks while another reads waits: it would go on with what held before.
+        self._reading = threading.RLock()
 
     def settings(self) -> None:
         """Data and policy are taken up from party.toml."""
-        if not self._changed(self._home.file):
-            return
-        with about(run="", peer=""):  # whoever asked has brought it up, and has nothing to do with it
+        with self._reading, about(run="", peer=""):  # whoever asked has brought it up, and has nothing to do with it
+            if not self._changed(self._home.file):
+                return
             try:
                 self._home.read_again()
                 log.info("party.toml has changed: its data and policy hold from now on; the rest needs a new start")
             except OffbeatError as problem:
                 log.error("party.toml has changed and cannot be used, so the settings of before stay: %s", problem)
 
-    def roster(self) -> PinnedRoster | None:
-        """The roster, if it has changed. An own new key needs a new start."""
-        if not self._changed(self._home.roster_file):
-            return None
+    def roster(self, take: Callable[[PinnedRoster], None]) -> None:
+        """The roster is handed on, if it has changed."""
+        with self._reading:
+            if self._changed(self._home.roster_file) and (new := self._new_roster()) is not None:
+                take(new)
+
+    def _new_roster(self) -> PinnedRoster | None:
+        """None where it cannot be used. An own new key needs a new start."""
         try:
             new = self._home.roster()
             if self._identity.fingerprint not in new.member(self._home.name).fingerprints:
@@ -44,9 +53,5 @@ class Reloading:
         return new
 
     def _changed(self, file: Path) -> bool:
-        before, self._seen[file] = self._seen[file], _changed_at(file)
+        before, self._seen[file] = self._seen[file], file_mark(file)
         return before != self._seen[file]
-
-
-def _changed_at(file: Path) -> int:
-    return file.stat().st_mtime_ns if file.is_file() else 0

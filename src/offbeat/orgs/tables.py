@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from offbeat.data.places import file_mark
 from offbeat.data.sql import is_address
 from offbeat.data.table import Table
 from offbeat.errors import BadData, Refused
@@ -90,10 +91,7 @@ class OwnTables:
         file, settings = Path(self._home.source), self._settings()
         if is_address(self._home.source):
             return self._home.source, settings, int(time.monotonic() // ASKED_AGAIN_S)
-        if not file.is_file():
-            return file, settings
-        stat = file.stat()
-        return file, settings, stat.st_mtime_ns, stat.st_size, stat.st_ino
+        return file, settings, file_mark(file)
 
     def _settings(self) -> bytes:
         """What decides which cells are read; where the file lies does not."""

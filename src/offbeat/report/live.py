@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from offbeat.data.places import file_mark
 from offbeat.errors import BadInput
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.live import LIVE_FILE, Now, read_now
@@ -182,7 +183,7 @@ class Follower:
         names = (RECORD_FILE, LIVE_FILE, CURVE_FILE, JOB_FILE)
         paths = [*(self.folder / name for name in names), *self._files("events", "*.log"), *self._observed()]
         now = read_now(self.folder)
-        return [(path, _mark(path)) for path in paths], now is not None and _abandoned(now)
+        return [(path, file_mark(path)) for path in paths], now is not None and _abandoned(now)
 
     def _files(self, where: str, pattern: str) -> list[Path]:
         return sorted((self.folder / where).glob(pattern))[:FILES_MOST]
@@ -280,21 +281,13 @@ def _certificate(row: CurveRow) -> Certificate:
     return Certificate(row.gradient_norm, row.gap if row.gap is not None and isfinite(row.gap) else None)
 
 
-def _mark(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
 def _size(path: Path) -> int:
-    mark = _mark(path)
+    mark = file_mark(path)
     return mark[1] if mark is not None else 0
 
 
 def _changed_s(*paths: Path) -> float | None:
-    times = [mark[2] for mark in map(_mark, paths) if mark is not None]
+    times = [mark[2] for mark in map(file_mark, paths) if mark is not None]
     return max(times) / 1e9 if times else None
 
 

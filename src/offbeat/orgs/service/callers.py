@@ -17,6 +17,7 @@ from typing import Annotated
 
 import msgspec
 
+from offbeat.data.places import file_mark
 from offbeat.errors import BadInput, OffbeatError
 from offbeat.names import did_you_mean
 from offbeat.orgs.durable import read_lines, write_durably
@@ -50,11 +51,11 @@ class CallersFile:
 
     def __init__(self, private: Path) -> None:
         self.path = private / FILE
-        self._seen = -1
+        self._seen: object = ()
         self._callers: dict[str, Caller] = {}
 
     def all(self) -> list[Caller]:
-        seen = self.path.stat().st_mtime_ns if self.path.is_file() else 0
+        seen = file_mark(self.path)
         if seen != self._seen:
             self._callers, self._seen = {caller.digest: caller for caller in self._read()}, seen
         return list(self._callers.values())
