@@ -41,6 +41,7 @@ def serve(
     status = service.daemon.ask(Status(service.run))
     if not (status.phase == "done" or (status.ended and status.kept)):
         raise BadInput(f"run '{service.run}' is '{status.phase}'; only a run that ended well can score.")
+    service.batches.hold()
     write_log(sys.stderr, as_json=json_lines, party=service.home.name)
     with listening(port, host) as opened:
         address = "http://{}:{}/".format(*opened.getsockname()[:2])

@@ -12,6 +12,7 @@ import msgspec
 from offbeat import errors
 from offbeat.errors import OffbeatError, PeerFailed
 from offbeat.orgs.discreet import OWNER_TEXT_MOST, printable
+from offbeat.orgs.durable import SECRET_BYTES
 
 METHOD = "Control"
 ENDED_PHASES = ("done", "failed", "refused", "stopped")
@@ -53,7 +54,7 @@ class Propose(Request, frozen=True):
 
     run: RunName
     job: Annotated[str, msgspec.Meta(max_length=65536)]
-    salt: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+    salt: Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
 
 
 class Count(Request, frozen=True):

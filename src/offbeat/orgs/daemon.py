@@ -26,7 +26,7 @@ from offbeat.orgs.call_limits import CallLimits
 from offbeat.orgs.control import QUEUED, Answer, Failure, Request, RunStatus
 from offbeat.orgs.daemon_log import about
 from offbeat.orgs.discreet import for_peers, printable
-from offbeat.orgs.durable import locked, refuse_without_room
+from offbeat.orgs.durable import SECRET_BYTES, locked, refuse_without_room
 from offbeat.orgs.gauges import Gauges
 from offbeat.orgs.health import Health
 from offbeat.orgs.kept_runs import DAMAGED, RunNames, check_run_name, prune, read_left, set_aside
@@ -340,7 +340,7 @@ class Daemon:
         self._refuse(job, self.home.name)
         self._refuse_crowd(self.home.name)
         name = f"{job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-        salt = secrets.token_bytes(32)
+        salt = secrets.token_bytes(SECRET_BYTES)
         others = [party for party in job.parties if party != self.home.name]
         log.info("proposing run %s to %s", name, ", ".join(others), extra={"run": name})
         awaited, why = self.leading.agree(others, control.Propose(name, job.text, salt)), ""

@@ -5,6 +5,7 @@ what is under way waits until there is some again.
 """
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -19,6 +20,9 @@ from typing import Any, BinaryIO
 
 from offbeat.errors import BadData, BadInput, DiskFull, Refused
 from offbeat.runtime.checkpoint import replace_durably
+from offbeat.runtime.grpc.identity import write_private
+
+SECRET_BYTES = 32
 
 
 def now_text() -> str:
@@ -31,6 +35,23 @@ def write_durably(path: Path, content: bytes, *, new_folder: bool = True) -> Non
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     replace_durably(path, content)
     _force_folder(path.parent)
+
+
+def write_secret(path: Path, secret: bytes) -> None:
+    """A secret of SECRET_BYTES and a check of it: with a damaged one, nothing would fit what the others hold."""
+    write_private(path, secret + _check(secret))
+
+
+def read_secret(path: Path) -> bytes:
+    content = path.read_bytes()
+    secret, check = content[:SECRET_BYTES], content[SECRET_BYTES:]
+    if len(secret) < SECRET_BYTES or check not in (b"", _check(secret)):  # none: of an earlier version
+        raise BadData(f"{path} is damaged: expected what this run began with. Restore the file from a backup.")
+    return secret
+
+
+def _check(secret: bytes) -> bytes:
+    return hashlib.sha256(secret).digest()[:8]
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:

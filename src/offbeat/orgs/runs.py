@@ -40,7 +40,7 @@ from offbeat.orgs.budget import PrivacyLedger, charges_of
 from offbeat.orgs.control import ENDED_PHASES, PAUSED, QUEUED, Facts, Report, RunStatus, error_named
 from offbeat.orgs.daemon_log import about
 from offbeat.orgs.discreet import OWNER_TEXT_MOST, Discreet, Withheld, for_kind, for_peers, printable
-from offbeat.orgs.durable import wait_for_room, write_durably
+from offbeat.orgs.durable import SECRET_BYTES, wait_for_room, write_durably, write_secret
 from offbeat.orgs.kept_alignments import KeptAlignments
 from offbeat.orgs.org_record import OwnRun, write_record
 from offbeat.orgs.party_config import Home
@@ -154,8 +154,8 @@ class Run:
         if self.folder.exists() or self.private.exists():
             raise Refused(f"'{self.home.name}' has a folder of a run '{self.run}' already; propose another name.")
         self.home.runs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_private(self.private / "salt", salt)
-        write_private(self.private / "nonce", os.urandom(32))
+        write_secret(self.private / "salt", salt)
+        write_secret(self.private / "nonce", os.urandom(SECRET_BYTES))
         write_private(self.private / "key-mark", self.identity.mark.encode())
         write_durably(self.folder / "job.toml", self.job.text.encode())
         self.update(phase=phase)

@@ -15,6 +15,7 @@ from offbeat.data.table import Table
 from offbeat.errors import BadData, BadInput, Refused
 from offbeat.jobs.organisations import OrgJob, read_job
 from offbeat.orgs.align_psi import Aligner
+from offbeat.orgs.durable import read_secret
 from offbeat.orgs.guards import Reserve, WatchedRows
 from offbeat.orgs.kept_alignments import tokens_in_order
 from offbeat.orgs.party_config import Home
@@ -42,12 +43,12 @@ class OwnSessions:
 
     @property
     def salt(self) -> bytes:
-        return (self.private / "salt").read_bytes()
+        return read_secret(self.private / "salt")
 
     def secret(self, purpose: str) -> bytes:
         """This party's own secret for one purpose of this run; the same after a restart, another in a run that only
         has the same name."""
-        nonce = (self.private / "nonce").read_bytes()
+        nonce = read_secret(self.private / "nonce")
         return self._key().derive(f"{purpose} {self.private.name} {nonce.hex()}")
 
     def _key(self) -> Identity:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offbeat.errors import BadData, BadInput, BadJob, OffbeatError, PeerFailed, Refused, UnexpectedEvent
 from offbeat.orgs import row_ledger
 from offbeat.orgs.discreet import Discreet, Withheld, for_peers, printable
-from offbeat.orgs.durable import NewLines, append_line, locked, read_lines, write_durably
+from offbeat.orgs.durable import NewLines, append_line, locked, read_lines, read_secret, write_durably, write_secret
 from offbeat.orgs.kept_runs import RunNames, check_run_name
 from offbeat.orgs.party_config import example, read_home
 from offbeat.orgs.row_ledger import RowLedger
@@ -166,6 +166,19 @@ def test_files_are_the_owners_and_whole(tmp_path: Path) -> None:
     assert read_lines(tmp_path / "none") == ([], 0)
     with locked(tmp_path / "lock", "taken"), pytest.raises(BadInput, match="taken"), locked(tmp_path / "lock", "taken"):
         pass
+
+
+def test_a_damaged_secret_is_named_and_not_used(tmp_path: Path) -> None:
+    path, secret = tmp_path / "salt", b"s" * 32
+    write_secret(path, secret)
+    assert read_secret(path) == secret
+    whole = path.read_bytes()
+    for damaged in (b"t" + whole[1:], whole[:-1], whole[:31], b""):
+        path.write_bytes(damaged)
+        with pytest.raises(BadData, match="Restore the file from a backup"):
+            read_secret(path)
+    path.write_bytes(secret)  # of an earlier version
+    assert read_secret(path) == secret
 
 
 def test_a_name_is_burnt_for_ever(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from offbeat.errors import BadInput, PeerFailed, Refused
 from offbeat.orgs.control import Predicted
 from offbeat.orgs.service import batches as batches_module
 from offbeat.orgs.service.batches import HEAD, Batches
-from offbeat.orgs.service.callers import CallersFile, Quotas, TooMuch
+from offbeat.orgs.service.callers import Caller, CallersFile, Quotas, TooMuch
 from offbeat.orgs.service.gathering import Gathering
 from offbeat.orgs.service.openapi import openapi, page
 
@@ -210,7 +210,7 @@ def test_a_peer_that_is_away_delays_a_batch_and_a_refusal_ends_it(tmp_path, monk
 
 def test_a_full_disk_delays_a_batch(tmp_path, monkeypatch):
     monkeypatch.setattr(batches_module, "PAUSE_S", 0.0)
-    write, fits = batches_module.write_durably, [True, False, False, True, True, False]
+    write, fits = batches_module.write_durably, [True, True, False, False, True, True, False]
 
     def written(path, content):
         if fits and not fits.pop(0):
@@ -262,6 +262,33 @@ def test_half_an_upload_is_gone_after_a_restart(tmp_path):
     (folder / "ids.txt").write_text("a\n")
     Batches(tmp_path, "run-1", scored).start()
     assert not folder.exists()
+
+
+def test_an_upload_to_another_runs_service_survives_a_start(tmp_path):
+    elsewhere = Batches(tmp_path, "run-0", scored)
+    arriving, unwritten = elsewhere.room("web"), elsewhere.folder / "batch-0"
+    unwritten.mkdir()  # its state is about to be written
+    Batches(tmp_path, "run-1", scored).start()
+    assert arriving.is_dir() and unwritten.is_dir()
+
+
+def test_one_service_of_a_run_at_a_time(tmp_path):
+    first = Batches(tmp_path, "run-1", scored)
+    first.hold()
+    with pytest.raises(BadInput, match="scoring service for run 'run-1'"):
+        Batches(tmp_path, "run-1", scored).hold()
+    Batches(tmp_path, "run-2", scored).hold()
+    first.stop()
+    Batches(tmp_path, "run-1", scored).hold()
+
+
+def test_two_services_over_one_home_give_a_caller_one_quota(tmp_path):
+    web = Caller("web", "digest", rows_a_day=10)
+    here, there = Quotas(tmp_path), Quotas(tmp_path)
+    assert (here.take(web, 4), there.take(web, 4)) == (6, 2)
+    with pytest.raises(TooMuch, match="has 2 left"):
+        here.take(web, 4)
+    assert here.left(web) == there.left(web) == 2
 
 
 # -- the description -------------------------------------------------------------------------------------------------

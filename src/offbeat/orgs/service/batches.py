@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -26,7 +26,7 @@ import msgspec
 
 from offbeat.errors import BadInput, DiskFull, OffbeatError, PeerFailed
 from offbeat.orgs.control import Predicted, cell_text
-from offbeat.orgs.durable import write_durably
+from offbeat.orgs.durable import locked, write_durably
 from offbeat.runtime.grpc.session import DISK_FULL
 
 log = logging.getLogger("offbeat.service")
@@ -42,7 +42,7 @@ NAME = re.compile(r"batch-[0-9a-f]{16}")
 
 
 class State(msgspec.Struct, frozen=True):
-    """What a batch has come to. `standing`: "waiting", "working", "done" or "failed"."""
+    """What a batch has come to. `standing`: "arriving" (its ids are), "waiting", "working", "done" or "failed"."""
 
     name: str
     caller: str
@@ -68,32 +68,39 @@ class Batches:
         self.folder, self.run, self._ask, self._rows_in_part = private / "batches", run, ask, rows_in_part
         self._states: dict[str, State] = {}
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._ended, self._held = threading.Event(), ExitStack()
         self._workers = ThreadPoolExecutor(AT_ONCE, "batch")
         self._parts = ThreadPoolExecutor(AT_ONCE * PARTS_OPEN, "part")
 
+    def hold(self) -> None:
+        """Be the one service of this run: another one would go on with the same batches."""
+        self._held.enter_context(locked(
+            self.folder / f"{self.run}.lock",
+            f"a scoring service for run '{self.run}' works over this home already; stop it first, or ask that one.",
+        ))  # fmt: skip
+
     def start(self) -> None:
-        """Take up what an earlier process left."""
+        """Take up what an earlier process left. What another run's service works on is left alone."""
         for path in sorted(self.folder.glob("*/")):
-            try:
-                state = msgspec.json.decode((path / "state.json").read_bytes(), type=State)
-            except (OSError, msgspec.MsgspecError):  # half an upload
-                log.warning("%s holds no batch that had begun, and is deleted", path)
-                shutil.rmtree(path)
-                continue
-            if state.run != self.run:  # of another service
-                if state.over and state.at_s < time.time() - KEPT_S:
+            state = _state_in(path)
+            if state is None or state.run != self.run:
+                at_s = path.stat().st_mtime if state is None else state.at_s
+                if (state is None or state.over) and at_s < time.time() - KEPT_S:
                     shutil.rmtree(path)
-                continue
-            self._states[state.name] = state
-            if not state.over:
-                log.info("going on with %s after %d of %d rows", state.name, state.done, state.rows)
-                self._workers.submit(self._work, state.name)
+            elif state.standing == "arriving":
+                log.warning("%s had not arrived whole, and is deleted", path)
+                shutil.rmtree(path)
+            else:
+                self._states[state.name] = state
+                if not state.over:
+                    log.info("going on with %s after %d of %d rows", state.name, state.done, state.rows)
+                    self._workers.submit(self._work, state.name)
 
     def stop(self) -> None:
         self._ended.set()
         self._workers.shutdown(wait=True, cancel_futures=True)
         self._parts.shutdown(wait=True, cancel_futures=True)
+        self._held.close()
 
     def room(self, caller: str) -> Path:
         """A folder for a new batch of this caller."""
@@ -109,8 +116,14 @@ class Batches:
                     f"{KEPT_OF_ONE} of one caller are, and {KEPT_MOST} in all. Delete some that have been read."
                 )
             folder = self.folder / f"batch-{secrets.token_hex(8)}"
-            self._states[folder.name] = State(folder.name, caller, self.run, 0, time.time())  # an upload counts, too
-        folder.mkdir(parents=True, mode=0o700)
+            state = State(folder.name, caller, self.run, 0, time.time(), standing="arriving")  # an upload counts, too
+            self._states[state.name] = state
+        try:
+            folder.mkdir(parents=True, mode=0o700)
+            self._note(state)
+        except OSError:
+            self.drop(state.name)
+            raise
         return folder
 
     def begin(self, folder: Path, caller: str, rows: int) -> State:
@@ -230,6 +243,14 @@ class Batches:
         with self._lock:
             self._states.pop(name, None)
         shutil.rmtree(self.folder / name, ignore_errors=True)
+
+
+def _state_in(folder: Path) -> State | None:
+    """Nothing where it cannot be read: it may be about to be written."""
+    try:
+        return msgspec.json.decode((folder / "state.json").read_bytes(), type=State)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def csv_of(ids: list[str], answer: Predicted) -> bytes:

@@ -20,7 +20,7 @@ import msgspec
 from offbeat.data.places import file_mark
 from offbeat.errors import BadInput, OffbeatError
 from offbeat.names import did_you_mean
-from offbeat.orgs.durable import read_lines, write_durably
+from offbeat.orgs.durable import NewLines, locked, write_durably
 from offbeat.runtime.grpc.identity import check_name
 from offbeat.settings import Settings
 
@@ -105,12 +105,12 @@ class Bucket:
 
 
 class Quotas:
-    """What each caller has taken today, and how fast it calls. Thread-safe; one per service."""
+    """What each caller has taken today, of all services over one home, and how fast it calls this one. Thread-safe."""
 
     def __init__(self, private: Path, clock: Callable[[], float] = time.time) -> None:
         self._folder, self._clock = private / "callers", clock
         self._buckets: dict[str, Bucket] = {}
-        self._day = ""
+        self._day, self._lines = "", NewLines(self._folder)
         self._rows: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -128,7 +128,7 @@ class Quotas:
 
     def take(self, caller: Caller, rows: int) -> int:
         """Write rows down as asked for; how many are left today is returned."""
-        with self._lock:
+        with self._lock, locked(self._folder / "lock"):
             self._today()
             left = caller.rows_a_day - self._rows[caller.name]
             if rows > left:
@@ -138,7 +138,6 @@ class Quotas:
                     f"and asks for {rows:,}.",
                     until_s,
                 )
-            self._rows[caller.name] += rows
             self._note(caller.name, rows)
             return left - rows
 
@@ -154,16 +153,18 @@ class Quotas:
 
     def _note(self, name: str, rows: int) -> None:
         """Into the file, but not forced to the disk: the ledgers of rows are, and they guard what leaves."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (self._folder / f"{self._day}.jsonl").open("ab") as file:
+        with self._file_of(self._day).open("ab") as file:
             file.write(json.dumps({"caller": name, "rows": rows}).encode() + b"\n")
 
     def _today(self) -> None:
+        """Read what was taken since the last look, by another service too."""
         day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
-        if day == self._day:
-            return
-        self._day, self._rows = day, Counter()
-        for line in read_lines(self._folder / f"{day}.jsonl")[0]:
+        if day != self._day:
+            self._day, self._rows, self._lines = day, Counter(), NewLines(self._file_of(day))
+            for old in sorted(self._folder.glob("*.jsonl"))[:-DAYS_KEPT]:
+                old.unlink(missing_ok=True)
+        for line in self._lines.new()[0]:
             self._rows[str(line["caller"])] += int(line["rows"])
-        for old in sorted(self._folder.glob("*.jsonl"))[:-DAYS_KEPT]:
-            old.unlink()
+
+    def _file_of(self, day: str) -> Path:
+        return self._folder / f"{day}.jsonl"
