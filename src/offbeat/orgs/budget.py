@@ -14,6 +14,7 @@ charged each time.
 An edge site has one account too (`SiteAccount`), beside its key, whatever state folder a run has:
 
     ledger/account.json    what every run released, or may still release
+    ledger/account.count   how many entries that has, so that an older copy is noticed
     <state>/<run>/NAME.reservation    which reservation a run's state belongs to
 
 A run reserves its whole plan before it connects, and is settled at its end: what it did not send is free again. A run
@@ -39,7 +40,7 @@ from offbeat.data.matrix import Floats
 from offbeat.errors import BadData, Refused
 from offbeat.families.networks import private_mode
 from offbeat.jobs.organisations import OrgJob
-from offbeat.orgs.durable import append_line, locked, now_text, read_lines, write_durably
+from offbeat.orgs.durable import SECRET_BYTES, append_line, locked, now_text, read_lines, write_durably
 from offbeat.orgs.keyed_noise import WordsByName
 from offbeat.privacy import accountant
 from offbeat.privacy.accountant import PureRelease
@@ -47,7 +48,6 @@ from offbeat.privacy.label_response import private_targets
 from offbeat.privacy.ledger import Account, Budget, Releases, from_plain, plain, together
 from offbeat.privacy.products import release_within
 
-SECRET_BYTES = 32
 POINTS_MOST = 30
 LABELS, COLUMNS = "labels", "columns"
 
@@ -115,14 +115,9 @@ class PrivacyLedger:
                 write_durably(self._counted, str(len(lines) + len(new)).encode())
 
     def history(self) -> list[dict[str, Any]]:
-        # The count is read first: a charge may come meanwhile.
-        counted = int(self._counted.read_bytes()) if self._counted.is_file() else 0
+        counted = _number_in(self._counted)  # first: a charge may come meanwhile
         lines = read_lines(self._file)[0]
-        if len(lines) < counted:
-            raise BadData(
-                f"{self._file} has lost {counted - len(lines)} of {counted} charges: it was deleted, or an older copy "
-                "was put back. Restore the newest copy of it."
-            )
+        _refuse_older(self._file, len(lines), counted)
         return lines
 
     def secret(self) -> bytes:
@@ -195,14 +190,35 @@ def private_labels(y: Floats, ids: Sequence[object], epsilon: float, secret: byt
     return np.ascontiguousarray(private_targets(truth, epsilon, WordsByName(secret, names))[:, 0])
 
 
+def _number_in(file: Path) -> int:
+    try:
+        return int(file.read_bytes()) if file.is_file() else 0
+    except ValueError:
+        raise BadData(f"{file} is damaged: expected a number. Restore the newest copy of its folder.") from None
+
+
+def _refuse_older(file: Path, entries: int, counted: int) -> None:
+    if entries < counted:
+        raise BadData(
+            f"{file} has lost {counted - entries} of {counted} charges: it was deleted, or an older copy was put back. "
+            "Restore the newest copy of it."
+        )
+
+
 class SiteAccount:
     """The account in this folder; safe for several runs of a site at once."""
 
     def __init__(self, folder: Path) -> None:
-        self._file, self._lock = folder / "account.json", folder / "account.lock"
+        self._file, self._lock, self._counted = (folder / f"account.{kind}" for kind in ("json", "lock", "count"))
 
     def read(self) -> Account:
-        return Account.restored(json.loads(self._file.read_bytes())) if self._file.is_file() else Account()
+        counted = _number_in(self._counted)
+        try:
+            account = Account.restored(json.loads(self._file.read_bytes())) if self._file.is_file() else Account()
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise BadData(f"{self._file} is damaged. Restore the newest copy of its folder.") from None
+        _refuse_older(self._file, account.entries, counted)
+        return account
 
     def reserve(self, run: str, planned: Releases, budget: Budget) -> Releases:
         """What this run may release, on the disk when this returns; nothing for a run that is over. Raises BudgetSpent
@@ -221,6 +237,7 @@ class SiteAccount:
 
     def _write(self, account: Account) -> None:
         write_durably(self._file, json.dumps(account.snapshot()).encode())
+        write_durably(self._counted, str(account.entries).encode())
 
 
 def reservation_name(state: Path, run: str, name: str) -> str:

@@ -205,6 +205,11 @@ class Account:
     runs: Mapping[str, Releases] = field(default_factory=dict)
     open: frozenset[str] = frozenset()
 
+    @property
+    def entries(self) -> int:
+        """Every reservation and every settlement is one; none ever goes."""
+        return 2 * len(self.runs) - len(self.open)
+
     def without(self, run: str) -> dict[Release, int]:
         """What all other runs come to."""
         return together(*(releases for name, releases in self.runs.items() if name != run))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from offbeat.errors import BudgetSpent
+from offbeat.errors import BadData, BudgetSpent
 from offbeat.orgs.budget import SiteAccount, reservation_name
 from offbeat.privacy.accountant import GaussianRelease, calibrate_multiplier
 from offbeat.privacy.ledger import Budget, Ledger, Releases
@@ -28,6 +28,28 @@ def test_a_second_run_in_a_new_folder_does_not_get_the_budget_again(tmp_path: Pa
         "what was not sent is free"
     )
     assert SiteAccount(tmp_path / "ledger").reserve(first, PLAN, BUDGET) == {}, "a run that is over sends no more"
+
+
+def test_an_older_copy_of_the_account_is_noticed(tmp_path: Path) -> None:
+    account, file = SiteAccount(tmp_path), tmp_path / "account.json"
+    account.reserve("one", {STEP: 10}, BUDGET)
+    reserved = file.read_bytes()
+    account.settle("one", {STEP: 10})
+    for older, lost in ((reserved, "1 of 2"), (None, "2 of 2")):
+        file.unlink()
+        if older is not None:
+            file.write_bytes(older)
+        with pytest.raises(BadData, match=f"has lost {lost} charges"):
+            SiteAccount(tmp_path).reserve("two", {STEP: 10}, BUDGET)
+
+
+@pytest.mark.parametrize("file", ["account.json", "account.count"])
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"runs": 3, "open": []}', b"\xff"])
+def test_a_damaged_account_is_named(tmp_path: Path, file: str, content: bytes) -> None:
+    SiteAccount(tmp_path).reserve("one", {STEP: 10}, BUDGET)
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(BadData, match=f"{file} is damaged"):
+        SiteAccount(tmp_path).reserve("two", {STEP: 10}, BUDGET)
 
 
 def test_a_run_spends_no_more_than_was_reserved_for_it() -> None:
