@@ -1,6 +1,7 @@
 """Daemons over the years: full disks, ends that wait, and what is not done twice."""
 
 import errno
+import shutil
 import signal
 import threading
 from typing import Any
@@ -13,9 +14,33 @@ from town import AUCS_AGREE, NAMES, Town, job, serve, wait_until
 
 from offbeat.errors import Refused
 from offbeat.orgs import control, durable
+from offbeat.orgs.console.overview import _peer
+from offbeat.orgs.lines import PeerCalls
 from offbeat.orgs.party_config import read_home
+from offbeat.orgs.preflight import check_home
 from offbeat.orgs.replay import replay_own
 from offbeat.runtime.eventlog import EventLog
+
+
+def test_a_home_put_back_from_a_backup_is_told_by_what_the_others_remember(town: Town) -> None:
+    home = read_home(town.folder / "shop")
+    town.open()
+    town.ended("shop", town.submit(job(passes=1)))
+    copy = town.folder / "copy"
+    shutil.copytree(home.ledger, copy)
+    run = town.submit(job(passes=1))
+    for name in NAMES:
+        town.ended(name, run)
+    assert not [found for found in check_home(home) if found.state == "wrong"]
+    shutil.rmtree(home.ledger)
+    copy.rename(home.ledger)
+    wrong = [found for found in check_home(home) if found.state == "wrong"]
+    assert [found.what for found in wrong] == ["peer bank", "peer telecom"]
+    assert all(run in found.detail and "an older copy of this home was put back" in found.detail for found in wrong)
+    caller, roster = PeerCalls(home.identity(), home.roster()), home.roster()
+    assert not _peer(caller, home, roster, "bank").good
+    town.restart("bank")  # what a peer remembers outlives its daemon
+    assert [found.what for found in check_home(home) if found.state == "wrong"] == ["peer bank", "peer telecom"]
 
 
 def test_a_full_disk_pauses_a_run_and_loses_nothing(

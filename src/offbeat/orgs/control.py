@@ -208,6 +208,7 @@ class Pong(Answer, frozen=True):
     protocol: int
     roster: str
     time_s: float
+    last: str = ""  # the run that began last here with whoever asks
 
 
 class Awaited(Answer, frozen=True):

@@ -105,7 +105,12 @@ class Daemon:
     def _answers_to_peers(self) -> dict[type, Callable[[str, Any], Answer]]:
         return {
             control.Ping: lambda peer, request: control.Pong(
-                self.home.name, offbeat_version(), PROTOCOL_VERSION, self.roster.hash, time.time()
+                self.home.name,
+                offbeat_version(),
+                PROTOCOL_VERSION,
+                self.roster.hash,
+                time.time(),
+                self.names.last_with(peer),
             ),
             control.Propose: self._on_propose,
             control.Count: self._on_count,
@@ -461,6 +466,7 @@ class Daemon:
         with self._lock:
             if run.run in self._threads or run.status.ended:
                 return
+            self.names.begin(run.run, [name for name in run.job.parties if name != self.home.name])
             thread = threading.Thread(target=run.take_part, args=(self._reporter(run),), name=run.run, daemon=True)
             thread.start()  # first: whoever finds it here, without the lock too, may wait for its end
             self._threads[run.run] = thread

@@ -16,6 +16,7 @@ import secrets
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import msgspec
 from offbeat.errors import BadInput, BadJob, OffbeatError, Refused
 from offbeat.jobs.organisations import OrgJob, job_from_text
 from offbeat.orgs.control import ENDED_PHASES, RunStatus
+from offbeat.orgs.discreet import printable
 from offbeat.orgs.durable import append_line, now_text, read_lines
 from offbeat.orgs.party_config import Home
 
@@ -32,12 +34,16 @@ RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,119}")
 
 
 class RunNames:
-    """`private/ledger/runs.jsonl`: one line for each name. One per daemon; thread-safe."""
+    """`private/ledger/runs.jsonl`: one line for each name, and one when its run begins. One per daemon; thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "runs.jsonl"
         self._lock = threading.Lock()
-        self._burnt = {str(line["run"]): place for place, line in enumerate(read_lines(self._path)[0])}
+        self._burnt: dict[str, int] = {}
+        self._last: dict[str, str] = {}
+        for line in read_lines(self._path)[0]:
+            self._burnt.setdefault(str(line["run"]), len(self._burnt))
+            self._last |= dict.fromkeys(line.get("begun_with", ()), str(line["run"]))
 
     def burn(self, run: str, initiator: str, who: str) -> None:
         """Use a name up, or refuse."""
@@ -46,6 +52,28 @@ class RunNames:
                 raise Refused(f"'{who}' has had a run '{run}' before, and a run's name is used once; propose another.")
             self._burnt[run] = len(self._burnt)
             append_line(self._path, {"at": now_text(), "run": run, "initiator": initiator})
+
+    def begin(self, run: str, peers: Sequence[str]) -> None:
+        """Whoever takes part in a run that begins has burnt its name. So a peer that does not know the name that we
+        tell it later has put back an old copy of its ledger."""
+        with self._lock:
+            if any(self._last.get(peer) != run for peer in peers):
+                self._last |= dict.fromkeys(peers, run)
+                append_line(self._path, {"at": now_text(), "run": run, "begun_with": list(peers)})
+
+    def last_with(self, peer: str) -> str:
+        """The run that began last with this peer, or nothing."""
+        return self._last.get(peer, "")
+
+    def set_back(self, peer: str, last: str) -> str:
+        """What is wrong, if this peer has begun a run with us that we do not know."""
+        if not last or last in self._burnt:
+            return ""
+        return (
+            f"'{peer}' says that run '{printable(last)[:120]}' began with us, and {self._path} does not know it: an "
+            "older copy of this home was put back, and what was used and spent since then is not counted. End the "
+            "daemon and put back the newest copy of private/ledger. Without one, ask the others what has run since."
+        )
 
     def place(self, run: str) -> int:
         """Where a run stands in the order in which this party accepted them."""

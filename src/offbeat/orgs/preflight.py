@@ -7,13 +7,15 @@ from datetime import UTC, datetime
 
 from offbeat.errors import OffbeatError
 from offbeat.families.statements import about_sums
+from offbeat.jobs.methods import METHODS
 from offbeat.names import counted
 from offbeat.orgs.control import Ping, Pong
 from offbeat.orgs.discreet import printable
 from offbeat.orgs.history import misfits
+from offbeat.orgs.kept_runs import RunNames
 from offbeat.orgs.lines import PeerCalls
 from offbeat.orgs.party_config import Home
-from offbeat.orgs.policy_file import CHANGES
+from offbeat.orgs.policy_file import CHANGES, doubts
 from offbeat.orgs.rows import load_table
 from offbeat.orgs.run_queue import DECISIONS
 from offbeat.orgs.tokens import id_column
@@ -41,7 +43,7 @@ def check_home(home: Home, *, reach: bool = True) -> list[Finding]:
         return findings
     roster = home.roster()
     findings += _tried("roster", lambda: _roster(home, roster))
-    findings += _history(home, roster)
+    findings += [*_named(home, roster), *_history(home, roster)]
     if reach:
         for name in roster.names:
             if name != home.name:
@@ -130,6 +132,10 @@ def _policy(home: Home) -> list[Finding]:
     return [*_shut(home), *(Finding("policy", "warning", f"secure_sum allows it: {told}") for told in weak)]
 
 
+def _named(home: Home, roster: PinnedRoster) -> list[Finding]:
+    return [Finding("policy", "warning", doubt) for doubt in doubts(home.config.policy, roster.names, list(METHODS))]
+
+
 def _shut(home: Home) -> list[Finding]:
     policy = home.config.policy
     needed = ("jobs", "leaders") if home.config.data.label is None else ("jobs", "labels_for")
@@ -154,6 +160,8 @@ def _peer(home: Home, roster: PinnedRoster, name: str) -> Iterator[Finding]:
         both = f"{short(answer.roster)}, ours {short(roster.hash)}"
         detail = f"has another roster ({both}): jobs work between parties whose certificates are pinned alike."
         yield Finding(what, "warning", detail)
+    if found := RunNames(home.ledger).set_back(name, answer.last):
+        yield Finding(what, "wrong", found)
     skew_s = answer.time_s - (begin + time.time()) / 2
     if abs(skew_s) > CLOCK_DIFFERENCE_S:
         yield Finding(

@@ -23,6 +23,7 @@ from offbeat.orgs.policy import (
 from offbeat.orgs.preflight import check_home
 from offbeat.orgs.train import sums_of, vertical_of
 from offbeat.party.masked_sum import SumOptions
+from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity, write_private, write_roster
 
 JOB = OrgJob(name="credit", parties=("bank", "shop", "telecom"), labels_at=("bank",))
 OPEN = Policy(jobs=("any",), initiators=("any",), leaders=("any",), labels_for=("any",), predictions_for=("any",))
@@ -193,6 +194,19 @@ def test_settings_with_an_unknown_key_are_refused(tmp_path: Path) -> None:
         read_home(tmp_path)
     with pytest.raises(BadInput, match="offbeat party init"):
         read_home(tmp_path / "nowhere")
+
+
+def test_a_name_in_the_policy_that_nobody_has_is_doubted_before_any_job(tmp_path: Path) -> None:
+    keys, names = tmp_path / "keys", ("bank", "shop", "telecom")
+    identities = {name: new_identity(name) for name in names}
+    write_private(keys / "bank.key", identities["bank"].key_pem)
+    (keys / "bank.crt").write_bytes(identities["bank"].certificate_pem)
+    members = tuple(Member(name, identity.certificate_pem, "") for name, identity in identities.items())
+    write_roster(tmp_path / "roster.toml", PinnedRoster(members))
+    (tmp_path / "party.toml").write_text(example("bank", initiators=("shpo",)))
+    told = [found for found in check_home(read_home(tmp_path), reach=False) if "shpo" in found.detail]
+    assert [(found.what, found.state) for found in told] == [("policy", "warning")]
+    assert "Did you mean 'shop'" in told[0].detail
 
 
 def test_nobody_reaches_masks_that_bind_to_nothing_without_naming_them(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from offbeat.orgs.console.policy_pages import costs, sentences
 from offbeat.orgs.control import ListRuns, Ping, Pong, Predict, Predicted, RefusedCall, Runs, RunStatus
 from offbeat.orgs.disclosure import disclosures
 from offbeat.orgs.durable import NewLines
+from offbeat.orgs.kept_runs import RunNames
 from offbeat.orgs.lines import OwnDaemon, PeerCalls
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.policy import objections
@@ -212,7 +213,7 @@ class Watching:
         self._peers_s, roster = time.monotonic(), self.home.roster()
         caller, others = PeerCalls(self.home.identity(), roster), [n for n in roster.names if n != self.home.name]
         with ThreadPoolExecutor(max(1, len(others))) as asking:
-            self._peers = list(asking.map(lambda name: _peer(caller, roster, name), others))
+            self._peers = list(asking.map(lambda name: _peer(caller, self.home, roster, name), others))
 
     def _budget(self, epsilon: float | None, delta: float) -> Spending:
         """Composed anew only when something was charged: that takes its time."""
@@ -236,7 +237,7 @@ class Watching:
         return self._uses
 
 
-def _peer(caller: PeerCalls, roster: PinnedRoster, name: str) -> Peer:
+def _peer(caller: PeerCalls, home: Home, roster: PinnedRoster, name: str) -> Peer:
     member = roster.member(name)
     days = _days_left(member.certificate_pem)
     if not member.address:
@@ -248,6 +249,8 @@ def _peer(caller: PeerCalls, roster: PinnedRoster, name: str) -> Peer:
     assert isinstance(answer, Pong)
     if answer.roster != roster.hash:
         return Peer(name, member.address, f"up, offbeat {answer.offbeat}, but with another roster", False, days)
+    if found := RunNames(home.ledger).set_back(name, answer.last):
+        return Peer(name, member.address, found, False, days)
     return Peer(name, member.address, f"up, offbeat {answer.offbeat}", True, days)
 
 
