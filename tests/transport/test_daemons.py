@@ -490,6 +490,8 @@ def test_private_labels_are_answered_once_and_paid_for_once(town: Town) -> None:
     record = json.loads((home.runs / first / "record.json").read_text())
     assert record["privacy"]["bank"]["epsilon"] == 3.0 and record["held_out"] is None
     assert not any("Labels are disclosed" in warning for warning in record["warnings"])
+    (promise,) = record["promises"]
+    assert promise.startswith("The labels at bank were answered at random (3-label-privacy).")
     again = town.submit(wanted)  # the same answers: nothing more is spent
     assert {town.ended(name, again).phase for name in NAMES} == {"done"}
     with pytest.raises(Refused, match="with this job 5 would be spent"):

@@ -110,7 +110,7 @@ def _the_record_says_what_was_promised(folder: Path, run: str) -> None:
         said = record["privacy"][name]
         assert said["epsilon"] == pytest.approx(4.0, rel=1e-6) and said["seeded"] is False
         assert said["releases"] == 3 and "1 more that help it or leave their noise out" in said["warning"]
-        assert set(record["certificate"].values()) == {None} and "Products are private" in " ".join(record["warnings"])
+        assert set(record["certificate"].values()) == {None} and "Products are private" in record["promises"][0]
     revealed = {row["message"]: row["reveals"] for row in record["reveals"]}
     assert "a noisy total" in revealed["ShareGiven"]
     audited = CliRunner().invoke(app, ["audit", str(folder / "shop" / "runs" / run), "--json"])

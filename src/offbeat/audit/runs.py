@@ -22,6 +22,7 @@ from offbeat.message.codec import Codec
 from offbeat.metrics.machine import computing_as_on
 from offbeat.metrics.record import RunRecord
 from offbeat.party.contract import Effect, Event, Message, Party, Received, State
+from offbeat.report import wording
 from offbeat.run.folder import job_of
 from offbeat.run.parties import training_of, without_optimum
 from offbeat.run.record import kept_private, reveals_of
@@ -134,6 +135,7 @@ def told_of(
         "reveals": {kind: reveals_of(kinds[kind], **private) for kind in came if kind in kinds},
         **watch.findings(record),
         "privacy": record.privacy,
+        "promises": list(record.promises),
         "warnings": list(record.warnings),
     }
 
@@ -156,6 +158,8 @@ def audit_text(told: dict[str, Any]) -> str:
     lines += [f"  {row['party']} {row['finding']}." for row in told["attacks"]] or ["  No attack was tried."]
     lines += ["", "What each kind of message reveals"]
     lines += [f"  {kind}: {sentence}" for kind, sentence in told["reveals"].items()]
+    if told["promises"]:
+        lines += ["", wording.PROMISED, *(f"  {sentence}" for sentence in told["promises"])]
     if told["warnings"]:
         lines += ["", "Warnings of the run", *(f"  ! {warning}" for warning in told["warnings"])]
     return "\n".join(lines) + "\n"

@@ -161,5 +161,6 @@ def tags(record: RunRecord) -> dict[str, str]:
     """What is said of a run in words."""
     found = {"verdict": record.verdict, "reason": record.reason, "digest": record.digest, "clock": record.clock}
     found |= {"offbeat": record.offbeat, "data": record.data.source, "runtime": record.runtime}
+    found |= {f"promise.{number}": text for number, text in enumerate(record.promises, 1)}
     found |= {f"warning.{number}": text for number, text in enumerate(record.warnings, 1)}
     return {f"offbeat.{key}": value[:TEXT_MOST] for key, value in found.items() if value}

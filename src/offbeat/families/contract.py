@@ -57,6 +57,7 @@ class RunAccount(NamedTuple):
     certificate: Certificate = Certificate()
     suboptimality: float | None = None
     privacy: Mapping[str, dict[str, Any]] = {}
+    promises: Sequence[str] = ()
     held_out: HeldOut | None = None
 
 

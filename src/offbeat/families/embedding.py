@@ -141,6 +141,7 @@ class EmbeddingTraining:
             objective=objective if isfinite(objective) else None,
             passes=self.done(),
             counters=self.counters(outcome),
+            promises=self._promises(),
             warnings=self._warnings(outcome),
             data=data_record(self.data),
             curve=rows,
@@ -156,7 +157,12 @@ class EmbeddingTraining:
 
     def _warnings(self, outcome: Outcome) -> list[str]:
         server = self.server
-        found = [vafl.what_clients_learn(server.head, server.options), self._about_embeddings()]
+        found = []
+        if server.options.label_dp_epsilon is None:
+            found.append(vafl.what_clients_learn(server.head, server.options))
+        if all(client.ledger is None for client in self.clients):
+            label = vafl.privacy_label(server.options)
+            found.append(f"The server learned an embedding of every row, many times over ({label}).")
         missing = {server.clients[i]: len(rows) for i, rows in server.prediction.without.items()}
         if missing:
             told = ", ".join(f"{name} ({count} rows)" for name, count in missing.items())
@@ -169,17 +175,19 @@ class EmbeddingTraining:
             )
         return [sentence for sentence in (*found, *self.data.warnings, *about_data(self.data.source)) if sentence]
 
-    def _about_embeddings(self) -> str:
-        spent = [client.privacy() for client in self.clients if client.ledger is not None]
+    def _promises(self) -> list[str]:
+        server, spent = self.server, [client.privacy() for client in self.clients if client.ledger is not None]
+        answered = server.options.label_dp_epsilon is not None
+        found = [vafl.what_clients_learn(server.head, server.options)] if answered else []
         if not spent:
-            label = vafl.privacy_label(self.server.options)
-            return f"The server learned an embedding of every row, many times over ({label})."
+            return found
         worst = max(spent, key=lambda said: float(said["epsilon"]))
-        return (
+        told = (
             f"What the server learned about one record's columns at one client is ({worst['epsilon']:.3g}, "
             f"{worst['delta']:g})-differentially private for replace-one, over {worst['releases']} releases and "
             f"{worst['steps']} steps; labels, scaling and several records of one person are not covered."
         )
+        return [*found, told]
 
     def chosen(self) -> dict[str, Any]:
         server, options = self.server, self.server.options

@@ -213,7 +213,8 @@ class HorizontalTraining:
             objective=last.objective,
             passes=drawn / sum(counts.values()),
             counters=self.counters(outcome),
-            warnings=[*self._concerns(rows), *self._warnings(privacy)],
+            promises=self._promises(privacy),
+            warnings=[*self._concerns(rows), *self._warnings()],
             data=DataRecord(
                 self.data.source,
                 sum(counts.values()),
@@ -232,15 +233,18 @@ class HorizontalTraining:
             privacy=privacy,
         )
 
-    def _warnings(self, privacy: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        found = [warning for edge in self.edges for warning in edge.warnings]
+    def _promises(self, privacy: Mapping[str, Mapping[str, Any]]) -> list[str]:
         spent = [stated["epsilon"] for stated in privacy.values() if stated.get("epsilon") is not None]
-        if spent:
-            entry, other = self.job.privacy, max(stated["epsilon (add-remove)"] for stated in privacy.values())
-            found.append(
-                f"Every edge's uploads together are ({max(spent):.3g}, {entry.delta:g})-differentially private for "
-                f"{entry.adjacency} ({other:.3g} for add-remove) against whoever does not see which rows were drawn."
-            )
+        if not spent:
+            return []
+        entry, other = self.job.privacy, max(stated["epsilon (add-remove)"] for stated in privacy.values())
+        return [
+            f"Every edge's uploads together are ({max(spent):.3g}, {entry.delta:g})-differentially private for "
+            f"{entry.adjacency} ({other:.3g} for add-remove) against whoever does not see which rows were drawn."
+        ]
+
+    def _warnings(self) -> list[str]:
+        found = [warning for edge in self.edges for warning in edge.warnings]
         found += [SEEDED_WARNING] if self.job.seed is not None else []
         return list(dict.fromkeys([*found, *about_data(self.data.source)]))
 

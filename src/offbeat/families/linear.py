@@ -30,6 +30,7 @@ from offbeat.families.statements import (
     alarms,
     data_record,
     label_ledger,
+    promised_labels,
 )
 from offbeat.jobs.methods import linear_named
 from offbeat.jobs.runtime import costs_of
@@ -400,6 +401,7 @@ class LinearTraining:
             objective=objective,
             passes=self.done() if cut_short else float(chair.judge.marked_passes or chair.judge.passes()),
             counters=self.counters(outcome),
+            promises=[*private_products.promises(self.products), *promised_labels(self.job.label_dp_epsilon)],
             warnings=self._warnings(outcome),
             data=data_record(self._noted()),
             curve=with_certificates(rows, outcome),
@@ -432,7 +434,7 @@ class LinearTraining:
         loss, epsilon = self.setting.loss.name, job.label_dp_epsilon
         labels = about_labels(data.names, holders, loss, epsilon, given=self.method.labels_everywhere)
         sums = about_sums(len(data.names), job.secure_sum)
-        private = [] if self.products is None else private_products.warnings(self.products, self.parties)
+        private = private_products.warnings(self.products, self.parties)
         return [*private, *labels, *alarms(outcome), *data.warnings, *sums, *about_world(job, data.source)]
 
     def _noted(self) -> VerticalData:

@@ -79,15 +79,24 @@ def cut_to_norm(plan: ProductPlan, rows: Matrix) -> Matrix:
     return scale_rows(rows, bound / norms.clip(min=bound))
 
 
-def warnings(plan: ProductPlan, parties: Sequence[Any], uncertified: str = OBSERVED) -> list[str]:
-    """What is promised, what is not, and what the bounds cost."""
-    said = plan.statement(True)
+def promises(plan: ProductPlan | None) -> list[str]:
+    """What the epsilon covers."""
+    if plan is None:
+        return []
+    return [
+        f"Products are private: epsilon {plan.statement(True).get('epsilon', 0.0):.3g} at delta {plan.delta:g} for the "
+        f"features of any one row at one party, over the whole run of {plan.releases} releases. Means and spreads that "
+        "columns were prepared with count as known, and labels are not covered."
+    ]
+
+
+def warnings(plan: ProductPlan | None, parties: Sequence[Any], uncertified: str = OBSERVED) -> list[str]:
+    """What the bounds cost, and what is not proved."""
+    if plan is None:
+        return []
     known = [party.shares.cut / party.shares.given for party in parties if party.shares.given]
     cut = f"; up to {100 * max(known):.2g} % of a party's shares were cut off" if known else ""
     return [
-        f"Products are private: epsilon {said.get('epsilon', 0.0):.3g} at delta {plan.delta:g} for the features of any "
-        f"one row at one party, over the whole run of {plan.releases} releases. Means and spreads that columns were "
-        "prepared with count as known, and labels are not covered.",
-        f"Noise of deviation {said['deviation']:.3g} was added to products of at most {plan.clip:g} for each "
-        f"party{cut}. Nothing is certified: {uncertified}",
+        f"Noise of deviation {plan.statement(True)['deviation']:.3g} was added to products of at most {plan.clip:g} "
+        f"for each party{cut}. Nothing is certified: {uncertified}"
     ]

@@ -53,7 +53,7 @@ def about_labels(
 ) -> list[str]:
     """Who learned the labels, and where they were answered at random, which labels the figures refer to. `given`: the
     method gave them to every party."""
-    noisy = [private_labels(epsilon)] if epsilon is not None else []
+    noisy = [OF_ANSWERS] if epsilon is not None else []
     if given:
         what = "Random answers in place of the labels" if noisy else "The labels"
         return [f"{what} were given to every party: this method needs them everywhere.", *noisy]
@@ -84,14 +84,10 @@ DERIVATIVES_TELL = {
 }
 """What a derivative says of a label, by loss."""
 
-
-def private_labels(epsilon: float) -> str:
-    kept, _ = response_probabilities(epsilon, 2)
-    return (
-        f"Training labels were answered at random first (label_dp_epsilon = {epsilon:g}): each is the true one with "
-        f"probability {kept:.3g}. The objective and the certificate refer to these answers, de-biased; test metrics "
-        "refer to the true labels."
-    )
+OF_ANSWERS = (
+    "The objective and the certificate refer to the random answers in place of the labels, de-biased; test metrics "
+    "refer to the true labels."
+)
 
 
 def about_sums(parties: int, scheme: str) -> list[str]:
@@ -174,6 +170,17 @@ def about_end(outcome: Outcome) -> list[str]:
 
 
 # -- privacy ---------------------------------------------------------------------------------------------------------
+
+
+def promised_labels(epsilon: float | None) -> list[str]:
+    """What holds of labels that were answered at random."""
+    if epsilon is None:
+        return []
+    kept, _ = response_probabilities(epsilon, 2)
+    return [
+        f"Training labels were answered at random first (label_dp_epsilon = {epsilon:g}): each answer is the true "
+        f"label with probability {kept:.3g}. Features are not covered."
+    ]
 
 
 def label_ledger(labels_at: Sequence[str], epsilon: float, *, seeded: bool) -> dict[str, dict[str, Any]]:

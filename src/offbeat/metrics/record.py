@@ -115,6 +115,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
                    `budget_epsilon`, `seeded`, and `spent`, from which the epsilon can be computed anew. A client of
                    VAFL counts by record: its numbers are those of the record that has spent most, with the mechanism in
                    place of `spent`
+    promises       what is guaranteed and what the guarantee covers, in sentences
     warnings       what should worry a reader, in sentences
     options        the job, and under `chosen` what was chosen for it
     data           which data it was
@@ -146,6 +147,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     parties: dict[str, PartyRecord]
     reveals: tuple[Reveal, ...] = ()
     privacy: dict[str, dict[str, Any]] = {}
+    promises: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     options: dict[str, Any] = {}
     data: DataRecord = DataRecord()

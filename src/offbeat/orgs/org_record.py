@@ -96,6 +96,7 @@ def _account(own: OwnRun) -> RunAccount:
         objective=best["objective"] if best else None,
         passes=float(best["passes"]) if best else own.training.passes(),
         counters={name: own.training.counters()},
+        promises=_promises(own),
         warnings=(*_about_products(own.training), *_warnings(job, name, outcome)),
         data=_data(own),
         curve=[certified_row(at_s, value, sent) for at_s, value in certified],
@@ -127,26 +128,45 @@ def _privacy(own: OwnRun) -> dict[str, dict[str, Any]]:
     return {own.name: stated} if stated is not None else {}
 
 
+def _promises(own: OwnRun) -> list[str]:
+    job, entry, training = own.job, own.job.embedding, own.training
+    found = private_products.promises(training.plan) if isinstance(training, OwnLinear) else []
+    if job.method.label_dp_epsilon is not None:
+        found.append(
+            f"The labels at {', '.join(job.labels_at)} were answered at random "
+            f"({job.method.label_dp_epsilon:g}-label-privacy). Features are not covered."
+        )
+    if job.embeds and entry.epsilon is not None:
+        found.append(
+            f"'{job.labels_at[0]}' learned one clipped, noisy number of every row from every party, at most "
+            f"{entry.uploads_max or 1} times: ({entry.epsilon:g}, {entry.delta:g})-differentially private for one "
+            "record's columns at one party."
+        )
+    return found
+
+
 def _about_products(training: OwnTraining) -> list[str]:
-    if not isinstance(training, OwnLinear) or training.plan is None:
+    if not isinstance(training, OwnLinear):
         return []
-    unknown = "objective and metrics would tell of rows, and nobody has them. Predictions are outside of this promise."
+    unknown = "objective and metrics would tell of rows, and nobody has them. Predictions are not covered either."
     return private_products.warnings(training.plan, [training.inner], unknown)
 
 
 def _warnings(job: OrgJob, name: str, outcome: Outcome) -> tuple[str, ...]:
     found = []
     others = [party for party in job.parties if party not in job.labels_at]
-    private = job.method.label_dp_epsilon
-    if private is not None:
+    if job.method.label_dp_epsilon is not None:
         found.append(
-            f"The labels at {', '.join(job.labels_at)} were answered at random ({private:g}-label-privacy): objective, "
-            "certificate and test metrics are computed from those answers, never from the labels."
+            "Objective, certificate and test metrics are computed from random answers in place of the labels, never "
+            "from the labels."
         )
     elif others:
         found += about_labels(job.parties, job.labels_at, job.model.loss, None)
-    if job.embeds:
-        found.append(_about_embeddings(job))
+    if job.embeds and job.embedding.epsilon is None:
+        found.append(
+            f"'{job.labels_at[0]}' learned one number of every row from every party, many times over, without masks or "
+            "noise; there is no certificate for this method."
+        )
     return (*found, *about_sums(len(job.parties), job.method.secure_sum), *_losses(name, outcome))
 
 
@@ -173,17 +193,4 @@ def _cost(outcome: Outcome, lost_s: float) -> str:
         f"{cost}: the objective was {before[-1]:.6g} before and {after[-1]:.6g} in the end"
         if before and after
         else cost
-    )
-
-
-def _about_embeddings(job: OrgJob) -> str:
-    holder, entry = job.labels_at[0], job.embedding
-    if entry.epsilon is None:
-        return (
-            f"'{holder}' learned one number of every row from every party, many times over, without masks or noise; "
-            "there is no certificate for this method."
-        )
-    return (
-        f"'{holder}' learned one clipped, noisy number of every row from every party, at most {entry.uploads_max or 1} "
-        f"times: ({entry.epsilon:g}, {entry.delta:g})-differentially private for one record's columns at one party."
     )

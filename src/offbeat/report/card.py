@@ -20,6 +20,7 @@ def card_text(record: RunRecord, run: str = "") -> str:
         *_section("Model", _model(record)),
         *_section("Certificate", [wording.certificate(record)]),
         *_section("Scores on held-out rows", _scores(record)),
+        *(_section(wording.PROMISED, promised) if (promised := wording.promised(record)) else []),
         *_section("Privacy", _privacy(record)),
         *_section("What it is not for", _limits(record)),
     ]

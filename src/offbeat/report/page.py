@@ -53,6 +53,7 @@ def report_page(record: RunRecord, run: str = "") -> str:
             *coefficients(record),
             *worth(record),
             section("disclosed", "What was disclosed, and to whom", _reveals(record), _privacy(record)),
+            _promises(record),
             section("progress", "Progress", progress_of_one(record)),
             section("parties", "Parties", _party_charts(record), _party_table(record)),
             section("messages", "Messages", timeline_view(record)),
@@ -106,6 +107,11 @@ def _privacy(record: RunRecord) -> Markup:
     title = "Privacy ledger: what each party released and spent"
     body = table(wording.PRIVACY_HEAD, rows, title, numeric=range(1, 5), stacked=True)
     return tag("div", body if len(rows) <= 40 else folded(f"Privacy ledger of {len(rows)} parties", body), class_="gap")
+
+
+def _promises(record: RunRecord) -> Markup:
+    sentences = wording.promised(record)
+    return section("promised", wording.PROMISED, listed(sentences, class_="promises")) if sentences else Markup("")
 
 
 # -- curves -------------------------------------------------------------------------------------------------------

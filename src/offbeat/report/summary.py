@@ -1,7 +1,7 @@
 """One run as one page of text.
 
-The order is the order of a careful reader's questions: did it work; what did it tell to whom, and what should worry
-me; how good is the result, provably; how good is it on unseen rows; who did how much.
+The order is the order of a careful reader's questions: did it work; what did it tell to whom, what is promised, and
+what should worry me; how good is the result, provably; how good is it on unseen rows; who did how much.
 """
 
 from pathlib import Path
@@ -28,6 +28,7 @@ def summary(record: RunRecord, run: str | Path = "") -> Group:
         _headline(record),
         *_disclosed(record),
         *_privacy(record),
+        *_promises(record),
         *_warnings(record),
         _section("Certificate", Text(wording.certificate(record))),
         _section("Result", _result(record)),
@@ -66,6 +67,11 @@ def _privacy(record: RunRecord) -> list[RenderableType]:
     hidden = len(record.privacy) - PARTIES_LISTED
     more = [Text(f"and {hidden} more, in record.json")] if hidden > 0 else []
     return [_section("Privacy ledger", Group(table, *more))]
+
+
+def _promises(record: RunRecord) -> list[RenderableType]:
+    sentences = wording.promised(record)
+    return [_section(wording.PROMISED, Text("\n".join(sentences)))] if sentences else []
 
 
 def _warnings(record: RunRecord) -> list[RenderableType]:

@@ -121,6 +121,16 @@ def nothing_disclosed() -> str:
     return "The record lists no messages, so it cannot say what was disclosed."
 
 
+PROMISED = "What is promised"
+SEEDED = "The draws came from a seed: nothing is promised against whoever knows it."
+
+
+def promised(record: RunRecord) -> list[str]:
+    """What is guaranteed, and whom a seed makes an exception of."""
+    seeded = any(statement.get("seeded") for statement in record.privacy.values())
+    return [*record.promises, SEEDED] if record.promises and seeded else list(record.promises)
+
+
 PRIVACY_HEAD = ("Party", "Releases", "Epsilon", "Delta", "Budget", "Adjacency", "Remark")
 
 

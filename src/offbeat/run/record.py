@@ -51,6 +51,7 @@ def record_of(
         parties=parties,
         reveals=reveals,
         privacy=dict(account.privacy),
+        promises=tuple(account.promises),
         warnings=tuple(account.warnings),
         options=options,
         data=account.data,

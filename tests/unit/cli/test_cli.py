@@ -17,7 +17,7 @@ from offbeat.jobs.reading import job_from
 
 RUN_KEYS = {
     "run", "algorithm", "runtime", "seed", "digest", "objective", "certificate", "passes", "seconds", "clock",
-    "metrics", "parties", "reveals", "warnings",
+    "metrics", "parties", "reveals", "promises", "warnings",
 }  # fmt: skip
 PARTY_KEYS = {"updates", "lag_mean", "lag_max", "bytes_sent", "compute_s", "communicate_s", "wait_s"}
 
@@ -121,7 +121,10 @@ def test_an_audit_says_whose_labels_can_be_read(job, tmp_path, loss):
 def test_private_labels_are_said_to_be_so(job, tmp_path):
     settings = ["--set", "algorithm=vfb2-saga", "--set", "label_dp_epsilon=2.0"]
     told = json.loads(call("run", job, *settings, "--json", "--out", tmp_path / "run").stdout)
-    assert "answered at random first (label_dp_epsilon = 2)" in " ".join(told["warnings"])
+    assert "answered at random first (label_dp_epsilon = 2)" in " ".join(told["promises"])
+    assert "answered at random first" not in " ".join(told["warnings"])
+    audited = call("audit", tmp_path / "run").stdout
+    assert audited.index("What is promised") < audited.index("Training labels were") < audited.index("Warnings of the")
     assert "private answers" in told["options"]["chosen"]["label_privacy"]["refers_to"]
 
 

@@ -67,9 +67,12 @@ def test_private_labels_are_in_the_ledger_the_record_and_the_first_lines(tmp_pat
     keep, _ = response_probabilities(2.0, 2)
     assert "sign is the answer that was drawn for the label" in record.warnings[0]
     assert record.warnings[1] == (
-        f"Training labels were answered at random first (label_dp_epsilon = 2): each is the true one with probability "
-        f"{keep:.3g}. The objective and the certificate refer to these answers, de-biased; test metrics refer to the "
-        "true labels."
+        "The objective and the certificate refer to the random answers in place of the labels, de-biased; test "
+        "metrics refer to the true labels."
+    )
+    assert record.promises == (
+        f"Training labels were answered at random first (label_dp_epsilon = 2): each answer is the true label with "
+        f"probability {keep:.3g}. Features are not covered.",
     )
     assert record.privacy.keys() == {"bank"}
     stated = record.privacy["bank"]

@@ -236,7 +236,8 @@ def test_a_sound_run_states_what_it_spent(tmp_path):
     record = result.record
     assert record.verdict == "passes" and record.metrics["test_accuracy"] > 0.6
     assert all(stated["epsilon"] <= 4.0 for stated in result.record.privacy.values())
-    assert any("differentially private for replace-one" in warning for warning in record.warnings)
+    (promise,) = record.promises
+    assert "differentially private for replace-one" in promise and promise not in record.warnings
     assert any("seeded" in warning for warning in record.warnings)
     assert {row.message for row in record.reveals} >= {"Upload", "Model", "Hello"}
     assert all(row.reveals for row in record.reveals)
@@ -250,6 +251,7 @@ def test_a_paper_run_says_that_it_is_not_private():
     job = changed(algorithm="mapa", privacy={"mode": "batch-mean (paper)", "epsilon": 0.5})
     result = run_experiment(data(), job)
     assert any("not differentially private" in warning for warning in result.record.warnings)
+    assert result.record.promises == ()
     assert result.record.privacy["edge1"]["epsilon"] is None
 
 

@@ -14,7 +14,7 @@ from offbeat.metrics.record import Certificate, RunRecord, read_records
 
 PROMISED = {
     "run", "algorithm", "runtime", "seed", "digest", "objective", "certificate", "passes", "seconds", "clock",
-    "metrics", "parties", "reveals", "warnings",
+    "metrics", "parties", "reveals", "promises", "warnings",
 }  # fmt: skip
 PROMISED_BY_PARTY = {"updates", "lag_mean", "lag_max", "bytes_sent", "compute_s", "communicate_s", "wait_s"}
 

@@ -30,6 +30,11 @@ def test_what_the_record_does_not_show_is_said():
     assert "party: bank; releases: 1; epsilon: 2" in told and "No epsilon" not in told
 
 
+def test_what_is_promised_has_a_place_of_its_own():
+    text = card_text(sample_record(promises=("Rows are safe.",)))
+    assert "## What is promised\n\n- Rows are safe.\n\n## Privacy" in text and text.count("Rows are safe.") == 1
+
+
 def test_held_out_rows_and_worth_are_on_it():
     seen = HeldOut(rows=40, ks=0.25, confusion=((15, 5), (8, 12)))
     worth = Worth("auc", 40, 0.7, 0.5, {"bank": 0.2}, {"bank": 0.1}, {})

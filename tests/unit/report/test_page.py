@@ -91,6 +91,15 @@ def test_warnings_stand_before_everything_else(text):
     assert text.index("Reached the target") < text.index("Masks are seeded")
 
 
+def test_what_is_promised_has_a_place_of_its_own():
+    text = report_page(sample_record(promises=("Rows are <safe>.",)))
+    page = Page(text)
+    assert page.broken == [] and page.all("section", id="promised") and page.all("ul", **{"class": "promises"})
+    assert text.index("What was disclosed") < text.index("What is promised") < text.index("Rows are &lt;safe&gt;.")
+    (warnings,) = re.findall(r'<ul class="warnings".*?</ul>', text, re.S)
+    assert "Rows are" not in warnings and "Masks are seeded" in warnings
+
+
 def test_images_say_what_they_show(text, page):
     charts = page.all("svg", role="img")
     assert len(charts) == 3 * 4 + 2

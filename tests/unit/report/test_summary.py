@@ -4,7 +4,7 @@ from report_samples import PARTIES, hostile_record, plain_text, sample_party, sa
 
 from offbeat.metrics.record import Certificate
 from offbeat.report.summary import PARTIES_LISTED, summary
-from offbeat.report.wording import certificate, key_figures, losses, privacy_rows, verdict
+from offbeat.report.wording import SEEDED, certificate, key_figures, losses, privacy_rows, promised, verdict
 
 
 def test_the_verdict_comes_first_then_disclosure_then_warnings_then_the_result():
@@ -22,6 +22,19 @@ def test_every_warning_and_every_disclosure_is_there():
         assert warning in text
     for reveal in record.reveals:
         assert reveal.reveals in text
+
+
+def test_what_is_promised_is_no_warning():
+    lines = plain_text(summary(sample_record(promises=("Rows are safe.",)))).splitlines()
+    place = lines.index("What is promised")
+    assert lines[place + 1 : place + 4] == ["  Rows are safe.", "", "Warnings"]
+    assert "What is promised" not in plain_text(summary(sample_record()))
+
+
+def test_a_seed_makes_an_exception_of_whoever_knows_it():
+    stated = {"bank": {"releases": 1, "epsilon": 2.0, "seeded": True}}
+    assert promised(sample_record(promises=("Rows are safe.",), privacy=stated)) == ["Rows are safe.", SEEDED]
+    assert promised(sample_record(privacy=stated)) == []
 
 
 def test_the_table_of_parties_is_exact():

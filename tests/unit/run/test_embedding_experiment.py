@@ -39,7 +39,7 @@ def test_a_job_gives_a_record_that_can_be_written_and_read(variant, tmp_path):
     assert record.curve[-1].objective < 0.5 * record.curve[0].objective
     assert set(record.parties) == {"server", "bank", "shop", "telecom"}
     assert {row.message for row in record.reveals} >= {"Upload", "Gradient", "PredictGiven"}
-    assert any("label" in warning for warning in record.warnings)
+    assert any("label" in warning for warning in record.warnings) and record.promises == ()
     record.write(tmp_path)
     assert RunRecord.read(tmp_path).options["chosen"]["noise_label"].startswith("none")
     if variant != "vafl-sync":
@@ -61,7 +61,9 @@ def test_private_mode_states_its_epsilon_and_what_it_follows_from():
     assert delta == pytest.approx(said["delta"], rel=1e-6)  # the exact curve, from what the record holds alone
     assert result.record.verdict == "budget"
     assert any("experiments only" in warning for warning in result.record.warnings)
-    assert any("differentially private for replace-one" in warning for warning in result.record.warnings)
+    (promise,) = result.record.promises
+    assert "differentially private for replace-one" in promise and "labels, scaling" in promise
+    assert promise not in result.record.warnings
     assert any("metrics here were computed without noise" in warning for warning in result.record.warnings)
 
 

@@ -35,6 +35,13 @@ def test_an_old_run_is_reported(tmp_path, kind):
     assert "<html" in (tmp_path / kind / "report.html").read_text()
 
 
+@pytest.mark.parametrize("kind", ALL)
+def test_an_old_record_names_no_promises(kind):
+    """It has what was promised among its warnings, where it stays."""
+    assert "promises" not in json.loads((OLD / kind / "record.json").read_text())
+    assert RunRecord.read(OLD / kind).promises == ()
+
+
 @pytest.mark.parametrize("kind", SIMULATED)
 def test_an_old_simulated_run_is_audited(tmp_path, kind):
     record, found = RunRecord.read(OLD / kind), told(tmp_path, "audit", kind)
