@@ -6,11 +6,11 @@ script turns into a read-out under the pointer or the arrow keys.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from unicodedata import east_asian_width
 
-from offbeat.metrics.curves import Axis, CurveRow, Quantity
+from offbeat.metrics.curves import Axis, CurveRow, Quantity, points
 from offbeat.metrics.lag import bucket_label
 from offbeat.report import numbers
 from offbeat.report.html import Markup, tag
@@ -18,6 +18,7 @@ from offbeat.report.layout import Scale, linear_scale, log_scale, thin
 from offbeat.report.palette import SERIES
 
 POINTS_DRAWN = 160
+FAR = 20.0
 FEW_POINTS = 12  # so few looks are drawn as dots too: a single one would be no line
 
 _WIDTH, _HEIGHT = 380, 250
@@ -46,6 +47,12 @@ class ChartLine:
     name: str
     points: Sequence[tuple[float, float]]
     tone: int = 0
+
+
+def falls_far(curves: Iterable[Iterable[CurveRow]]) -> bool:
+    """An objective that falls to a small part of its start would be an L on a linear axis."""
+    values = [value for curve in curves for _, value in points(curve, "time_s", "objective")]
+    return bool(values) and min(values) > 0 and max(values) > FAR * min(values)
 
 
 @dataclass(frozen=True, slots=True)

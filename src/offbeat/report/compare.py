@@ -15,7 +15,16 @@ from rich.text import Text
 from offbeat.metrics.curves import Quantity, looks_per_pass, points, to_target
 from offbeat.metrics.record import RunRecord
 from offbeat.report import numbers, wording
-from offbeat.report.charts import QUANTITIES, ChartLine, against_everything, legend, line_chart, part_legend, time_bars
+from offbeat.report.charts import (
+    QUANTITIES,
+    ChartLine,
+    against_everything,
+    falls_far,
+    legend,
+    line_chart,
+    part_legend,
+    time_bars,
+)
 from offbeat.report.html import Child, Markup, document, listed, section, table, tag
 from offbeat.report.page import header, split_rows
 from offbeat.report.summary import light_table
@@ -50,7 +59,8 @@ class Comparison:
 
     @property
     def log(self) -> bool:
-        return self.quantity in ("suboptimality", "gap")
+        curves = [record.curve for record in self.records.values()]
+        return self.quantity in ("suboptimality", "gap") or (self.quantity == "objective" and falls_far(curves))
 
     @property
     def levels(self) -> list[float]:

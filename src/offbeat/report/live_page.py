@@ -11,7 +11,7 @@ from offbeat.metrics.curves import Axis, CurveRow, Quantity, points
 from offbeat.metrics.live import PartyNow
 from offbeat.names import counted
 from offbeat.report import numbers, wording
-from offbeat.report.charts import QUANTITIES, ChartLine, legend, line_chart
+from offbeat.report.charts import QUANTITIES, ChartLine, falls_far, legend, line_chart
 from offbeat.report.html import Markup, PageFrame, asset, figures, section, style_of, table, tag
 from offbeat.report.layout import thin
 from offbeat.report.live import Standing, View
@@ -176,7 +176,7 @@ def _charts(view: View) -> Markup:
     """The distance to the optimum where it is known, else the objective, against time and passes; the rest once."""
     known = _measured(view, "suboptimality")
     best: tuple[Quantity, ...] = ("suboptimality", "gap") if known else ("objective",)
-    drawn = [_chart(view, best, axis, log=known) for axis in AXES]
+    drawn = [_chart(view, best, axis, log=known or falls_far([view.curve])) for axis in AXES]
     drawn += [] if known else [_chart(view, ("gap",), "time_s", log=True)]
     drawn += [_chart(view, ("test_metric",), "time_s", log=False)]
     shown = [tag("figure", chart) for chart in drawn if chart]
@@ -202,7 +202,8 @@ def _chart(view: View, quantities: Sequence[Quantity], axis: Axis, log: bool) ->
         return Markup("")
     called = _called(view)
     lines = [ChartLine(called[name], points(view.curve, axis, name), tone) for tone, name in enumerate(shown)]
-    levels = [view.now.target] if log and view.now is not None and view.now.target else []
+    aimed = view.now.target if view.now is not None and "objective" not in quantities else None
+    levels = [aimed] if log and aimed else []
     along = view.unit if axis == "passes" else ""
     return line_chart(lines, axis, " and ".join(called[name] for name in shown), log, levels, along)
 

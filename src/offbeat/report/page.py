@@ -16,6 +16,7 @@ from offbeat.report.charts import (
     QUANTITIES,
     ChartLine,
     against_everything,
+    falls_far,
     lag_rows,
     legend,
     line_chart,
@@ -26,7 +27,6 @@ from offbeat.report.held_out import coefficients, tested, worth
 from offbeat.report.html import Markup, document, figures, folded, folded_json, listed, section, table, tag
 from offbeat.report.timeline import timeline_view
 
-FAR = 20.0
 REPORT_FILE = "report.html"
 PARTIES_DRAWN = 16
 
@@ -121,7 +121,7 @@ def progress_of_one(record: RunRecord) -> Markup:
     """The best view first: distance to the optimum with its bound, else the objective; the rest folded away."""
     views = [
         _view(record, ("suboptimality", "gap"), log=True),
-        _view(record, ("objective",), log=_falls_far(record)),
+        _view(record, ("objective",), log=falls_far([record.curve])),
         _view(record, ("test_metric",), log=False),
         _view(record, ("gradient_norm",), log=True),
     ]
@@ -133,12 +133,6 @@ def progress_of_one(record: RunRecord) -> Markup:
     else:
         first, rest = drawn[0], drawn[1:]
     return tag("div", first, folded("More curves", *rest) if rest else "")
-
-
-def _falls_far(record: RunRecord) -> bool:
-    """An objective that falls to a small part of its start would be an L on a linear axis."""
-    values = [value for _, value in points(record.curve, "time_s", "objective")]
-    return bool(values) and min(values) > 0 and max(values) > FAR * min(values)
 
 
 def _measured(record: RunRecord, quantity: Quantity) -> bool:

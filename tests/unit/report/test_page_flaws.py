@@ -9,6 +9,9 @@ from report_samples import plain_text, sample_party, sample_record
 from offbeat.metrics.curves import CurveRow
 from offbeat.report import numbers, wording
 from offbeat.report.charts import lag_rows, time_bars
+from offbeat.report.compare import Comparison, comparison_page
+from offbeat.report.live import View
+from offbeat.report.live_page import live_page
 from offbeat.report.page import progress_of_one
 from offbeat.report.summary import summary
 
@@ -77,7 +80,14 @@ def test_the_last_column_is_whole_beside_long_names():
 def test_an_objective_that_falls_far_is_drawn_on_a_logarithmic_axis():
     def drawn(values):
         curve = [CurveRow(float(i), float(i), i, value) for i, value in enumerate(values)]
-        return str(progress_of_one(sample_record(curve=curve)))
+        record = sample_record(curve=curve)
+        pages = {
+            str(progress_of_one(record)),
+            str(live_page(View("run", "running", curve=curve))),
+            comparison_page(Comparison({"one": record, "two": record})),
+        }
+        (scale,) = {"objective, log scale" in page for page in pages}
+        return "objective, log scale" if scale else ""
 
     assert "objective, log scale" in drawn([2.0, 0.1, 0.01])
     assert "objective, log scale" not in drawn([2.0, 1.5, 1.2])
