@@ -151,6 +151,7 @@ class Leading:
         """All had agreed, or we had; the word to begin was lost with this process."""
         try:
             lead, word = run.initiator == self._me, self._ask_for_word
+            missing = f"'{run.initiator}' could not bring everybody together."
             for _ in self._tries(run):
                 try:
                     with self._few:
@@ -160,12 +161,12 @@ class Leading:
                 except StillWaiting as waiting:
                     note_awaited(run, waiting.names)
                 except PeerFailed as problem:
-                    log.warning("run %s cannot begin yet: %s", run.run, problem)
+                    missing = printable(str(problem))
+                    log.warning("run %s cannot begin yet: %s", run.run, missing)
                 else:
                     return
             if not self._ended.is_set() and not run.status.ended:
-                why = f"'{run.initiator}' could not bring everybody together."
-                self._halt(run, "failed", f"it did not begin: {run.status.progress.get(QUEUED) or why}")
+                self._halt(run, "failed", f"it did not begin: {run.status.progress.get(QUEUED) or missing}")
         except OffbeatError as problem:
             self._halt(run, "refused" if isinstance(problem, Refused) else "failed", f"it did not begin: {problem}")
         except Exception as problem:

@@ -130,8 +130,9 @@ _SIGNS = {
     "Hostname Verification": "another party listens there than the one our roster names. Is the address right? "
     + _PINNED,
     "WRONG_VERSION_NUMBER": "whatever listens there does not speak TLS. Is the port right?",
-    "Socket closed": "it closed the connection while we showed our certificate. Its roster holds none of us or an "
-    "older one (then it must `offbeat keys trust` ours), or ours is not valid by its clock (`offbeat party check`).",
+    "Socket closed": "it closed the connection. Either its daemon ended meanwhile, or it refuses our certificate: its "
+    "roster holds none of us or an older one (then it must `offbeat keys trust` ours), or ours is not valid by its "
+    "clock (`offbeat party check`).",
     "name not found": "there is no host of this name. Is the address in the roster right?",
     "Domain name": "there is no host of this name. Is the address in the roster right?",
 }

@@ -99,6 +99,8 @@ class TableScores:
             private = self._run.job.embedding.epsilon is not None
             block, secret = model.block(table, rows[known]), self._run.own.secret("scores") if private else b""
             values[known] = part_scores(self._run.job, self._home, model, block, chosen, secret, self._run.own.given)
+        who = {"run": self._run.run, "peer": self._asker}
+        log.debug("%d of %d rows scored for %s", known.sum(), len(tokens), self._asker, extra=who)
         return values, known
 
     def _counted(self, ids: NDArray[Any], rows: NDArray[np.int64], tokens: Sequence[bytes]) -> NDArray[np.bool_]:

@@ -1,6 +1,7 @@
 """Who may begin and who waits, at one daemon and between several."""
 
 import threading
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat.errors import Refused
+from offbeat.errors import PeerFailed, Refused
 from offbeat.orgs import control, leading, run_queue
 from offbeat.orgs.call_limits import CALLS_OF_A_KIND
 from offbeat.orgs.policy import Policy
@@ -168,3 +169,27 @@ def test_a_party_that_was_restarted_asks_about_few_of_its_runs_at_a_time():
     for thread in threads:
         thread.join(60)
     assert len(begun) == 8
+
+
+def test_a_run_that_does_not_begin_names_the_party_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: "'bank' could not bring everybody together", though bank was up and shop was not."""
+    monkeypatch.setattr(leading, "WORD_PAUSE_S", 0.0)
+    halted: list[tuple[str, str]] = []
+
+    def call(peer, request, within_s=0.0):
+        monkeypatch.setattr(leading, "WORD_KEPT_S", -1.0)  # it was tried once
+        raise PeerFailed(f"'{peer}' cannot be reached at 127.0.0.1:1: nothing listens there.")
+
+    own = SimpleNamespace(kept=lambda _: None, salt="")
+    status = SimpleNamespace(ended=False, phase="accepted", progress={})
+    job = SimpleNamespace(parties=("bank", "shop"), text="")
+    run = SimpleNamespace(run="j-1", initiator="bank", status=status, own=own, job=job, accepted_s=inf)
+    queue: Any = SimpleNamespace(look=lambda _: None)
+
+    def halt(_, verdict, reason):
+        halted.append((verdict, reason))
+
+    led = leading.Leading("bank", call, queue, lambda _: control.Counted(0), lambda _: None, halt, threading.Event())
+    led._take_up_accepted(run)
+    ((verdict, reason),) = halted
+    assert verdict == "failed" and reason.startswith("it did not begin: 'shop' cannot be reached")
