@@ -288,6 +288,8 @@ OWN = (
            ("test_a_caller_is_told",)),
     Attack("questions without end", "memory for each, for ever", "none", ("test_questions_without",)),
     Attack("an account set back", "the budget again", "an error", ("test_an_account_that",)),
+    Attack("an edge's account set back or damaged", "the budget again", "an error that names the file",
+           ("test_an_older_copy_of_the_account", "test_a_damaged_account")),
     Attack("the word that one need not be waited for", "the other's share, error 4.4e-13",
            "between organisations both answer after the step", ("test_in_step_nobody",)),
     Attack("a block out of range goes back alone", "the other's share of every row, error 0", "the run ends",

@@ -151,7 +151,7 @@ def scorer(folder, cap, name="predict-0", loss=LOGISTIC):
     )
     if loss.outputs > 1:
         model.weights, model.products = np.ones((loss.outputs, 2)), lambda rows: np.ones((len(rows), loss.outputs))
-    run = SimpleNamespace(job=job, own=own)
+    run = SimpleNamespace(run="joint", job=job, own=own)
     return TableScores(home, run, Kept(), model, RowLedger(folder), what=name, asker="eve")
 
 

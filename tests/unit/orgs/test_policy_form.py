@@ -182,7 +182,7 @@ def test_what_is_written_is_what_was_wanted_whatever_the_names(names, cap, other
 def test_the_console_asks_all_peers_at_once_and_not_under_its_lock(home, monkeypatch):
     both, watching = threading.Barrier(2, timeout=60.0), Watching(home)
 
-    def peer(caller, roster, name):
+    def peer(caller, home, roster, name):
         both.wait()
         return Peer(name, "", "locked" if watching._lock.locked() else "up", True, 9)
 
