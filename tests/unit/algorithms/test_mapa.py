@@ -203,6 +203,27 @@ def test_when_every_edge_is_lost_the_run_ends_unless_one_is_back():
     assert party.handle(Woken())[-1].verdict == "peer-lost"
 
 
+def test_an_edge_that_is_away_at_the_end_hears_of_it_when_it_is_back():
+    """Before: the cloud had left, and an edge that was just being restarted asked it for a minute and ended as lost."""
+    party = cloud(updates=1, edges=("a", "b"))
+    party.handle(PeerLost("b"))
+    party.handle(upload(1))
+    assert party.handle(Received("a", Goodbye())) == []
+    (told,) = party.handle(PeerBack("b"))
+    assert told.to == "b" and isinstance(told.body, Halt)
+    (over,) = party.handle(Received("b", Goodbye()))
+    assert isinstance(over, Finish) and over.verdict == "passes"
+
+
+def test_an_edge_that_stays_away_at_the_end_is_waited_for_as_long_as_one_that_does_not_answer():
+    party = cloud(updates=1, edges=("a", "b"))
+    party.handle(PeerLost("b"))
+    party.handle(upload(1))
+    party.handle(Received("a", Goodbye()))
+    rounds = [party.handle(Woken()) for _ in range(LINGER_ROUNDS)]
+    assert rounds[:-1] == [[Wake(1.0)]] * (LINGER_ROUNDS - 1) and isinstance(rounds[-1][0], Finish)
+
+
 def test_new_edges_may_join_at_any_time():
     party = cloud(edges=("a",))
     party.handle(upload(1))

@@ -87,7 +87,7 @@ class Cloud(Memory):
     """Holds the model (`parameters`, and `averaged` over the versions); serves whoever comes, in order of arrival.
 
     It ends after `updates` versions. `edges` are those it waits for; others may join. The end is said every `linger_s`
-    seconds, LINGER_ROUNDS times, until all edges have heard it; lost edges have as long to come back.
+    seconds, LINGER_ROUNDS times, until all edges have heard it; lost edges have as long to come back, and hear it then.
     """
 
     KEPT = (
@@ -136,7 +136,7 @@ class Cloud(Memory):
             self.lost.add(event.peer)
             return self._wait_for_lost()
         if isinstance(event, PeerBack):
-            self.lost.discard(event.peer)
+            return self._back(event.peer)
         if isinstance(event, Started) and event.resumed:
             return self._resumed()
         return []
@@ -249,11 +249,16 @@ class Cloud(Memory):
 
     def _say_halt(self) -> list[Effect]:
         assert self.ending is not None
-        edges = tuple(sorted(self.waiting_for - self.lost))
-        if not edges or self.rounds_left <= 0:
+        if not self.waiting_for or self.rounds_left <= 0:
             return [Finish(self.ending.verdict, self.ending.reason)]
         self.rounds_left -= 1
-        return [Broadcast(edges, self.ending), Wake(self.linger_s)]
+        edges = tuple(sorted(self.waiting_for - self.lost))
+        told: list[Effect] = [Broadcast(edges, self.ending)] if edges else []
+        return [*told, Wake(self.linger_s)]
+
+    def _back(self, edge: PartyName) -> list[Effect]:
+        self.lost.discard(edge)
+        return [Send(edge, self.ending)] if self.ending is not None and edge in self.waiting_for else []
 
     def _goodbye(self, edge: PartyName, body: Goodbye) -> list[Effect]:
         if self.ending is None:
@@ -261,7 +266,7 @@ class Cloud(Memory):
                 edge, Halt("peer-lost", f"every edge has ended its part after {self.version} updates.")
             )
         self.waiting_for.discard(edge)
-        return [] if self.waiting_for - self.lost else [Finish(self.ending.verdict, self.ending.reason)]
+        return [] if self.waiting_for else [Finish(self.ending.verdict, self.ending.reason)]
 
     def _woken(self, token: int) -> list[Effect]:
         if token == END:
@@ -269,6 +274,7 @@ class Cloud(Memory):
         if self.ending is not None:
             return self._say_halt()
         if self.waiting_for and self.waiting_for <= self.lost:
+            self.rounds_left = 0  # they have been waited for
             return self._end("peer-lost", f"every edge was lost after {self.version} updates.")
         return []
 
