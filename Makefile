@@ -190,8 +190,8 @@ orgs: $(FULL) packages  ## three organisations on this machine: keys, alignment,
 	$(PY) examples/three_organisations
 
 .PHONY: soak
-soak: $(FULL)  ## JOBS=1000 short jobs and ten times as many scores, with daemons killed at random (hours)
-	OFFBEAT_SOAK_JOBS=$(JOBS) $(PYTEST) tests/transport/test_soak.py
+soak: $(FULL)  ## JOBS=1000 short jobs and ten times as many scores, with daemons killed at random (an hour)
+	OFFBEAT_SOAK_JOBS=$(JOBS) $(PYTEST) -s tests/transport/test_soak.py
 
 .PHONY: bench
 bench: $(FULL)  ## BENCH=name: one side-by-side benchmark; without a name, the list of them

@@ -22,6 +22,7 @@ from offbeat.testing.runtime_checks import MESSAGES as RACE
 from offbeat.testing.runtime_checks import check_runtime
 
 NAMES = ("ana", "bo", "cy")
+PATIENT = dataclasses.replace(QUICK, loss_s=60.0, wait_s=60.0, linger_s=60.0)
 
 
 def assert_everything_once(parties: list[Counter], total: int) -> None:
@@ -150,6 +151,35 @@ def test_a_log_goes_on_after_a_stop_at_any_record(tmp_path: Path) -> None:
     links = verify_runs([tmp_path])["links"]
     assert [link["state"] for link in links] == ["holds"] * 6, "chains go on, too, and are signed to their ends"
     assert {link["messages"] for link in links} == {401}
+
+
+@pytest.mark.parametrize("restarted", ["ana", "bo"])
+def test_whoever_is_restarted_at_the_end_of_a_run_does_not_wait_for_who_has_left_it(
+    restarted: str, tmp_path: Path
+) -> None:
+    """Ana listens and Bo calls; both have ended well. One of them did not come to write that down, and begins again
+    from its log; the other was restarted too, and knows of the end only what it has kept."""
+    world, names = Loopback(("ana", "bo")), ("ana", "bo")
+    outcomes(run_all([world.session(p, MESSAGES, folder=tmp_path) for p in counters(names, 20)]))
+    for server in world.servers.values():  # what they knew of ended runs is gone with their processes
+        server._ended.clear()
+    again = world.session(
+        counters(names, 20)[names.index(restarted)], MESSAGES, folder=tmp_path, then="next", options=PATIENT
+    )
+    left = threading.Event()
+    thread = own_thread(again, lambda end: left.set())
+    if restarted == "bo":
+        world.servers["ana"].forget("run", "target: as it has kept")
+    else:
+        bo = world.session(counters(names, 20)[1], MESSAGES, options=PATIENT)
+        bo.run_name = "next"
+        following = own_thread(bo, lambda end: None)
+    assert left.wait(20.0), "it waits for a goodbye that does not come"
+    thread.join(10)
+    if restarted == "ana":
+        bo.stop("it was only to call")
+        following.join(10)
+    world.stop()
 
 
 class Speaker:

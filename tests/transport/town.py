@@ -171,10 +171,10 @@ def serve(town: Town, name: str) -> "subprocess.Popen[bytes]":
     return child
 
 
-def wait_until(ready) -> None:  # type: ignore[no-untyped-def]
+def wait_until(ready, look_s: float = 0.02) -> None:  # type: ignore[no-untyped-def]
     never = threading.Event()
-    for _ in range(int(WITHIN_S / 0.02)):
+    for _ in range(int(WITHIN_S / look_s)):
         if ready():
             return
-        never.wait(0.02)
+        never.wait(look_s)
     raise AssertionError("waited in vain")

@@ -253,6 +253,8 @@ class Daemon:
             self._begin(run)
         elif run.status.phase in UNBEGUN:
             self.leading.begin_when_it_can(run)
+        elif run.status.phase == "done":
+            run.say_ended(align="aligned", train=run.status.verdict, test="predicted")
 
     def _on_under_way(self, peer: str, request: control.HasBegun) -> Answer:
         run = self._run(request.run, peer)

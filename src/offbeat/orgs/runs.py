@@ -63,6 +63,7 @@ log = logging.getLogger("offbeat.party")
 END_WITHIN_S = 20.0
 PROGRESS_EVERY_S = 2.0
 WRITES_MOST = 5
+THEN = {"align": "train", "train": "test"}
 
 
 class Run:
@@ -330,6 +331,7 @@ class Run:
         """Which rows of the table are aligned, in which order, by which tokens."""
         kept = self.own.kept("alignment")
         if kept is not None:
+            self.say_ended(align="aligned")
             self._sent["align"] = kept["sent"]
             return {"coin": b"", **kept}  # a run of a version that tossed none
         column = table.column(self.own.salt)
@@ -507,6 +509,7 @@ class Run:
             folder=folder,
             job_digest=digest,
             watch=self._watch,
+            then=f"{self.run}/{THEN[what]}" if what in THEN else "",
         )
         self._session = session
         if self._stopped:
@@ -517,6 +520,11 @@ class Run:
             self._session = None
         self._sent[what] = outcome.tallies[self.home.name].sent
         return outcome
+
+    def say_ended(self, **verdicts: str) -> None:
+        """An earlier process of this party has left these sessions: who still calls for them is told so."""
+        for what, verdict in verdicts.items():
+            self.server.forget(f"{self.run}/{what}", f"{verdict}: it had ended before '{self.home.name}' was restarted")
 
     def _session_options(self) -> SessionOptions:
         network = self.job.network

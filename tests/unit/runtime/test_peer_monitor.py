@@ -94,6 +94,15 @@ def test_a_finished_party_stays_for_a_peer_that_lacks_messages_until_that_peer_i
     assert watch.may_leave(601)
 
 
+def test_a_finished_party_does_not_stay_for_a_peer_that_has_left_for_the_run_that_follows() -> None:
+    bo, left = FakeChannel(), set[str]()
+    bo.unacknowledged, bo.met, bo.up = 3, False, False
+    watch = PeerMonitor(OPTIONS, {"bo": bo}, set, lambda peer: "", left=left.__contains__)  # type: ignore[dict-item]
+    assert not watch.may_leave(1.0)
+    left.add("bo")
+    assert watch.may_leave(1.0)
+
+
 def test_a_finished_party_stays_a_while_for_a_peer_that_goes_on() -> None:
     watch, _, cy, _ = monitor("wait")
     cy.ended = True

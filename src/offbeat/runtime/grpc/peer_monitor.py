@@ -27,10 +27,12 @@ class PeerMonitor:
         lost: Callable[[], AbstractSet[PartyName]],
         trouble: Callable[[PartyName], str],
         gone: Mapping[PartyName, str] | None = None,
+        left: Callable[[PartyName], bool] = lambda peer: False,
     ) -> None:
+        """`left`: whether a peer is known to have left this run, with all that it needs, for the one that follows."""
         self.options, self.channels, self._lost_peers = options, channels, lost
         self._gone = gone if gone is not None else {}  # peers known to have died, and how: they need not fall silent
-        self._trouble = trouble
+        self._trouble, self._left = trouble, left
         self._goodbyes: dict[PartyName, float] = {}
         self._give_up_s: float | None = None
         self._alone_s: float | None = None  # since when nobody else is left in the run
@@ -65,7 +67,7 @@ class PeerMonitor:
 
     def _let_go(self, peer: PartyName, channel: Channel, finished_s: float) -> bool:
         """Nobody who lacks one of our messages is left before it counts as lost."""
-        if channel.over():
+        if channel.over() or self._left(peer):
             return True
         if channel.peer_verdict is None and (peer in self.lost or peer in self._gone):
             return True

@@ -75,6 +75,7 @@ class StreamServer:
         self._control = dict(control or {})
         self._runs: dict[str, Joinable] = {}
         self._ended: dict[str, str] = {}
+        self._callers: dict[str, set[str]] = {}  # of runs that are not open here
         self._streams: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._server: grpc.Server | None = None
@@ -119,6 +120,11 @@ class StreamServer:
 
     def serve(self, run: str, session: Joinable) -> None:
         self._runs[run] = session
+        self._callers.pop(run, None)
+
+    def called(self, run: str, member: str) -> bool:
+        """Whether this member has called for a run that is not open here yet."""
+        return member in self._callers.get(run, ())
 
     def withdraw(self, run: str) -> None:
         """The run is not open here for a while; who calls for it calls again."""
@@ -128,8 +134,7 @@ class StreamServer:
         """The run has ended here; who still calls for it is told how."""
         self._runs.pop(run, None)
         self._ended[run] = verdict
-        while len(self._ended) > _ENDED_RUNS:
-            del self._ended[next(iter(self._ended))]
+        _keep_few(self._ended)
 
     # -- who may come in ------------------------------------------------------------------------------------------
 
@@ -208,6 +213,9 @@ class StreamServer:
             return Refusal(f"the certificate belongs to '{member.name}', the greeting says '{hello.name}'", True)
         session = self._runs.get(hello.run)
         if session is None:
+            with self._lock:
+                self._callers.setdefault(hello.run, set()).add(member.name)
+                _keep_few(self._callers)
             return Refusal(f"run '{hello.run}' is not open at '{me}'", False, self._ended.get(hello.run, ""))
         if not session.roster.agrees(hello.pins, hello.roster):
             return Refusal(
@@ -237,6 +245,11 @@ class StreamServer:
             yield from channel.packets(generation)
         finally:
             channel.lost(generation)
+
+
+def _keep_few(runs: dict[str, Any]) -> None:
+    while len(runs) > _ENDED_RUNS:
+        del runs[next(iter(runs))]
 
 
 def read(channel: Channel, generation: int, packets: Iterator[bytes]) -> None:

@@ -48,8 +48,11 @@ class Session:
         folder: Path | None = None,
         job_digest: str = "",
         watch: Watch | None = None,
+        then: str = "",
     ) -> None:
-        self.identity, self.party, self.run_name = identity, party, run
+        """`then`: the run that follows. A peer that calls for it has left this one, and whoever was restarted at its
+        end need not wait for that peer's goodbye."""
+        self.identity, self.party, self.run_name, self.then = identity, party, run, then
         self.server = server
         self.options = options or SessionOptions()
         self.job_digest = job_digest
@@ -71,7 +74,7 @@ class Session:
         self._dialers: list[Dialer] = []
         self._tick_due_s = 0.0
         self._monitor = PeerMonitor(
-            self.options, self.channels, lambda: self.host.drive.lost, self._trouble, self._gone
+            self.options, self.channels, lambda: self.host.drive.lost, self._trouble, self._gone, self._has_left
         )
 
     def _host_options(self, folder: Path | None) -> HostOptions:
@@ -196,6 +199,9 @@ class Session:
 
     def _trouble(self, peer: PartyName) -> str:
         return next((dialer.trouble for dialer in self._dialers if dialer.peer.name == peer), "")
+
+    def _has_left(self, peer: PartyName) -> bool:
+        return bool(self.then) and self.server is not None and self.server.called(self.then, peer)
 
     def _vanish(self) -> None:
         """Go without a word, as in a crash: the log is whole up to its last record, and another session goes on."""
