@@ -109,14 +109,25 @@ def test_one_caller_reads_few_batches_at_a_time_and_from_a_row_that_is_a_number(
     def asked(first: str = "0") -> Any:
         return SimpleNamespace(path_params={"batch": folder.name}, query_params={"from": first})
 
+    async def receive() -> Any:
+        return await asyncio.Event().wait()
+
+    async def read(heard: list[Any]) -> None:
+        async def send(message: Any) -> None:
+            heard.append(message.get("body"))
+
+        answer = await service.batch_rows(asked())
+        await answer({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+
     async def reads() -> None:
-        opened = [(await service.batch_rows(asked())).body_iterator for _ in range(8)]  # type: ignore[attr-defined]
-        for rows in opened:
-            assert await anext(rows) == b"id,score,probability\n"
-        with pytest.raises(TooMuch, match="8 batches at a time"):
-            await service.batch_rows(asked())
-        for rows in opened:
-            await rows.aclose()
+        """All at once: they were counted only when their answers began."""
+        heard: list[list[Any]] = [[] for _ in range(100)]
+        done, reading = await asyncio.wait([asyncio.create_task(read(mine)) for mine in heard], timeout=1.0)
+        assert len(reading) == 8 and all(isinstance(one.exception(), TooMuch) for one in done)
+        assert sum(b"id,score,probability\n" in mine for mine in heard) == 8
+        for one in reading:
+            one.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
         assert service.reading["web"] == 0 and await service.batch_rows(asked())
 
     asyncio.run(reads())

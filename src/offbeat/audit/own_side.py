@@ -20,14 +20,15 @@ from offbeat.orgs.party_config import home_of
 from offbeat.orgs.replay import OwnSide, own_side
 from offbeat.orgs.train import OwnLinear
 from offbeat.party.contract import Effect, Event
+from offbeat.run.replay import NOTHING, Vouched
 from offbeat.runtime.recovery import recover
 
 
-def audit_own(folder: Path) -> dict[str, Any]:
-    """The audit of `runs/RUN` under a party's home, as plain values."""
+def audit_own(folder: Path, vouched: Vouched | None = NOTHING) -> dict[str, Any]:
+    """The audit of `runs/RUN` under a party's home, as plain values. `vouched`: None where the home is one's own."""
     record = RunRecord.read(folder)
     with computing_as_on(record.machine):
-        side = own_side(home_of(folder), folder.resolve().name)
+        side = own_side(home_of(folder), folder.resolve().name, vouched)
         training = side.training
         watch: Watch = _masks(side, training) if isinstance(training, OwnLinear) else _Releases(side)
         received: Counter[str] = Counter()

@@ -26,7 +26,7 @@ from offbeat.report import wording
 from offbeat.run.folder import job_of
 from offbeat.run.parties import training_of, without_optimum
 from offbeat.run.record import kept_private, reveals_of
-from offbeat.run.replay import refuse_secret_noise, refuse_unknown_code
+from offbeat.run.replay import NOTHING, Vouched, refuse_secret_noise
 from offbeat.run.runtimes import simulator_for
 from offbeat.runtime.recovery import recover
 from offbeat.runtime.simulator.checkers import Checker
@@ -80,12 +80,12 @@ class Watched:
         self.party.restore(state)
 
 
-def audit_run(folder: Path, trusted: str = "") -> dict[str, Any]:
-    """The audit of a run folder, as plain values. `trusted`: see `refuse_unknown_code`."""
+def audit_run(folder: Path, vouched: Vouched = NOTHING) -> dict[str, Any]:
+    """The audit of a run folder, as plain values."""
     record = RunRecord.read(folder)
     job = without_optimum(job_of(folder))
     refuse_secret_noise(job, folder)
-    refuse_unknown_code(job, folder, trusted)
+    vouched.refuse_unknown_job(folder, job)
     with computing_as_on(record.machine):
         training = training_of(job)
         watch = WATCHES[family_name(job)](training)

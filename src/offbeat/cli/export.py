@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offbeat.cli.output import print_json, say, write_csv
-from offbeat.cli.run import RunFolder
+from offbeat.cli.run import Connect, RunFolder
 from offbeat.errors import BadInput, OffbeatError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def export(
     odds: Annotated[float, typer.Option(help="Scorecard: odds for the good class at --points.")] = 50.0,
     double: Annotated[float, typer.Option(help="Scorecard: points that double the odds.")] = 20.0,
     good: GoodOption = None,
+    connect: Connect = False,
     json: Annotated[bool, typer.Option("--json", help="Curve, metrics and options as one JSON document.")] = False,
 ) -> None:
     """A finished run for other programs: its looks as a table or JSON, its coefficients by name, its scorecard, each
@@ -79,7 +80,7 @@ def export(
     elif onnx is not None:
         _graphs(run, onnx)
     elif scorecard is not None:
-        card = _scorecard(run, points=points, odds=odds, double=double, good=good)
+        card = _scorecard(run, points=points, odds=odds, double=double, good=good, connect=connect)
         _write(list(card.table()[0]), card.table(), scorecard, "lines")
 
 
@@ -127,7 +128,7 @@ def _coefficients(run: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _scorecard(run: Path, *, good: str | None, **scale: Any) -> "Scorecard":
+def _scorecard(run: Path, *, good: str | None, connect: bool, **scale: Any) -> "Scorecard":
     """Shares, weights of evidence and stability are counted on the job's own rows, where they are still there."""
     from offbeat.run.scorecard import scorecard_of
 
@@ -140,7 +141,7 @@ def _scorecard(run: Path, *, good: str | None, **scale: Any) -> "Scorecard":
     else:
         model = _model(run)
         wanted = next((one for one in model.classes or () if str(one) == good), good)
-        data = _data_of(model)
+        data = _data_of(model, run, connect)
         labels = None if data is None else [(model.classes or ())[int(y > 0)] for y in data.y_train]
         card = scorecard_of(model, None if data is None else data.train, labels, good=wanted, **scale)
     for sentence in card.sentences():
@@ -170,11 +171,13 @@ def _model(run: Path) -> "TrainedModel":
     return own_part(home_of(run), run.resolve().name)
 
 
-def _data_of(model: "TrainedModel") -> Any:
+def _data_of(model: "TrainedModel", run: Path, connect: bool) -> Any:
     """The rows of the run, read anew; None, with a word, where they are no longer what the model was trained on."""
     from offbeat.families.vertical_data import load_data
+    from offbeat.run.replay import Vouched
 
     try:
+        Vouched(model.job.algorithm, connect).refuse_unknown_job(run, model.job)
         data = load_data(model.job)
     except OffbeatError as problem:
         say(f"Points alone: the rows of the run cannot be read again. {problem}")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from offbeat.cli.output import Json, print_json, rows_table, say
-from offbeat.cli.run import Trusted
+from offbeat.cli.run import Connect, Trusted
 from offbeat.errors import BadInput
 
 
@@ -19,6 +19,7 @@ def audit(
         Path | None, typer.Option(help="With --verify: the certificates that the parties must have.", metavar="FILE")
     ] = None,
     method: Trusted = "",
+    connect: Connect = False,
     json: Json = False,
 ) -> None:
     """Who received what, and what a curious party can work out of it. Of a run between organisations: of this party's
@@ -27,13 +28,15 @@ def audit(
     from offbeat.audit.own_side import audit_own
     from offbeat.audit.runs import audit_run, audit_text, violations_of
     from offbeat.metrics.record import RunRecord
+    from offbeat.run.replay import Vouched
 
     if verify:
         _verify(runs, roster, json)
     if len(runs) > 1 or roster is not None:
         raise BadInput("expected one run folder; several, and --roster, go with --verify.")
     run = runs[0]
-    told = audit_own(run) if RunRecord.read(run).runtime == "grpc" else audit_run(run, method)
+    audited = audit_own if RunRecord.read(run).runtime == "grpc" else audit_run
+    told = audited(run, Vouched(method, connect))
     if json:
         print_json(told)
     else:
@@ -55,6 +58,8 @@ def _verify(runs: list[Path], roster: Path | None, json: bool) -> NoReturn:
 def worth(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a job file.", show_default=False)],
     score: Annotated[str | None, typer.Option(help="auc, accuracy or explained; as usual for the task.")] = None,
+    method: Trusted = "",
+    connect: Connect = False,
     json: Json = False,
 ) -> None:
     """What each party is worth: exact Shapley values of a held-out score, the model trained anew for each coalition of
@@ -64,11 +69,14 @@ def worth(
     from offbeat.families.table import family_of
     from offbeat.metrics.record import RunRecord
     from offbeat.run.folder import write_record
+    from offbeat.run.replay import Vouched
     from offbeat.run.worth import job_for_worth
     from offbeat.run.worth import worth as computed
 
     record = RunRecord.read(run) if run.is_dir() else None
     job = job_for_worth(run, record)
+    if record is not None:
+        Vouched(method, connect).refuse_unknown_job(run, job)
     found = computed(family_of(job).load(job), job, score, say)
     if record is not None:
         page = write_record(msgspec.structs.replace(record, worth=found), run)

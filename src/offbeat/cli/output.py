@@ -6,6 +6,7 @@ Progress and commentary go to standard error. Standard output carries what was a
 
 import csv
 import math
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,6 +102,9 @@ def group(about: str) -> typer.Typer:
     return typer.Typer(no_args_is_help=True, add_completion=False, help=about)
 
 
+FORMULA = re.compile(r"\s*[=+\-@](?![\d\s().,/eE+-]*$)(?=.*[(|!])", re.DOTALL)
+
+
 def write_csv(rows: Sequence[Mapping[str, Any]], out: Path | None, head: Sequence[str] = ()) -> None:
     """Rows with the same keys, to a file, or to standard output (None or -)."""
     names = list(head or (rows[0] if rows else ()))
@@ -109,7 +113,13 @@ def write_csv(rows: Sequence[Mapping[str, Any]], out: Path | None, head: Sequenc
         writer = csv.DictWriter(file, names, lineterminator="\n")
         if names:
             writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: harmless(value) for name, value in row.items()} for row in rows)
+
+
+def harmless(value: Any) -> Any:
+    """A cell as a spreadsheet may open it: text from a table that would be a formula there begins with an apostrophe.
+    What only looks like a number, such as +49 30 or -5, stays as it is."""
+    return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
 
 
 def needs_web(command: str, problem: ImportError, instead: str = "") -> NotInstalled:

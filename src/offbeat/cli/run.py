@@ -20,6 +20,9 @@ Trusted = Annotated[
         help="The run's method where it is no part of offbeat: doing the run again imports its code.",
     ),
 ]
+Connect = Annotated[
+    bool, typer.Option("--connect", help="Ask the databases that the run names, with the passwords that it names.")
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
 
 
@@ -163,6 +166,7 @@ def replay(
         bool, typer.Option("--verify", help="Every log must lead to its party's end; each is told of by itself.")
     ] = False,
     method: Trusted = "",
+    connect: Connect = False,
     data: Annotated[
         Path | None, typer.Option(help="Between organisations: the table as it was, if it has changed.")
     ] = None,
@@ -176,7 +180,7 @@ def replay(
     A simulated run is repeated from its seed. A run on threads, processes or ray is repeated from its parties' logs,
     an organisation's side of a run from its own.
     """
-    told = _replayed(run, verify, method, data, key)
+    told = _replayed(run, verify, method, connect, data, key)
     if verify and not json:
         for name, count in told.get("events", {}).items():
             say(f"{name}: {counted(count, 'event')}, {told['digests'][name]}")
@@ -187,16 +191,19 @@ def replay(
     raise typer.Exit(0 if told["same"] else 3)
 
 
-def _replayed(run: Path, verify: bool, trusted: str, data: Path | None, key: Path | None) -> dict[str, Any]:
+def _replayed(
+    run: Path, verify: bool, method: str, connect: bool, data: Path | None, key: Path | None
+) -> dict[str, Any]:
     from offbeat.errors import BadInput
+    from offbeat.run.replay import Vouched, replay_run
+
+    vouched = Vouched(method, connect)
 
     if (run / "state.json").is_file():  # an organisation's own side of a run, in its daemon's folder
         from offbeat.orgs.party_config import home_of
         from offbeat.orgs.replay import replay_own
 
-        return replay_own(home_of(run), run.resolve().name, verify=verify, data=data, key=key)
+        return replay_own(home_of(run), run.resolve().name, vouched, verify=verify, data=data, key=key)
     if data is not None or key is not None:
         raise BadInput("--data and --key are for an organisation's own run: HOME/runs/RUN.")
-    from offbeat.run.replay import replay_run
-
-    return replay_run(run, verify=verify, trusted=trusted)
+    return replay_run(run, verify=verify, vouched=vouched)

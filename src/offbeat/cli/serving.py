@@ -75,7 +75,9 @@ def console(home: Path, port: int, open_: bool, as_json: bool) -> None:
     except ImportError as problem:
         raise needs_web("party console", problem) from problem
     token = secrets.token_urlsafe(24)
-    app = console_app(read_home(home), token, lambda folder: audit_text({**audit_own(folder), "run": folder.name}))
+    app = console_app(
+        read_home(home), token, lambda folder: audit_text({**audit_own(folder, None), "run": folder.name})
+    )
     with listening(port) as opened:
         address = f"http://{HOST}:{opened.getsockname()[1]}/enter?token={token}"
         announce(address, "The console, until Ctrl-C. Whoever has this address decides in your name:", as_json, open_)

@@ -36,6 +36,12 @@ def is_address(source: str | Path) -> bool:
     return "://" in str(source)
 
 
+def is_local(address: str) -> bool:
+    """Whether it names a SQLite file and nothing else: nobody is connected to, and nobody is told a password."""
+    parts = _parts(address, "table")
+    return parts.url.startswith("sqlite:///") and not parts.settings
+
+
 def check_source(file: str | None, table: str | None, where: str) -> None:
     """Exactly one of a file and a table of a database is named, and no password with it."""
     if (file is None) == (table is None):

@@ -1,6 +1,7 @@
 """/healthz, /readyz and /metrics of a daemon, over plain HTTP on an address that party.toml names (`metrics`).
 
-They tell numbers and names of runs, and take no request body; still, loopback is where they belong.
+They tell numbers and names of runs, and take no request body; still, loopback is where they belong. There they answer
+to names of this machine alone: a page from elsewhere may have its own name resolved to here.
 """
 
 import logging
@@ -13,6 +14,7 @@ from offbeat.metrics.prometheus import CONTENT_TYPE
 
 log = logging.getLogger("offbeat.party")
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PLAIN = "text/plain; charset=utf-8"
 READ_WITHIN_S = 5.0
 
@@ -41,8 +43,10 @@ class Health:
             self._server.shutdown()
             self._server.server_close()
 
-    def answer(self, path: str) -> tuple[int, str, str]:
-        """(status, type, text)."""
+    def answer(self, path: str, host: str = "") -> tuple[int, str, str]:
+        """(status, type, text). `host`: for whom the request was meant, if it says so."""
+        if host and _name(self._address) in LOOPBACK and _name(host) not in LOOPBACK:
+            return 404, PLAIN, "Not found.\n"
         if path == "/healthz":
             return 200, PLAIN, "ok\n"
         if path == "/readyz":
@@ -61,7 +65,7 @@ class Health:
 
             def do_GET(self) -> None:
                 try:
-                    status, kind, text = health.answer(self.path.partition("?")[0])
+                    status, kind, text = health.answer(self.path.partition("?")[0], self.headers.get("host", ""))
                 except Exception:
                     log.exception("%s could not be answered", self.path)
                     status, kind, text = 500, PLAIN, "The cause is in the daemon's log.\n"
@@ -76,6 +80,13 @@ class Health:
                 log.debug("health: " + format, *args)
 
         return Handler
+
+
+def _name(address: str) -> str:
+    """Without the port."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0].lower()
 
 
 class _HealthServer(ThreadingHTTPServer):

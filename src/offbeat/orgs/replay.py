@@ -18,18 +18,24 @@ from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import OwnRows, own_rows
 from offbeat.orgs.sessions import OwnSessions, OwnTraining
 from offbeat.orgs.tables import KeptTable, OwnTables
-from offbeat.run.replay import Log, replay_logs, with_reason
+from offbeat.run.replay import NOTHING, Log, Vouched, replay_logs, with_reason
 from offbeat.runtime.grpc.identity import Identity
 from offbeat.runtime.recovery import log_path
 
 
 def replay_own(
-    home: Home, run: str, *, verify: bool = False, data: Path | None = None, key: Path | None = None
+    home: Home,
+    run: str,
+    vouched: Vouched | None = NOTHING,
+    *,
+    verify: bool = False,
+    data: Path | None = None,
+    key: Path | None = None,
 ) -> dict[str, Any]:
     """Replay a run of this party: for people (`sentence`) and for programs. `verify`: the alignment and the test too,
     each to its end. `data`, `key`: the table and the private key as they were when the run was made, if they have
-    changed."""
-    side = own_side(home, run, data=data, key=key)
+    changed. `vouched`: None where the home is one's own."""
+    side = own_side(home, run, vouched, data=data, key=key)
     train, folder = f"{home.name}/train", side.folder
     record = folder / RECORD_FILE
 
@@ -54,8 +60,10 @@ class OwnSide:
     logs: dict[str, Log]
 
 
-def own_side(home: Home, run: str, *, data: Path | None = None, key: Path | None = None) -> OwnSide:
-    sessions, own, table = _opened(_with_data(home, data), run, _identity(home, key))
+def own_side(
+    home: Home, run: str, vouched: Vouched | None, *, data: Path | None = None, key: Path | None = None
+) -> OwnSide:
+    sessions, own, table = _opened(_with_data(home, data), run, _identity(home, key), vouched)
     folder = sessions.folder
     training = sessions.training(own, RowLedger(home.ledger).granted(run))
     logs = {"train": Log(training.party, training.messages, folder)}
@@ -83,12 +91,16 @@ def _identity(home: Home, key: Path | None) -> Identity:
     return Identity(home.name, b"", key.read_bytes())
 
 
-def _opened(home: Home, run: str, identity: Identity) -> tuple[OwnSessions, OwnRows, KeptTable]:
+def _opened(
+    home: Home, run: str, identity: Identity, vouched: Vouched | None
+) -> tuple[OwnSessions, OwnRows, KeptTable]:
     """This party's sessions of a run, its rows, and its table."""
     job_file = home.runs / run / "job.toml"
     if not job_file.is_file():
         raise BadInput(f"'{home.name}' has no run {run} under {home.runs}.")
     job = job_from_text(job_file.read_text(encoding="utf-8"), job_file)
+    if vouched is not None:
+        vouched.refuse_unknown(home.runs / run, job.method.algorithm, [home.config.data.table])
     sessions = OwnSessions(home, identity, run, job)
     aligned, accepted = sessions.kept("alignment"), sessions.kept("table")
     if aligned is None or not log_path(sessions.folder, home.name).is_file():

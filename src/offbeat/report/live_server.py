@@ -39,6 +39,7 @@ LOOK_S = 0.5
 QUIET_S = 15.0
 """After so long without news a comment is sent: a connection that nobody reads any more is noticed by it."""
 BROWSERS_MOST = 32
+BODY_WITHIN_S = 30.0
 QUIETLY: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False, "ws": "none"}
 """How every server of ours is set up."""
 REPORT_POLICY = (
@@ -131,13 +132,17 @@ def html_answer(content: str | bytes, policy: str, **headers: str) -> Response:
     return Response(content, media_type="text/html", headers={"content-security-policy": policy, **headers})
 
 
-async def body_of(request: Request, most: int, too_large: str) -> bytes:
-    """What came with a request, if it is not too large."""
+async def body_of(request: Request, most: int, too_large: str, within_s: float = BODY_WITHIN_S) -> bytes:
+    """What came with a request, if it is not too large, and comes to its end: an open one holds a connection."""
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise BadInput(too_large)
+    try:
+        async with asyncio.timeout(within_s):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise BadInput(too_large)
+    except TimeoutError:
+        raise BadInput(f"the request has not come to its end within {within_s:g} s; send it again.") from None
     return body
 
 

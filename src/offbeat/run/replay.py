@@ -1,9 +1,10 @@
 """Doing a run again: from its seed where time was virtual, from its parties' logs where it was real."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from offbeat.data.sql import is_address, is_local, shown
 from offbeat.errors import BadInput, PeerFailed
 from offbeat.families.table import family_of
 from offbeat.jobs.elsewhere import is_elsewhere
@@ -22,12 +23,40 @@ from offbeat.runtime.threads import digest_of
 from offbeat.runtime.transcript import FOLDER, read_transcript
 
 
-def replay_run(folder: Path, *, verify: bool = False, trusted: str = "") -> dict[str, Any]:
+class Vouched(NamedTuple):
+    """What the reader of a run folder, which may be somebody else's, answers for."""
+
+    method: str = ""  # its method is no part of offbeat, and this is its name
+    connect: bool = False  # its job names databases, and they may be asked
+
+    def refuse_unknown(self, folder: Path, algorithm: str, sources: Iterable[str | None]) -> None:
+        """Code that would be imported, and databases that would be given a password from the environment."""
+        if is_elsewhere(algorithm) and algorithm != self.method:
+            raise BadInput(
+                f"{folder} is a run of {algorithm!r}, which is no part of offbeat. To do the run again, that code must "
+                f"be imported and run here. If you know it, say so: --method {algorithm}"
+            )
+        asked = [source for source in sources if source is not None and is_address(source) and not is_local(source)]
+        if asked and not self.connect:
+            raise BadInput(
+                f"{folder} names {', '.join(map(shown, asked))}. To read rows from there, whoever runs it is sent the "
+                "password that the folder names by a variable of your environment. If you know it, say so: --connect"
+            )
+
+    def refuse_unknown_job(self, folder: Path, job: AnyJob) -> None:
+        entries = (*getattr(job, "party", ()), *getattr(job, "site", ()))
+        self.refuse_unknown(folder, job.algorithm, [entry.table for entry in entries])
+
+
+NOTHING = Vouched()
+
+
+def replay_run(folder: Path, *, verify: bool = False, vouched: Vouched = NOTHING) -> dict[str, Any]:
     """What was compared, and whether it is the same: for people (`sentence`) and for programs. `verify`: of a real run,
-    every log must also lead to its party's end. `trusted`: see `refuse_unknown_code`."""
+    every log must also lead to its party's end."""
     record, job = RunRecord.read(folder), without_optimum(job_of(folder))
     refuse_secret_noise(job, folder)
-    refuse_unknown_code(job, folder, trusted)
+    vouched.refuse_unknown_job(folder, job)
     with computing_as_on(record.machine):
         if job.runtime.kind == "simulator":
             return with_reason(_from_seed(folder, record, job), record)
@@ -49,15 +78,6 @@ def refuse_secret_noise(job: AnyJob, folder: Path) -> None:
         raise BadInput(
             f"{folder} drew secret noise from the operating system, which nobody can draw again. {how} to have runs "
             "that can be done again."
-        )
-
-
-def refuse_unknown_code(job: AnyJob, folder: Path, trusted: str) -> None:
-    """A run folder may be somebody else's, and the method that it names with it."""
-    if is_elsewhere(job.algorithm) and job.algorithm != trusted:
-        raise BadInput(
-            f"{folder} is a run of {job.algorithm!r}, which is no part of offbeat. To do the run again, that code must "
-            f"be imported and run here. If you know it, say so: --method {job.algorithm}"
         )
 
 

@@ -5,8 +5,8 @@ import logging
 import re
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -14,11 +14,13 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from offbeat.errors import BadInput, OffbeatError, Refused
 from offbeat.metrics.prometheus import CONTENT_TYPE, Metric, by, metrics_text, single
 from offbeat.orgs.control import Predict, Predicted, Status
 from offbeat.orgs.discreet import FOR_PEERS, for_peers
+from offbeat.orgs.health import LOOPBACK
 from offbeat.orgs.lines import OwnDaemon
 from offbeat.orgs.party_config import Home
 from offbeat.orgs.service.batches import ROWS_IN_PART, Batches, State
@@ -39,6 +41,8 @@ LOOK_S = 0.1
 CHUNK_BYTES = 2**18
 TIMES_KEPT = 1000
 STREAMS_OF_ONE = 8  # batches that one caller reads at a time
+CALLS_OF_ONE = 64  # calls of one caller that are open at a time
+QUIET_S = 30.0  # after so long without a byte of an upload it is over
 FROM = re.compile("[0-9]{1,12}")
 CODES: tuple[tuple[type[Exception], int], ...] = (
     (TooMuch, 429), (Crowded, 503), (Refused, 403), (BadInput, 400), (OffbeatError, 503),
@@ -66,6 +70,7 @@ class Service:
         self.answers: Counter[str] = Counter()  # by status code
         self.seconds: deque[float] = deque(maxlen=TIMES_KEPT)
         self.reading: Counter[str] = Counter()  # by caller: batches that are read now
+        self.calling: Counter[str] = Counter()  # by caller: calls that are open
         self._described = openapi(run, offbeat_version())
 
     def _ask(self, ids: list[str], within_s: float) -> Predicted:
@@ -93,10 +98,13 @@ class Service:
 
     async def score(self, request: Request) -> Response:
         begin_s, caller = time.perf_counter(), self.caller(request)
+        if self.calling[caller.name] >= CALLS_OF_ONE:
+            raise TooMuch(f"'{caller.name}' has {CALLS_OF_ONE} calls open, the most at a time.", 1.0)
         too_large = f"a call has at most {BODY_BYTES_MOST} bytes; send more rows as a batch."
-        ids = _ids_of(await body_of(request, BODY_BYTES_MOST, too_large))
-        left = self.quotas.take(caller, len(ids))
-        answer = await self.gathering.scores(ids)
+        with _counted(self.calling, caller.name):
+            ids = _ids_of(await body_of(request, BODY_BYTES_MOST, too_large))
+            left = self.quotas.take(caller, len(ids))
+            answer = await self.gathering.scores(ids)
         rows = [{"id": id_, "score": score, "probability": chance} for id_, score, chance in answer.rows(ids)]
         self.seconds.append(time.perf_counter() - begin_s)
         return _json({**self._model(answer.classes), "rows": rows, "rows_left_today": left})
@@ -135,18 +143,10 @@ class Service:
             raise BadInput(f"from={first[:40]}: expected how many rows you have already, such as from=20000.")
         if self.reading[state.caller] >= STREAMS_OF_ONE:
             raise TooMuch(f"'{state.caller}' reads {STREAMS_OF_ONE} batches at a time, the most of one caller.", 1.0)
-        return StreamingResponse(self._read(state, int(first)), media_type="text/csv")
+        return _Reading(self.reading, state.caller, self._stream(state, int(first)))
 
     def _batch_of(self, request: Request) -> State:
         return self.batches.state(request.path_params["batch"], self.caller(request).name)
-
-    async def _read(self, state: State, first: int) -> AsyncIterator[bytes]:
-        self.reading[state.caller] += 1
-        try:
-            async for chunk in self._stream(state, first):
-                yield chunk
-        finally:
-            self.reading[state.caller] -= 1
 
     async def _stream(self, state: State, first: int) -> AsyncIterator[bytes]:
         """The lines from a row on, as far as they count; then as they come, until the batch is over."""
@@ -176,9 +176,15 @@ class Service:
         return PlainTextResponse(f"run {self.run} is {status.phase}\n", 200 if good else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """For this machine alone: a reverse proxy that passes requests on says so in a header."""
-        local = request.client is not None and request.client.host in ("127.0.0.1", "::1")
-        if not local or "x-forwarded-for" in request.headers or "forwarded" in request.headers:
+        """For this machine alone: a reverse proxy that passes requests on says so in a header; so does a browser with a
+        page from elsewhere whose name resolves to here."""
+        local = request.client is not None and request.client.host in LOOPBACK
+        if (
+            not local
+            or request.url.hostname not in LOOPBACK
+            or "x-forwarded-for" in request.headers
+            or "forwarded" in request.headers
+        ):
             return PlainTextResponse("Not Found", 404)
         return Response(metrics_text(self.families()), media_type=CONTENT_TYPE)
 
@@ -240,6 +246,27 @@ class Service:
         return answered
 
 
+class _Reading(StreamingResponse):
+    """A batch's rows, counted from the moment the answer begins: many requests may come at once."""
+
+    def __init__(self, reading: Counter[str], caller: str, rows: AsyncIterator[bytes]) -> None:
+        super().__init__(rows, media_type="text/csv")
+        self._counts, self._caller = reading, caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with _counted(self._counts, self._caller):
+            await super().__call__(scope, receive, send)
+
+
+@contextmanager
+def _counted(counts: Counter[str], name: str) -> Iterator[None]:
+    counts[name] += 1
+    try:
+        yield
+    finally:
+        counts[name] -= 1
+
+
 def _failure(problem: OffbeatError) -> Response:
     code = 401 if isinstance(problem, NoToken) else next(code for kind, code in CODES if isinstance(problem, kind))
     headers = {"retry-after": str(int(problem.again_s) + 1)} if isinstance(problem, TooMuch) else {}
@@ -266,10 +293,11 @@ def _ids_of(body: bytes) -> list[str]:
 
 async def _upload(request: Request, write: Callable[[bytes], int], most: int) -> int:
     """Write the ids one a line, without empty lines; how many is returned. More than a quota are not read on."""
-    rows, rest = 0, b""
-    async for chunk in request.stream():
+    rows, seen, rest, chunks = 0, 0, b"", request.stream()
+    while (chunk := await _next_of(chunks)) is not None:
         lines = (rest + chunk).split(b"\n")
-        if len(max(lines, key=len)) > ID_BYTES_MOST or rows + len(lines) > BATCH_ROWS_MOST:
+        seen += len(lines) - 1
+        if len(max(lines, key=len)) > ID_BYTES_MOST or seen > BATCH_ROWS_MOST:
             raise BadInput(f"a batch has at most {BATCH_ROWS_MOST:,} ids of {ID_BYTES_MOST} bytes, one a line.")
         rest = lines.pop()
         rows += _written(lines, write)
@@ -279,6 +307,14 @@ async def _upload(request: Request, write: Callable[[bytes], int], most: int) ->
     if not rows:
         raise BadInput("expected ids, one a line.")
     return rows
+
+
+async def _next_of(chunks: AsyncIterator[bytes]) -> bytes | None:
+    try:
+        async with asyncio.timeout(QUIET_S):
+            return await anext(chunks, None)
+    except TimeoutError:
+        raise BadInput(f"nothing came for {QUIET_S:g} s; send the batch again.") from None
 
 
 def _written(lines: list[bytes], write: Callable[[bytes], int]) -> int:
