@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from offbeat.data.vertical import VerticalData
 from offbeat.errors import BadInput
@@ -176,6 +177,24 @@ def sooner(rounds_s: float | None, ours_s: float | None) -> float | None:
 def logs_of(curve: Sequence[CurveRow]) -> list[float]:
     """The logarithms of the sub-optimality at each look."""
     return [math.log(max(y, 1e-16)) for _, y in points(curve, "time_s", "suboptimality")]
+
+
+def fitted(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """(slope, R^2) of the straight line through these points."""
+    x, y = np.array(found, dtype=float).T
+    slope, offset = np.polyfit(x, y, 1)
+    left, spread = np.sum((y - slope * x - offset) ** 2), np.sum((y - y.mean()) ** 2)
+    return float(slope), float(1.0 - left / spread) if spread > 0 else 0.0
+
+
+def power(found: Sequence[tuple[float, float]]) -> float:
+    """The slope of the logarithms."""
+    return fitted([(math.log(x), math.log(y)) for x, y in found])[0]
+
+
+def curve(panel: str, name: str, found: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """A line of a figure as plain values, of some sixty of its points."""
+    return {"panel": panel, "name": name, "points": list(found[:: max(1, len(found) // 60)])}
 
 
 def kept_pieces(options: LabOptions, name: str) -> "Kept":
