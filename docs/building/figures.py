@@ -90,7 +90,11 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
-if __name__ == "__main__":
+def write() -> None:
     for page in PAGES:
         page.write_text(rewritten(page.read_text(encoding="utf-8")), encoding="utf-8")
         print(page.relative_to(REPOSITORY))
+
+
+if __name__ == "__main__":
+    write()
