@@ -18,6 +18,7 @@ from offbeat.party.contract import Effect, Event, Finish, Received, Send, State
 from offbeat.runtime.contract import Outcome
 from offbeat.runtime.grpc.identity import Member, PinnedRoster, new_identity
 from offbeat.runtime.recovery import recover
+from offbeat.runtime.transcript import transcript_path
 from offbeat.testing.runtime_checks import MESSAGES as RACE
 from offbeat.testing.runtime_checks import check_runtime
 
@@ -163,6 +164,7 @@ def test_whoever_is_restarted_at_the_end_of_a_run_does_not_wait_for_who_has_left
     outcomes(run_all([world.session(p, MESSAGES, folder=tmp_path) for p in counters(names, 20)]))
     for server in world.servers.values():  # what they knew of ended runs is gone with their processes
         server._ended.clear()
+    transcript_path(tmp_path, restarted).unlink()  # the last that is written
     again = world.session(
         counters(names, 20)[names.index(restarted)], MESSAGES, folder=tmp_path, then="next", options=PATIENT
     )
@@ -180,6 +182,20 @@ def test_whoever_is_restarted_at_the_end_of_a_run_does_not_wait_for_who_has_left
         bo.stop("it was only to call")
         following.join(10)
     world.stop()
+
+
+@pytest.mark.parametrize("restarted", ["ana", "bo"])
+def test_whoever_has_left_a_run_is_done_with_it_after_a_restart(restarted: str, tmp_path: Path) -> None:
+    """The others have gone, and know nothing more of it."""
+    world, names = Loopback(("ana", "bo")), ("ana", "bo")
+    ends = outcomes(run_all([world.session(p, MESSAGES, folder=tmp_path) for p in counters(names, 20)]))
+    for server in world.servers.values():
+        server._ended.clear()
+    party = counters(names, 20)[names.index(restarted)]
+    again = outcomes(run_all([world.session(party, MESSAGES, folder=tmp_path, options=PATIENT)], timeout_s=20.0))
+    world.stop()
+    assert again[restarted].finished == ends[restarted].finished and again[restarted].digest == ends[restarted].digest
+    assert world.servers[restarted]._ended["run"].startswith("target"), "who still calls for it is told so"
 
 
 class Speaker:

@@ -349,7 +349,7 @@ class TranscriptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def write(self, folder: Path) -> None:
         """Signatures that an earlier life of the party has written are not lost."""
-        path = folder / FOLDER / f"{self.party}.json"
+        path = transcript_path(folder, self.party)
         path.parent.mkdir(exist_ok=True)
         whole = self._with(read_transcript(path)) if path.is_file() else self
         replace_durably(path, msgspec.json.format(msgspec.json.encode(whole)))
@@ -363,6 +363,10 @@ class TranscriptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for link in self.links
         ]
         return msgspec.structs.replace(self, links=tuple(links))
+
+
+def transcript_path(session: Path, party: PartyName) -> Path:
+    return session / FOLDER / f"{party}.json"
 
 
 def read_transcript(path: Path) -> TranscriptFile:

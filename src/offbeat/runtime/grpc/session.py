@@ -22,7 +22,7 @@ from offbeat.runtime.grpc.options import SessionOptions
 from offbeat.runtime.grpc.peer_monitor import REASON, PeerMonitor
 from offbeat.runtime.grpc.server import StreamServer
 from offbeat.runtime.host import NO_DELAY, HostOptions, Letter, PartyHost, Watch
-from offbeat.runtime.transcript import FORMAT, Chains, Notary, Transcript, TranscriptFile
+from offbeat.runtime.transcript import FORMAT, Chains, Notary, Transcript, TranscriptFile, transcript_path
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TICK_S = 0.25
@@ -145,8 +145,9 @@ class Session:
         failure: OffbeatError | None = None
         try:
             self.host.begin()
-            self._connect()
-            self.host.run()
+            if not self._was_left:
+                self._connect()
+                self.host.run()
         except OffbeatError as problem:
             failure = problem
         except Exception as problem:
@@ -214,10 +215,21 @@ class Session:
         with suppress(OSError):
             self.host.close()
 
+    @property
+    def _was_left(self) -> bool:
+        """An earlier process of this party has left the run, peers and all: a transcript is the last that it writes."""
+        folder, finish = self.host.options.folder, self.host.drive.finished
+        return folder is not None and finish is not None and transcript_path(folder, self.party.name).is_file()
+
     def _leave(self, failure: OffbeatError | None) -> None:
         """Let the peers have what is still theirs, within bounds, and say goodbye."""
         finish = self.host.drive.finished or Finish(_FAILED, str(failure or self.host.stopped))
         goodbye = f"{finish.verdict}{REASON}{finish.reason}"[:_GOODBYE_TEXT]
+        if self._was_left:
+            if self.server is not None:
+                self.server.forget(self.run_name, goodbye)
+            self.host.close()
+            return
         for channel in self.channels.values():
             channel.finish(goodbye)
         hurried = failure is not None or bool(self.host.stopped)
