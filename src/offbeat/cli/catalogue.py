@@ -1,6 +1,7 @@
 """offbeat reproduce and bench: they list what there is, or run one by name."""
 
 import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -48,7 +49,7 @@ def reproduce(
         return
     quick = quick or (check and name is None and not everything)
     chosen = {"quick": quick, "seed": seed, "data_dir": data, "files": _files(file or [])}
-    redrawn = partial(_redrawn, chosen=chosen, kept=kept if check else None)
+    redrawn = partial(_redrawn, chosen=chosen, kept=kept if check else None, alone=name is not None)
     told = [redrawn(name, out)] if name is not None else _two_at_a_time(redrawn, list(catalogue("reproduce")), out)
     if name is not None:
         _tell(told[0], json)
@@ -57,28 +58,52 @@ def reproduce(
     else:
         for each in told:
             _tell(each, False)
-    if check and any(not each["compared"] or any(row["drifted"] for row in each["compared"]) for each in told):
+    if check and not _as_kept(told):
         raise typer.Exit(1)
 
 
+def _as_kept(told: list[dict[str, Any]]) -> bool:
+    """Whether every reproduction was compared with something, and nothing has drifted; says which not."""
+    apart = [e["name"] for e in told if not e["compared"] or any(row["drifted"] for row in e["compared"])]
+    names = f" Not: {', '.join(apart)}." if apart else ""
+    say(f"As they were kept: {len(told) - len(apart)} of {len(told)}.{names}")
+    return not apart
+
+
 def _two_at_a_time(redrawn: Callable[..., dict[str, Any]], names: list[str], out: Path | None) -> list[dict[str, Any]]:
+    """In two processes for two cores. An interruption ends both at once: what is finished is in their folders."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes for two cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     folders = [None if out is None else out / name for name in names]
-    with ProcessPoolExecutor(2, get_context("spawn")) as two:
-        return list(two.map(redrawn, names, folders))
+    told: list[dict[str, Any]] = []
+    try:
+        with ProcessPoolExecutor(2, get_context("spawn"), _ends_at_once) as two:
+            for each in two.map(redrawn, names, folders):
+                told.append(each)
+                say(f"{len(told)} of {len(names)} are done.")
+    except KeyboardInterrupt:
+        say(f"{len(told)} of {len(names)} are done; the same command goes on from there.")
+        raise
+    return told
 
 
-def _redrawn(name: str, out: Path | None, chosen: dict[str, Any], kept: Path | None) -> dict[str, Any]:
-    """One table or figure, its rows written down; with `kept`, beside what was kept there."""
+def _ends_at_once() -> None:
+    """A worker of a pool would take an interruption for the end of one piece, and begin the next."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(1))
+
+
+def _redrawn(name: str, out: Path | None, chosen: dict[str, Any], kept: Path | None, alone: bool) -> dict[str, Any]:
+    """One table or figure, its rows written down; with `kept`, beside what was kept there. Where it is not `alone`, its
+    name stands before what it says."""
+    told_as = say if alone else lambda sentence: say(f"{name}: {sentence}")
     from offbeat.lab.drift import compared, kept_rows, said
 
     before = kept_rows(name, kept) if kept is not None else {}
     folder, began, computed = out or _folder(name, anew=kept is not None), perf_counter(), process_time()
     try:
-        told = _done("reproduce", name, out=folder, **chosen)
+        told = _done("reproduce", name, out=folder, say=told_as, **chosen)
     except KeyboardInterrupt:
         say(f"What is finished lies in {folder}; the same command goes on from there.")
         raise
@@ -118,7 +143,7 @@ def bench(
         _list("bench", json)
         return
     drawn = {} if out is None else {"out": out, "draws": True}
-    told = _done("bench", name, quick=quick, seed=seed, data_dir=data, job=job, **drawn)
+    told = _done("bench", name, quick=quick, seed=seed, data_dir=data, job=job, say=say, **drawn)
     told |= {"machine": this_machine(), "versions": library_versions()}
     if out is not None:
         _write_rows(told, out)
@@ -130,7 +155,7 @@ def _done(kind: "Kind", name: str, **chosen: Any) -> dict[str, Any]:
     from offbeat.lab.catalogue import LabOptions, entry_named
 
     entry = entry_named(kind, name)
-    result = entry.function(LabOptions(say=say, **chosen))
+    result = entry.function(LabOptions(**chosen))
     return {
         "name": entry.name,
         "title": entry.title,

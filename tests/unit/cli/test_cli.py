@@ -1,6 +1,7 @@
 """The command line, as a user and as a script meets it: names, exit codes, one JSON document, one clear paragraph."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -322,8 +323,33 @@ def test_a_check_measures_anew_and_passes_only_where_something_was_compared(tmp_
     (kept / "x.json").write_text((tmp_path / "out/check/x/rows.json").read_text())
     told = call(*check)
     assert told.exit_code == 0 and "1 beside a kept full run and 0 beside a kept quick run; 0 drifted" in told.stderr
+    assert paragraph(told).endswith("As they were kept: 1 of 1.")
     ratios.append(1.5)
-    assert call(*check).exit_code == 1
+    told = call(*check)
+    assert told.exit_code == 1 and paragraph(told).endswith("As they were kept: 0 of 1. Not: x.")
+
+
+def test_an_interruption_ends_all_reproductions_at_once_and_none_begins_after_it(tmp_path):
+    """A worker of a pool takes an interruption for the end of its piece: it went on with the next for a minute."""
+    script = tmp_path / "two.py"
+    script.write_text(
+        "import threading\n"
+        "from offbeat.cli.catalogue import _two_at_a_time\n"
+        "def redrawn(name, out):\n"
+        "    print(name, flush=True)\n"
+        "    threading.Event().wait()\n"
+        "if __name__ == '__main__':\n"
+        "    _two_at_a_time(redrawn, list('abcd'), None)\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, script], stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as running:
+        assert sorted(running.stdout.readline().strip() for _ in range(2)) == ["a", "b"]
+        os.killpg(running.pid, signal.SIGINT)
+        rest, said = running.communicate(timeout=120)
+    assert rest == "" and running.returncode != 0
+    assert "0 of 4 are done; the same command goes on from there." in said
 
 
 # -- the other commands -----------------------------------------------------------------------------------------------
