@@ -23,6 +23,7 @@ from offbeat.cli.output import write_csv
 from offbeat.data import sql
 from offbeat.errors import BadInput
 from offbeat.jobs import elsewhere
+from offbeat.orgs.discreet import printable
 from offbeat.orgs.health import Health
 from offbeat.orgs.replay import replay_own
 from offbeat.orgs.service import app as service_app
@@ -243,6 +244,13 @@ def test_text_in_a_table_is_no_formula_in_a_spreadsheet(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows] == [*("'" + text for text in evil), *plain]
     assert {row["score"] for row in rows} == {"-1.5"}, "numbers stay numbers"
+
+
+def test_a_peers_words_hold_no_letter_that_is_not_seen() -> None:
+    """Before: a refusal could hold marks of direction and letters without width: two that look the same and differ."""
+    for hidden in "\u200b\u200e\u061c\ufeff\u2060\u206f\U000e0041":
+        assert printable(f"refused{hidden} by the bank") == "refused? by the bank"
+    assert printable("Größe über 5 €: 名前") == "Größe über 5 €: 名前"
 
 
 def test_what_stands_in_tables_is_text_on_every_page(sent: Path, tmp_path: Path) -> None:

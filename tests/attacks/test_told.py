@@ -19,6 +19,7 @@ from offbeat.party.linear_options import LinearOptions
 from offbeat.party.masked_sum import EPOCH_STRIDE, PRODUCTS, SURVEY, ShareGiven
 from offbeat.party.problem import Problem
 from offbeat.party.survey_messages import Certified, GoOn, Leap, Mark, TablePart
+from offbeat.party.told import Told
 from offbeat.privacy.masks import NetMask
 from offbeat.runtime.simulator import Simulator
 
@@ -627,6 +628,49 @@ def test_two_label_holders_together_keep_a_party_where_it_is():
     words = asked["ana"] + asked["bo"] + eve.mask("flo", PRODUCTS, 0, 0, 1, stop - start)
     share = share_of(here, "ana", start, stop)
     assert np.abs(share).max() > 0.1 and np.abs(decoded(words) - share).max() < 2.0**-38
+
+
+def after_a_round_of_eve(here, lie):
+    """Eve's round, with zeros for Bo where she lies; then Flo's question, and what both of them can take away of it."""
+    for name in BOTH:
+        here.parties[name].block.set_weights(np.zeros((1, WIDTH + 1)))
+    total(here, 0)
+    truth = derivatives(here, 0)
+    for name, theta in (("ana", truth), ("bo", truth * (not lie))):
+        says(here.parties[name], Backward(0, 0, theta, 0, -1, 0))
+    start, stop = here.schedule.block(1)
+    words = sum(says(here.parties[name], ask(first=1), "flo")[0] for name in BOTH)
+    eve = here.parties["eve"].party.sums
+    eve.stride, eve.told.in_turn = here.bo.party.sums.stride, here.ana.party.sums.told.in_turn
+    return decoded(words + eve.mask("flo", PRODUCTS, 0, 1, 1, stop - start)), (start, stop)
+
+
+def test_in_turn_two_label_holders_together_see_noise():
+    """Before: in rounds, too, answers were bound to what the asker alone had told: Flo read Ana's share, exactly."""
+    world_of = lambda: world(("eve", "flo", "ana", "bo"), labels_at=("eve", "flo"), synchronous=True)  # noqa: E731
+    honest = world_of()
+    found, rows = after_a_round_of_eve(honest, lie=False)
+    assert np.abs(found - share_of(honest, "ana", *rows) - share_of(honest, "bo", *rows)).max() < 2.0**-38
+    found, _ = after_a_round_of_eve(world_of(), lie=True)
+    assert is_noise((found * 2.0**40).astype(np.int64).view(np.uint64))
+
+
+def test_in_turn_a_model_is_bound_to_what_all_label_holders_told():
+    """Eve lies in her round, the chair tells all the same: what a prediction adds to its masks differs."""
+    heard = {}
+    for name, theta in (("ana", np.ones(3)), ("bo", np.zeros(3))):
+        told_to = heard[name] = Told()
+        told_to.hear("flo", Backward(0, 0, theta, 0, -1, 0), in_turn=True)
+        told_to.hear("eve", Mark(0, 1, 0, 0))
+        told_to.mark("eve", 1, 0)
+        told_to.hear("eve", Certified(0, 1, 0.5, 0.1, 0.1, 1))
+        told_to.name_best("eve", 1)
+    kept = heard["ana"].snapshot()
+    again = Told()
+    again.restore(kept)
+    for one in (*heard.values(), again):
+        one.end("eve", 1)
+    assert heard["ana"].last == again.last != heard["bo"].last
 
 
 def test_a_worker_that_gives_wrong_shares_keeps_another_where_it_is():

@@ -53,7 +53,7 @@ from offbeat.learning.blocks import Block
 from offbeat.party import linear_parties
 from offbeat.party.contract import Broadcast, Computed, Effect, Message, Observe, PartyName, Send, State
 from offbeat.party.expected import expect, expect_array, refuse
-from offbeat.party.linear import LinearParty
+from offbeat.party.linear import Handler, LinearParty
 from offbeat.party.linear_protocol import HOLDER, PARTY, linear_protocol
 from offbeat.party.masked_sum import PRODUCTS, Sum
 from offbeat.party.memory import Memory
@@ -456,7 +456,8 @@ class VfbParty(InRounds):
         self.unstepped: set[PartyName] = set()  # whose step of the round before is still awaited
         self.early: set[PartyName] = set()  # who has stepped this round before this party did
         self.asking = False
-        party.attach(self, {Backward: self._on_backward, Stepped: self._on_stepped}, (Derive, Steps), tells=(Backward,))
+        handlers: Mapping[type[Message], Handler] = {Backward: self._on_backward, Stepped: self._on_stepped}
+        party.attach(self, handlers, (Derive, Steps), tells=(Backward,), in_turn=True)
 
     def _dominator(self, number: int) -> PartyName:
         labelled = self.party.roster.labelled

@@ -22,11 +22,11 @@ log = logging.getLogger("offbeat.party")
 FOR_PEERS = (Refused, BadJob, PeerFailed)
 TEXT_MOST = 1000
 OWNER_TEXT_MOST = 8000  # what an owner is told may quote a peer
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]")
 
 
 def printable(text: str, most: int = TEXT_MOST) -> str:
-    """A peer's words as they may stand in a log and on a screen: no control characters, and not too many."""
+    """A peer's words as they may stand in a log and on a screen: nothing that is not seen, and not too many."""
     return _CONTROL.sub("?", text[:most])
 
 

@@ -104,6 +104,7 @@ class LinearParty(Memory):
         self.role: Role
         self.handle = self._handle_and_note if self.roster.holds_labels else self._handle
         self.telling: set[type] = set()  # the messages that digests are kept of
+        self.in_turn: tuple[type, ...] = ()  # those of them that several label holders send, one after the other
         self._know_events()
 
     def _know_events(self) -> None:
@@ -142,9 +143,12 @@ class LinearParty(Memory):
         handlers: Mapping[type[Message], Handler],
         works: tuple[type, ...],
         tells: tuple[type[Message], ...] = (),
+        in_turn: bool = False,
     ) -> None:
-        """Give the party its role, and the role's own messages, kinds of work, and what it tells to move blocks."""
+        """Give the party its role, and the role's own messages, kinds of work, and what it tells to move blocks.
+        `in_turn`: label holders tell it one after the other."""
         self.telling = {*TELLING, *tells}
+        self.in_turn = tells if in_turn and len(self.roster.active) > 1 else ()
         self.role = role
         self.works.know(*works)
         self.handlers.update(handlers)
@@ -159,7 +163,7 @@ class LinearParty(Memory):
         for effect in effects:
             if type(effect) is Broadcast:
                 if type(effect.body) in self.telling:
-                    self.sums.told.hear(self.name, effect.body)
+                    self.sums.told.hear(self.name, effect.body, type(effect.body) in self.in_turn)
                     if type(effect.body) is Mark:
                         self._note_mark(self.name, effect.body.survey)
                     elif type(effect.body) is Certified:
@@ -187,7 +191,7 @@ class LinearParty(Memory):
                     return self._on_other(event)
                 if body.epoch == self.roster.epoch:  # type: ignore[attr-defined]
                     if type(body) in self.telling:
-                        self.sums.told.hear(event.sender, body)
+                        self.sums.told.hear(event.sender, body, type(body) in self.in_turn)
                     return handler(event.sender, body)
                 return self._of_another_epoch(event)
             return self.other_events[type(event)](event)

@@ -15,7 +15,7 @@ from offbeat.errors import BadFrame
 from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.transcript import Head, Number, Seal
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 """Raised when the packets or their meaning change; both sides of a stream must have the same."""
 
 SERVICE = "offbeat.Parties"
