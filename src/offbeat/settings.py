@@ -62,7 +62,13 @@ def parse(text: str, where: object, error: type[BadInput] = BadInput) -> dict[st
     except RecursionError:
         raise error(f"{where} is not valid TOML: its brackets are nested too deeply.") from None
     except ValueError as problem:  # also of a number with thousands of digits
-        raise error(f"{where} is not valid TOML: {problem}.") from problem
+        raise error(f"{where} is not valid TOML: {problem}.{_about_backslashes(text)}") from problem
+
+
+def _about_backslashes(text: str) -> str:
+    """What to do about a path as Windows writes it, where there may be one."""
+    found = re.search(r'"[^"\n]*\\', text)
+    return " In double quotes a backslash begins a code: write paths with /, or in single quotes." if found else ""
 
 
 def settings_from(tree: Mapping[str, Any], kind: type[T], where: object, error: type[BadInput] = BadInput) -> T:

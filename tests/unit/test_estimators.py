@@ -367,7 +367,7 @@ def test_one_frame_with_parties_is_the_same_as_a_frame_each():
     by_position = VerticalClassifier(parties={"bank": [0], "shop": [1, 2], "telecom": [3]}, **options).fit(frame, label)
     np.testing.assert_array_equal(by_position.decision_function(frame), one.decision_function(frame))
     np.testing.assert_allclose(np.exp(one.predict_log_proba(frame)), one.predict_proba(frame))
-    with pytest.raises(BadData, match=r"No party was given 1 column: spend"):
+    with pytest.raises(BadData, match=r"1 column of the table has no party: spend. Name a party"):
         VerticalClassifier(parties={"bank": ["income"], "shop": ["town", "member"]}).fit(frame, label)
 
 

@@ -81,7 +81,10 @@ COLUMNS = {
     "a party's path": (lambda: classify({**FRAMES, "shop": "shop.csv"}), "came str. Read a file first"),
     "a party's dictionary": (lambda: classify(shop({"spend": [1.0] * ROWS})), "came dict. Read a file first"),
     "a party's generator": (lambda: classify(shop(iter(range(ROWS)))), "expected rows by columns"),
-    "a party's series": (lambda: classify({**FRAMES, "shop": FRAMES["shop"]["spend"]}), r"array of shape \(60,\)"),
+    "a party's series": (
+        lambda: classify({**FRAMES, "shop": FRAMES["shop"]["spend"]}),
+        r"array of shape \(60,\).*to_frame",
+    ),
     "three dimensions": (lambda: classify(shop(ARRAYS["shop"][:, :, None])), r"array of shape \(60, 1, 1\)"),
     "a party's ragged rows": (lambda: classify(shop([[1.0], [1.0, 2.0]] * 30)), "as many in every row"),
     "a structured array": (lambda: classify(shop(np.zeros(ROWS, [("a", float)]))), "rows by columns"),
@@ -97,7 +100,7 @@ COLUMNS = {
         lambda: classify(WHOLE.set_axis(["a", "a", "b", "c"], axis=1)),
         "more than one column 'a'",
     ),
-    "other numbers of rows": (lambda: classify(shop(ARRAYS["shop"][1:])), "bank: 60, shop: 59, telecom: 60, y: 60"),
+    "other numbers of rows": (lambda: classify(shop(ARRAYS["shop"][1:])), "bank: 60, shop: 59, telecom: 60, y: 60[.]"),
     "infinity": (lambda: classify(income(first(np.inf))), "'income', row 1: expected a finite number, came inf"),
     "sparse infinity": (lambda: classify(shop(scipy.sparse.csr_matrix(ARRAYS["shop"] * np.inf))), "came -?inf"),
     "beyond all squares": (
@@ -172,7 +175,8 @@ LABELS = {
     "exposure of numbers": (lambda: regress(Y, exposure=ONES), "exposure is for counts and amounts"),
     "class weight by word": (lambda: classify(class_weight="heavy"), "classes 0, 1; got 'heavy'"),
     "class weight of another": (lambda: classify(class_weight={5: 1.0}), "classes 0, 1; got {5: 1.0}"),
-    "class weight of text": (lambda: classify(class_weight={0: "a", 1: 1.0}), "with a number for each of the classes"),
+    "class weight of text": (lambda: classify(class_weight={0: "a", 1: 1.0}), "with a number of 0 or more for each"),
+    "class weight below 0": (lambda: classify(class_weight={0: -1.0}), "classes 0, 1; got {0: -1.0}"),
     "class weight of nothing": (lambda: classify(class_weight={0: 0.0, 1: 0.0}), "are all zero"),
     "class weight for numbers": (lambda: regress(rng.normal(size=ROWS), class_weight="balanced"), "this is regression"),
 }
@@ -186,7 +190,7 @@ PARAMETERS = {
         {"parties": {**LEFT, "telecom": ["age", "calls"]}},
         "given to both 'bank' and 'telecom'",
     ),
-    "a column of nobody": ({"parties": LEFT}, "No party was given 1 column: calls"),
+    "a column of nobody": ({"parties": LEFT}, "1 column of the table has no party: calls"),
     "a party of no column": ({"parties": {**LEFT, "telecom": []}}, "'telecom' was given no column"),
     "a party of a word": (
         {"parties": {**LEFT, "telecom": "calls"}},
@@ -254,6 +258,7 @@ PREDICTION = {
     "dates for numbers": (age(pd.Timestamp("2020")), "numbers were expected, as in the training rows; came dates"),
     "numbers for dates": (lambda r: {**r, "telecom": r["telecom"].assign(since=1.5)}, "dates were expected"),
     "mixed cells": (age([1, "b"] * 30), "row 2: expected a number, came 'b'"),
+    "decimal commas": (age(["4,25", "0,5"] * 30), "in the training rows its numbers had decimal points"),
     "infinity": (age(np.inf), "expected a finite number, came inf"),
     "lists": (age(pd.Series([[1]] * ROWS)), "holds list"),
     "names twice": (lambda r: {**r, "bank": pd.concat([r["bank"]] * 2, axis=1)}, "more than one column 'income'"),
@@ -408,6 +413,7 @@ def lines(*rows):
 
 JOBS = {
     "no TOML": ("passes == 3", {}, "not valid TOML"),
+    "backslashes": (job().replace('"shop.csv"', r'"C:\users\shop.csv"'), {}, "write paths with /, or in single quotes"),
     "no UTF-8": ("# é".encode("latin-1"), {}, "job file .* is not written in UTF-8"),
     "a list of seeds": (job("seed = [1]"), {}, r"seed must be a whole number of 0 or more; got \[1\]"),
     "a table of penalties": (job("penalty = { a = 1 }"), {}, "penalty must be .* got {'a': 1}"),

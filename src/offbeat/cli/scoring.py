@@ -16,15 +16,17 @@ def score_files(run: Path, data: Sequence[str], out: Path | None, as_json: bool,
     from offbeat.jobs.horizontal import EdgeJob
     from offbeat.run.folder import job_of
 
+    if out is not None and out.exists() and any(Path(file).exists() and out.samefile(file) for _, file in _pairs(data)):
+        raise BadInput(f"--out {out} is one of the files to score, and would replace it. Give another path.")
     over_rows = isinstance(job_of(run), EdgeJob)
     rows, classes, task = _of_sites(run, data, parts) if over_rows else _of_parties(run, data, parts)
-    say(f"{len(rows):,} rows scored.")
+    say(f"{counted(len(rows), 'row')} scored.")
     if as_json:
         print_json({"rows": rows, "classes": list(classes), "task": task})
         return
     write_csv(rows, out)
     if out is not None:
-        say(f"wrote {len(rows):,} rows to {out}.")
+        say(f"wrote {counted(len(rows), 'row')} to {out}.")
 
 
 Scored = tuple[list[dict[str, Any]], Sequence[Any], str]
@@ -73,6 +75,7 @@ def _of_sites(run: Path, data: Sequence[str], parts: bool) -> Scored:
 
 
 def _pairs(data: Sequence[str]) -> Iterator[tuple[str, str]]:
+    named = set()
     for one in data:
         party, equals, file = one.partition("=")
         if not equals or not party or not file:
@@ -80,6 +83,11 @@ def _pairs(data: Sequence[str]) -> Iterator[tuple[str, str]]:
                 "--data expects PARTY=FILE, as in --data bank=new/bank.csv, or a table's address in place of the file; "
                 f"got {one.partition('://')[0]!r}."
             )
+        if party in named:
+            raise BadInput(
+                f"--data names {party!r} more than once. Give one file for each; put the rows into one file."
+            )
+        named.add(party)
         yield party, file
 
 

@@ -142,7 +142,7 @@ def _of_text(series: "pd.Series[Any]", where: str, decimal_comma: bool, form: st
     mark = ("," if comma else ".") if any("," in value for value in sample if isinstance(value, str)) else ""
     series, unit = _undressed(series, sample, comma, known=form is not None)
     sample = _sample(series)
-    _refuse_commas(sample, where)
+    _refuse_commas(sample, where, known=form is not None)
     if any(isinstance(value, bool) for value in sample):
         return coded(series, where)
     if sample and all(isinstance(value, date) for value in sample):
@@ -412,14 +412,21 @@ def _refuse_few(series: "pd.Series[Any]", wrong: Any, where: str) -> None:
     )
 
 
-def _refuse_commas(sample: list[Any], where: str) -> None:
+def _refuse_commas(sample: list[Any], where: str, *, known: bool) -> None:
+    """`known`: the training rows told how its numbers are spelled, and it was otherwise."""
     commas = [value for value in sample if _is_comma_number(value)]
-    if commas and all(_is_comma_number(value) or is_number(value) for value in sample):
+    if not commas or not all(_is_comma_number(value) or is_number(value) for value in sample):
+        return
+    if known:
         raise BadData(
-            f"{where} holds numbers with commas, such as {commas[0]!r}: the comma may be a decimal point or may group "
-            "thousands, and no cell tells. Save the file with points and without groups, or with semicolons between "
-            "the columns."
+            f"{where} holds numbers with commas, such as {commas[0]!r}; in the training rows its numbers had decimal "
+            "points. Write them as there."
         )
+    raise BadData(
+        f"{where} holds numbers with commas, such as {commas[0]!r}: the comma may be a decimal point or may group "
+        "thousands, and no cell tells. Save the file with points and without groups, or with semicolons between "
+        "the columns."
+    )
 
 
 def coded(series: "pd.Series[Any]", where: str, *, fold: bool = False) -> Cells:

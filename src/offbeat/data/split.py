@@ -110,7 +110,10 @@ def _by_name(columns: Sequence[str], groups: Mapping[str, Sequence[str]]) -> dic
     left = [column for column in columns if column not in owner]
     if left:
         more = ", ..." if len(left) > 8 else ""
-        raise BadData(f"No party was given {counted(len(left), 'column')}: {', '.join(left[:8])}{more}.")
+        raise BadData(
+            f"{counted(len(left), 'column')} of the table {'has' if len(left) == 1 else 'have'} no party: "
+            f"{', '.join(left[:8])}{more}. Name a party for each, or leave them out of the table."
+        )
     return {party: np.array([position[c] for c in wanted], dtype=np.int64) for party, wanted in groups.items()}
 
 

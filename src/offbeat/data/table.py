@@ -314,7 +314,8 @@ def _labels(series: "pd.Series[Any]", label: str, file: str, decimal_comma: bool
 def _from_arrays(raw: Arrays, where: str, name: str, columns: Sequence[str] | None = None) -> Table:
     features = _numeric_matrix(raw.features, where)
     if features.ndim != 2:
-        raise BadData(f"{where}: features must be rows by columns; came an array of shape {features.shape}.")
+        advice = " Make a single column of it: x.reshape(-1, 1), or series.to_frame()." if features.ndim == 1 else ""
+        raise BadData(f"{where}: features must be rows by columns; came an array of shape {features.shape}.{advice}")
     names: Sequence[str] = raw.columns if raw.columns is not None else NumberedColumns(range(features.shape[1]))
     if len(names) != features.shape[1]:
         raise BadData(f"{where} names {counted(len(names), 'column')} but holds {features.shape[1]}.")

@@ -121,7 +121,7 @@ def vertical_from_arrays(
     labels = _flat_labels(y)
     row_ids = np.arange(labels.size, dtype=np.int64) if ids is None else np.asarray(ids)
     brought = [(party, len(table)) for party, table in tables.items()]
-    _check_sizes([*brought, ("y", labels.size), ("ids", row_ids.size)])
+    _check_sizes([*brought, ("y", labels.size), *([] if ids is None else [("ids", row_ids.size)])])
     raw = Raw(
         tables=tables,
         labels=labels,
@@ -258,7 +258,7 @@ def party_table(party: str, block: Any, preparation: Preparation) -> Table:
 def _check_sizes(sizes: Sequence[tuple[str, int]]) -> None:
     if len({size for _, size in sizes}) > 1:
         came = ", ".join(f"{what}: {size}" for what, size in sizes)
-        raise BadData(f"All parties, y and ids need the same number of rows; came {came}.")
+        raise BadData(f"All parties and y need the same number of rows; came {came}.")
 
 
 def _flat_labels(y: Any) -> NDArray[Any]:

@@ -122,9 +122,11 @@ class _Vertical(ByParty):
             raise BadJob("class_weight is for classes, and this is regression. Leave it out, or give sample_weight.")
         try:
             found = np.asarray(compute_sample_weight(self.class_weight, labels), dtype=np.float64)
+            if not (found >= 0.0).all():
+                raise ValueError("a class with a weight below 0")
         except (ValueError, TypeError):
             raise BadJob(
-                f'class_weight must be "balanced", or a dictionary with a number for each of the classes '
+                f'class_weight must be "balanced", or a dictionary with a number of 0 or more for each of the classes '
                 f"{', '.join(map(repr, classes.tolist()[:8]))}; got {self.class_weight!r}."
             ) from None
         if "weights" in given:

@@ -94,6 +94,11 @@ class Setting:
             total += np.asarray(parts[name] @ model[name][:, :-1].T) + model[name][:, -1]
         return total if self.loss.outputs > 1 else total[:, 0]
 
+    def spread(self, model: Weights) -> float:
+        """How far the training rows' scores lie apart, in deviations of the labels; nan where these are all alike."""
+        apart = float(np.std(self.y_train)) or float("nan")
+        return float(np.max(np.std(self.scores(self.train, model), axis=0))) / apart
+
     def test_metrics(self, model: Weights) -> dict[str, float]:
         """Nothing without test rows."""
         if not len(self.y_test):

@@ -15,6 +15,8 @@ from offbeat.runtime.contract import Outcome
 ROUNDING = 1e-13
 OUTWEIGHED = 0.1
 """The curvature of counts is their mean: a penalty above this share of it is most of what is minimised."""
+ONE_SCORE = 0.001
+"""Scores that lie no further apart say of every row what a constant says."""
 SEEDED = "Keys and masks are seeded: for experiments only."
 
 
@@ -121,6 +123,16 @@ def about_units(unit: float, mean: float | None, strength: float) -> list[str]:
             "drawn to 0. Give the exposure in larger units (years in place of days), or a smaller penalty."
         )
     return found
+
+
+def about_one_score(spread: float, strength: float) -> list[str]:
+    """`spread`: how far the scores of the training rows lie apart, in units of the labels' deviation."""
+    if not spread < ONE_SCORE:
+        return []
+    return [
+        f"The model gives all rows nearly the same score: the penalty of {strength:g} outweighs what the columns tell "
+        'of the labels, or they tell nothing. Take a smaller penalty; penalty = "auto" finds one.'
+    ]
 
 
 def about_missed_target(gap: float, objective: float) -> str:

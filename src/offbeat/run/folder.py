@@ -91,8 +91,11 @@ def read_parts(folder: Path, names: Sequence[str]) -> dict[str, Part]:
 def job_of(folder: Path) -> AnyJob:
     """The job that a run folder keeps."""
     path = folder / JOB_FILE
+    if not folder.is_dir():
+        what = "is a file, and the folder of a run was expected" if folder.exists() else "is not there"
+        raise BadInput(f"{folder} {what}. Give a folder that `offbeat run` made.")
     if not path.is_file():
         raise BadInput(
-            f"{folder} has no {JOB_FILE}, so the run cannot be repeated. Give a folder that `offbeat run` made."
+            f"{folder} has no {JOB_FILE}, so it is not the folder of a run. Give a folder that `offbeat run` made."
         )
     return read_job(path)

@@ -99,7 +99,7 @@ def test_named_and_random_splits() -> None:
 
 BAD_SPLITS = {
     "unknown rule": ("eqal", "equal"),
-    "too few": ({"x": list("abc")}, "No party was given 4 columns: d, e, f, g"),
+    "too few": ({"x": list("abc")}, "4 columns of the table have no party: d, e, f, g"),
     "twice": ({"x": list("abcd"), "y": list("defg")}, "both 'x' and 'y'"),
     "unknown column": ({"x": [*COLUMNS, "ag"]}, "'ag'"),
     "wrong sum": ([3, 3], "add up to 7"),

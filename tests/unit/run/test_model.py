@@ -98,10 +98,15 @@ def test_what_is_wrong_with_new_rows_is_said(tmp_path):
             model.predict(rows)
     for arguments, said in (
         (["--data", "bank"], "--data expects PARTY=FILE"),
+        ([f"--data=bank={folder}/job.toml", f"--out={folder}/job.toml"], "is one of the files to score"),
+        (["--data", "bank=a.csv", "--data", "bank=b.csv"], "'bank' more than once"),
         (["--data", "bank=a.csv", "--id", "7"], "choose one"),
         ([], "--data PARTY=FILE for each party"),
     ):
         done = CliRunner().invoke(app, ["predict", str(folder), *arguments])
+        assert done.exit_code == 2 and said in done.stderr
+    for path, said in ((tmp_path / "nowhere", "is not there"), (folder / "record.json", "is a file")):
+        done = CliRunner().invoke(app, ["predict", str(path), "--data", "bank=a.csv"])
         assert done.exit_code == 2 and said in done.stderr
     with pytest.raises(BadInput):
         offbeat.load(tmp_path / "nowhere")

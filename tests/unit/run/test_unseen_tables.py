@@ -140,6 +140,15 @@ def test_sparse_columns_of_any_size_are_learned_from():
     assert min(found) > 0.8 and found[0] == pytest.approx(found[1], abs=5e-3)
 
 
+@pytest.mark.parametrize("kind", [VerticalClassifier, VerticalRegressor])
+@pytest.mark.parametrize(("penalty", "told"), [(1e-2, False), (1e6, True)])
+def test_a_model_that_says_the_same_of_every_row_is_told_of(kind, penalty, told):
+    columns = cut(FRAME, slice(0, FITTED), PARTIES)
+    y = FRAME["age"].to_numpy(float)[:FITTED] > 50
+    model = kind(penalty=penalty).fit(columns, y if kind is VerticalClassifier else y * 1.0)
+    assert any("all rows nearly the same score" in warning for warning in model.record_.warnings) == told
+
+
 @pytest.mark.parametrize(("unit", "told"), [(1.0, False), (1e6, True)])
 def test_counts_that_the_penalty_outweighs_are_told_of(unit, told):
     years = RNG.uniform(0.2, 1.0, FITTED)
