@@ -185,7 +185,7 @@ def _finish(
     """`late`: the names of columns that were prepared before they were shared out, and how they were."""
     wanted, task = task, settled_task(raw.labels, task, raw.where)
     y, classes = encode_labels(raw.labels, task, raw.where)
-    _check_training_rows(raw, classes)
+    _check_training_rows(raw, classes, guessed=wanted == "auto")
     if raw.exposure is not None and classes is not None:
         raise BadData("An exposure is for counts and amounts, and the labels are classes. Leave it out.")
     y, weights = by_exposure(y, raw.test, raw.weights, raw.exposure)
@@ -223,17 +223,18 @@ def _finish(
     )
 
 
-def _check_training_rows(raw: Raw, classes: tuple[Any, ...] | None) -> None:
+def _check_training_rows(raw: Raw, classes: tuple[Any, ...] | None, guessed: bool) -> None:
     if classes is None:
         return
     known, counts = np.unique(raw.labels.astype(str), return_counts=True)
     lacking = [at for at, name in enumerate(known) if name not in set(raw.labels[~raw.test].astype(str))]
     if lacking:
-        at = lacking[0]
+        at, numbers = lacking[0], guessed and raw.labels.dtype != object
         raise BadData(
-            f"The training rows lack one of the {len(classes)} classes of {raw.where}: {str(known[at])!r}, with "
-            f"{counts[at]} row(s) in all, is in the test rows only. Choose another seed or a smaller test fraction, or "
-            "bring more rows of that class."
+            f"The training rows lack {'one' if len(lacking) == 1 else len(lacking)} of the {len(classes)} classes of "
+            f"{raw.where}: {str(known[at])!r}, with {counts[at]} row(s) in all, is in the test rows only. "
+            + ('If the labels are numbers to be predicted, and no classes, write task = "regression". ' * numbers)
+            + "Choose another seed or a smaller test fraction, or bring more rows of that class."
         )
 
 

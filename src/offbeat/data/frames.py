@@ -64,10 +64,10 @@ DATE, DAY_FIRST, MONTH_FIRST = "date", "date, the day first", "date, the month f
 SIGNS = "€$£¥₹₽₩₺₪"
 SHAPE = (
     r"\s*(?P<open>\()?\s*(?P<minus>[-+−])?\s*(?P<sign>[{signs}]|[A-Z]{{3}}\s)?\s*(?P<inner>[-+−])?\s*"
-    r"(?P<whole>\d{{1,3}}([{group}'’\s]\d{{3}})+|\d+)(?P<rest>\{point}\d+)?(?P<power>[eE][+-]?\d+)?\s*"
+    r"(?P<whole>\d{{1,3}}([{group}'’\s]\d{{3}})+|\d+)(?P<rest>\{point}\d+)?(?P<power>[eE][+-]?\d+)?(?(rest)(?P<behind>[-−])?)\s*"
     r"(?(sign)|(?P<after>[%‰{signs}]|[A-Za-zµ°][\w/°]{{0,11}})?)\s*(?(open)\))\s*"
 )
-"""A number as people write it: -1,234.50 €, CHF 12'000, (300.00) for one below zero, 34 years."""
+"""A number as people write it: -1,234.50 €, CHF 12'000, (300.00) or 300.00- for one below zero, 34 years."""
 POINT_SHAPE, COMMA_SHAPE = (re.compile(SHAPE.format(signs=SIGNS, group=a, point=b)) for a, b in (",.", ".,"))
 COMMA_NUMBER = re.compile(rf"[{SIGNS}]?\s*[+-]?\d+(,\d+)+\s*[%{SIGNS}]?")
 MONEY = {
@@ -363,7 +363,7 @@ def _unit(match: re.Match[str]) -> str:
 
 
 def _bare(match: re.Match[str]) -> str:
-    minus = "-" if match["open"] or (match["minus"] or match["inner"] or "+") in "-−" else ""
+    minus = "-" if match["open"] or match["behind"] or (match["minus"] or match["inner"] or "+") in "-−" else ""
     rest = f".{match['rest'][1:]}" if match["rest"] else ""
     return minus + re.sub(r"\D", "", match["whole"]) + rest + (match["power"] or "")
 

@@ -121,8 +121,9 @@ def evaluate_classes(base, directions, a, constants, labels, weights, z, theta, 
                 here[i] = before[i] + constants[k]
             for d in range(count):
                 factor, row = a[d], directions[d, k * rows + first : k * rows + last]
-                for i in range(last - first):
-                    here[i] += factor * row[i]
+                if factor != 0.0:
+                    for i in range(last - first):
+                        here[i] += factor * row[i]
         weight = weights[first:last] if len(weights) > 0 else weights
         sum_of_losses += _derivatives(products, labels[first:last], weight, first, last, top, total, slopes)
         for k in range(outputs):
@@ -136,6 +137,14 @@ def evaluate_classes(base, directions, a, constants, labels, weights, z, theta, 
     for d in range(len(slope)):
         slope[d] /= rows
     return sum_of_losses / rows
+
+
+@compiled(REAL, READ)
+def mean_size(values):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for i in range(len(values)):
+        total += abs(values[i])
+    return total / len(values)
 
 
 @numba.njit(inline="always")

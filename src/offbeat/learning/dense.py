@@ -146,7 +146,7 @@ class DenseBlock:
 
     def refresh(self, start: int, stop: int, theta: Floats) -> None:
         self._check(start, stop, theta)
-        residual = theta.copy()
+        residual = np.empty_like(theta)
         kernels.take_residuals(theta, start, kernels.SAGA, self.table, residual)
         kernels.dense_gradient(self._X, start, residual, 1.0 / self.rows, self._seen)
 
@@ -175,7 +175,8 @@ class DenseBlock:
         if self.outputs == 1:
             kernels.dense_squares(self._X, second[0] / self.rows, squares[0])
         else:
-            kernels.all_dense_squares(self._X, second / self.rows, squares)
+            kernels.all_dense_squares(self._X, second, squares)
+            squares /= self.rows
         return squares
 
     def _diagonal(self, second: Floats, squares: Floats, w: Floats) -> Floats:
@@ -239,7 +240,8 @@ def shaped(values: Floats, like: Floats) -> Floats:
 
 
 def taken_residuals(block: Any, start: int, theta: Floats) -> Floats:
-    out = theta.copy()
-    if block.direction != kernels.SGD:
-        kernels.take_residuals(theta, start, block.direction, block.table, out)
+    if block.direction == kernels.SGD:
+        return theta.copy()
+    out = np.empty_like(theta)
+    kernels.take_residuals(theta, start, block.direction, block.table, out)
     return out

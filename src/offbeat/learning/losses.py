@@ -96,7 +96,9 @@ def _sigmoid_slope(z: Floats, y: Floats) -> Floats:
 
 def _logistic_second_from_derivative(theta: Floats) -> Floats:
     size = np.abs(theta)
-    return size * (1.0 - size)
+    second = 1.0 - size
+    second *= size
+    return second
 
 
 def _logistic_dual(theta: Floats, y: Floats) -> Floats:

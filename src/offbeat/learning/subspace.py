@@ -22,7 +22,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from offbeat.learning.class_kernels import curvature_classes, evaluate_classes
+from offbeat.learning.class_kernels import curvature_classes, evaluate_classes, mean_size
 from offbeat.learning.kernels import BLOCK, BLOCK_OUT, INT, READ, REAL, TILE, WRITE, compiled
 from offbeat.learning.losses import GAMMA, POISSON, Loss, derivative_of, second_of, value_of
 
@@ -36,6 +36,8 @@ HALVINGS_MOST = 30
 PIVOT_LEAST = 1e-11
 ENOUGH = 1e-4
 """Of what the leap has gained: when less than this is left to gain, the search ends."""
+ROUNDING = 1e-14
+"""Of the objective: what is less cannot be told from the rounding of a mean over many rows, and is not searched for."""
 MUCH = 0.1
 """Of what all rounds have gained: after a round that gained less than this, the search ends."""
 EVEN = 1e-13
@@ -264,7 +266,8 @@ class Search:
                 some.value(a)
                 tilt = self.slope - some.slope
             moved, left = some.descend(a, tilt)
-            if left <= ENOUGH * (first - value) or not self._lower(a, moved, value):
+            enough = max(ENOUGH * (first - value), ROUNDING * abs(value))
+            if left <= enough or not self._lower(a, moved, value):
                 break
             gained, a, value = value - self.objective, self.at, self.objective
             if some is self or gained < MUCH * (first - value):
@@ -297,7 +300,7 @@ class Search:
             slope, step = self.slope + tilt, np.empty_like(a)
             solve(self._hessian(), slope, PIVOT_LEAST, step)
             left = -float(slope @ step)
-            if not left > max(ENOUGH * (first - value) * (number > 0), 1e-16 * abs(value)):
+            if not left > max(ENOUGH * (first - value) * (number > 0), ROUNDING * abs(value)):
                 break
             size = 1.0
             while size > 1e-6 and not self.value(a + size * step) + float(tilt @ (a + size * step)) < value:
@@ -356,19 +359,19 @@ class Search:
     def _even_out_all(self) -> Floats:
         """The same for several outputs: Newton's method, each step shortened until the derivatives are more even."""
         shift, none = np.zeros(self.outputs), np.empty((0, len(self.z)))
+        uneven = self.slope[self.count :]  # the mean of each output's derivatives
         for _ in range(CONSTANT_STEPS_MOST):
-            uneven, step = self._unevenness(self.theta), np.empty(self.outputs)
-            if not np.abs(uneven).max() > EVEN * float(np.abs(self.theta).mean()):
+            before, size, step = float(np.abs(uneven).max()), 1.0, np.empty(self.outputs)
+            if not before > EVEN * mean_size(self.theta):
                 break
             solve(self._curvature(none), uneven, PIVOT_LEAST, step)
-            size, before = 1.0, float(np.abs(uneven).max())
-            found = self._shifted(step)
-            while size > 1e-6 and not np.abs(self._unevenness(found[1])).max() < before:
+            found = self._evaluate(self.z, none, step)
+            while size > 1e-6 and not np.abs(found[3]).max() < before:
                 size /= 2.0
-                found = self._shifted(size * step)
+                found = self._evaluate(self.z, none, size * step)
             if size <= 1e-6:
                 break
-            (self.z, self.theta, self.mean_loss), shift = found, shift + size * step
+            (self.z, self.theta, self.mean_loss, uneven), shift = found, shift + size * step
         return shift
 
     def _centred(self, constants: Floats) -> Floats:
@@ -378,9 +381,6 @@ class Search:
         middle = float(constants.mean())
         self.z = self.z - middle
         return constants - middle
-
-    def _unevenness(self, theta: Floats) -> Floats:
-        return np.asarray(theta.reshape(self.outputs, -1).mean(axis=1))
 
     def _shifted(self, move: Floats) -> tuple[Floats, Floats, float]:
         """(products, derivatives, mean loss) with the constants moved by so much."""

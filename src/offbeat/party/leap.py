@@ -95,21 +95,23 @@ class LastArrays:
     """The last few arrays, all of one length, side by side in memory."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.count, self.room = most, 0, np.empty((0, 0))
+        self.most, self.first, self.stop, self.room = most, 0, 0, np.empty((0, 0))
 
-    def add(self, array: Floats) -> None:
+    def add(self, array: Floats, less: float | Floats = 0.0) -> None:
+        """One more, less another array; the oldest goes where there are too many."""
         if not len(self.room):
-            self.room = np.empty((self.most, len(array)))
-        if self.count == self.most:
-            for i in range(self.count - 1):
-                self.room[i] = self.room[i + 1]
-            self.count -= 1
-        self.room[self.count] = array
-        self.count += 1
+            self.room = np.empty((self.most + max(self.most // 4, 1), len(array)))
+        self.first = max(self.first, self.stop + 1 - self.most)
+        if self.stop == len(self.room):
+            for i in range(self.first, self.stop):
+                self.room[i - self.first] = self.room[i]
+            self.first, self.stop = 0, self.stop - self.first
+        np.subtract(array, less, out=self.room[self.stop])
+        self.stop += 1
 
     @property
     def rows(self) -> Floats:
-        return self.room[: self.count]
+        return self.room[self.first : self.stop]
 
 
 class Pilot:
@@ -134,7 +136,7 @@ class Pilot:
     def find(self, products: Floats, inner: Floats) -> Best:
         """Where to leap, from the products with the newly frozen point and the sum of all parties' inner products."""
         if self.products is not None:
-            self.along.add(products - self.products)
+            self.along.add(products, self.products)
         directions = self.along.rows
         linear, gram = self._span(inner, len(directions))
         noise, strength = self.noise + FLOAT_NOISE * float(np.abs(products).max()), self.problem.quadratic_strength

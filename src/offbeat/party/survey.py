@@ -52,8 +52,9 @@ from offbeat.party.survey_messages import Certified, Curved, GoOn, Leap, Mark, T
 from offbeat.party.tables import RowsRefreshed, Tables
 from offbeat.party.works import Works
 
-CHUNK_WORDS = 8192
-"""What a message of a survey carries: few messages, and yet the first can be worked on while the others come."""
+CHUNK_WORDS, CHUNK_OUTPUTS = 8192, 4
+"""What a message of a survey carries: few messages, and yet the first can be worked on while the others come. Where the
+model has several outputs, as much for each of the first few: events cost more than the words that they bring."""
 CHUNKS_IN_FLIGHT = 32
 WITHOUT_MOST = 5
 """Surveys in a row that have no certificate, while the late take the table of the one before."""
@@ -100,7 +101,7 @@ class Survey(Memory):
         self.pace = 1.0
         self.points: dict[int, np.ndarray] = {}  # where leaps ended, as far as they may still be needed
         self.history: list[Certified] = []
-        size = max(1, CHUNK_WORDS // problem.outputs)
+        size = max(1, CHUNK_WORDS * min(problem.outputs, CHUNK_OUTPUTS) // problem.outputs)
         starts = range(0, problem.rows, size)
         self.chunks = {start: min(start + size, problem.rows) for start in starts}  # of all rows, start to stop
         self._begin_epoch()

@@ -297,6 +297,7 @@ def read_text(folder: Path, lines: str, encoding: str = "utf-8", **wanted: objec
         (("34 years", "1 year", "5 years"), (34, 1, 5)),
         (("45.2k", "3k", "−2k"), (45.2, 3, -2)),
         (("(12.50)", "3.25", "-1"), (-12.5, 3.25, -1)),
+        (("5695.02-", "12.50", '"1,234.00− "'), (-5695.02, 12.5, -1234)),
         (('"12,5"', '"0,25"', "3"), (12.5, 0.25, 3)),
         (('"1\u00a0234,50"', '"12,00"'), (1234.5, 12)),
         (("1e5", "2e5", "3"), (1e5, 2e5, 3)),
@@ -320,7 +321,14 @@ def test_dressed_numbers_and_dates_are_read(tmp_path: Path, cells: tuple[str, ..
 
 @pytest.mark.parametrize(
     "cells",
-    [("007", "041", "007"), ("20-00-00", "40-13-25"), ("5 kg", "7 m"), ("1A", "2B"), ("10-19", "20-29")],
+    [
+        ("007", "041", "007"),
+        ("2-", "1", "3-"),
+        ("20-00-00", "40-13-25"),
+        ("5 kg", "7 m"),
+        ("1A", "2B"),
+        ("10-19", "20-29"),
+    ],
 )
 def test_codes_and_numbers_of_several_units_are_text(tmp_path: Path, cells: tuple[str, ...]) -> None:
     table = read_text(tmp_path, "id,x\n" + "".join(f"{k},{cell}\n" for k, cell in enumerate(cells)), id="id")

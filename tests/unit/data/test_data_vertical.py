@@ -121,6 +121,11 @@ BAD_ARRAYS = {
         {"test_mask": np.arange(5) == 2},
         r"lack one of the 3 classes of y: 'w', with 1 row\(s\) in all, is in the test rows only",
     ),
+    "numbers taken for classes": (
+        ({"a": np.eye(5)}, [0, 1, 2, 3, 7]),
+        {"test_mask": np.arange(5) > 2, "task": "auto"},
+        r"lack 2 of the 5 classes of y: '3.0', .* If the labels are numbers to be predicted, .* task = \"regression\"",
+    ),
     "nan": (({"a": np.array([[1.0], [np.nan]])}, [0, 1]), {}, r"party 'a', column 'x0', row 2: .*empty cell"),
     "label nan": (({"a": np.eye(2)}, [0, np.nan]), {}, "row 2"),
     "no parties": (({}, [0, 1]), {}, "No party"),

@@ -263,3 +263,20 @@ def test_the_search_itself_can_go_on_after_its_end():
         assert search.value(a) == pytest.approx(span.objective(a), rel=1e-12)
     again = search.run()
     assert np.array_equal(first.coefficients, again.coefficients) and first.constants[0] == again.constants[0]
+
+
+@pytest.mark.parametrize("rows", [300, 2 * SOME_ROWS])
+def test_at_the_best_point_there_is_nothing_to_search_for(rows):
+    """What is left there is rounding: a search for it halved its steps in vain, dozens of looks at all rows."""
+    for seed in range(8):
+        span = Span(LOGISTIC, rows=rows, seed=seed)
+        for _ in range(3):  # each search leaves less than the one before
+            best = span.search().run()
+            moved = best.coefficients @ span.moves
+            span.point, span.base = span.point + moved, best.products
+            span.penalty = Quadratic(
+                0.05, float(span.point @ span.point), span.moves @ span.point, span.penalty.products
+            )
+        with mock.patch.object(subspace, "evaluate", wraps=evaluate) as evaluated:
+            again = span.search().run()
+        assert evaluated.call_count <= 8 and again.objective == pytest.approx(best.objective, rel=1e-13)

@@ -10,7 +10,7 @@ from offbeat.learning import central
 from offbeat.learning.losses import LOGISTIC, SQUARED, SQUARED_HINGE
 from offbeat.learning.penalties import L2, NONCONVEX, NONE
 from offbeat.message.codec import decode_state, encode_state
-from offbeat.party.leap import MOVES_LEAST, MOVES_MOST, PACE_LEAST, Moves, Pilot, moves_kept
+from offbeat.party.leap import MOVES_LEAST, MOVES_MOST, PACE_LEAST, LastArrays, Moves, Pilot, moves_kept
 from offbeat.party.problem import Problem
 
 ROWS, WIDTHS = 70, (2, 3, 1)
@@ -185,6 +185,15 @@ def test_only_the_last_moves_are_kept():
         point = np.full((1, 2), float(at * at))
         moves.land(point, np.zeros(len(moves.directions(point))), np.zeros(1))
     assert [move[0, 0] for move in moves.moves] == [5.0, 7.0]
+
+
+@pytest.mark.parametrize("most", [1, 3, 14])
+def test_the_last_arrays_lie_side_by_side_in_their_order(most):
+    kept = LastArrays(most)
+    for at in range(50):
+        kept.add(np.full(4, float(at)), np.ones(4))
+        assert kept.rows[:, 0].tolist() == [float(k - 1) for k in range(max(0, at + 1 - most), at + 1)]
+        assert kept.rows.flags.c_contiguous and len(kept.room) <= most + max(most // 4, 1)
 
 
 def test_how_many_moves_are_kept_follows_from_the_rows():
