@@ -1,4 +1,5 @@
-"""Names of parties and edges, where nobody chose any; the known name nearest to a wrong one; how many of what."""
+"""Names of parties and edges, where nobody chose any; the known name nearest to a wrong one; how many of what; what
+somebody else may have written, as it may stand on a screen."""
 
 import difflib
 import re
@@ -7,7 +8,15 @@ from collections.abc import Iterable
 from offbeat.errors import BadJob
 
 PARTY_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_-])?")
+UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
+"""What moves a cursor, turns the direction of text or is not seen; tabs and new lines are not among it."""
 FRIENDLY = ("bank", "shop", "telecom", "insurer")
+
+
+def visible(text: str) -> str:
+    return UNSEEN.sub("?", text)
 
 
 def party_names(count: int) -> tuple[str, ...]:

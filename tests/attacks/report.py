@@ -315,6 +315,8 @@ OWN = (
            "nothing without --method and --connect", ("test_a_home_from_elsewhere",)),
     Attack("formulas in ids, classes and categories", "worked out by the spreadsheet that opens the file", "text",
            ("test_text_in_a_table",)),
+    Attack("escape codes in a folder that is sent", "its reader's screen", "question marks",
+           ("test_a_folder_that_is_sent_moves",)),
     Attack("letters that are not seen, in a refusal", "two that look the same", "question marks",
            ("test_a_peers_words_hold",)),
     Attack("two label holders, in rounds", "a third one's share, exact", "uniform words; models are bound too",

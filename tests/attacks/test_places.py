@@ -4,6 +4,8 @@ somebody sends, and text in tables that is opened by another program."""
 import asyncio
 import csv
 import http.client
+import json
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -251,6 +253,27 @@ def test_a_peers_words_hold_no_letter_that_is_not_seen() -> None:
     for hidden in "\u200b\u200e\u061c\ufeff\u2060\u206f\U000e0041":
         assert printable(f"refused{hidden} by the bank") == "refused? by the bank"
     assert printable("Größe über 5 €: 名前") == "Größe über 5 €: 名前"
+
+
+def test_a_folder_that_is_sent_moves_no_cursor(sent: Path, tmp_path: Path) -> None:
+    """Before: `offbeat report` of a folder from elsewhere printed the escape codes of its record; a record that
+    contradicts itself ended with an error that nobody foresaw."""
+    record = json.loads((sent / "record.json").read_text())
+    evil = "\x1b]0;owned\x07\x1b[2J\u202e</script><script>alert(1)</script>"
+    wild = {**record, "reason": evil, "digest": evil, "warnings": [evil], "metrics": {evil: 1.0}}
+    (tmp_path / "record.json").write_text(json.dumps(wild))
+    shutil.copy(sent / "job.toml", tmp_path)
+    for words in (["report", str(tmp_path)], ["compare", str(tmp_path), str(sent)]):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0 and not {"\x1b", "\x07", "\u202e"} & set(done.output), done.output
+    assert "<script>alert" not in (tmp_path / "report.html").read_text()
+    wild["data"]["classes"], seen = ["a", "b", "c"], record["held_out"]
+    assert len(seen["confusion"]) == 2
+    (tmp_path / "record.json").write_text(json.dumps(wild))
+    assert "has 3 classes and counts 2" in refused("report", str(tmp_path))
+    job = (sent / "job.toml").read_text().replace("telecom.csv", "\\u001b[2Jtelecom.csv")
+    (tmp_path / "job.toml").write_text(job)
+    assert "\x1b" not in refused("run", str(tmp_path / "job.toml"))
 
 
 def test_what_stands_in_tables_is_text_on_every_page(sent: Path, tmp_path: Path) -> None:

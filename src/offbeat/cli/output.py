@@ -22,6 +22,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from offbeat.errors import BadInput, NotInstalled, OffbeatError
+from offbeat.names import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,7 +62,7 @@ class Polite(TyperGroup):
 
 
 def _ended(paragraph: str, code: int) -> typer.Exit:
-    speaker().print(f"[bold red]offbeat:[/] {escape(paragraph)}", soft_wrap=True, highlight=False)
+    speaker().print(f"[bold red]offbeat:[/] {escape(visible(paragraph))}", soft_wrap=True, highlight=False)
     return typer.Exit(code)
 
 
@@ -81,7 +82,7 @@ def speaker() -> Console:
 
 
 def say(sentence: str) -> None:
-    speaker().print(escape(sentence), highlight=False, soft_wrap=True)
+    speaker().print(escape(visible(sentence)), highlight=False, soft_wrap=True)
 
 
 def print_json(value: object) -> None:

@@ -19,6 +19,7 @@ from offbeat.errors import BadInput
 from offbeat.metrics.curves import CurveRow
 from offbeat.metrics.held_out import HeldOut, Worth
 from offbeat.metrics.plain import encode_plain, json_text, replace_file
+from offbeat.names import visible
 from offbeat.party.verdicts import exit_code_of
 from offbeat.runtime.transcript import digests_of, transcript_paths
 
@@ -244,7 +245,13 @@ def _read_index(folder: Path) -> RunRecord:
             f"{folder} is not a finished run folder: a {RECORD_FILE} was expected in it. Give the folder that "
             f"`offbeat run` printed; a run that was interrupted has none."
         )
-    return _decode(path, path.read_bytes(), RunRecord)
+    record = _decode(path, path.read_bytes(), RunRecord)
+    seen, classes = record.held_out, record.data.classes
+    if seen is not None and seen.confusion and classes and len(seen.confusion) != len(classes):
+        raise BadInput(
+            f"{path} has {len(classes)} classes and counts {len(seen.confusion)}. The file is damaged or was edited."
+        )
+    return record
 
 
 def _read_lines(path: Path, kind: type[_Line]) -> tuple[_Line, ...]:
@@ -256,9 +263,20 @@ def _read_lines(path: Path, kind: type[_Line]) -> tuple[_Line, ...]:
 
 def _decode(path: Path, content: bytes, kind: type[_Line], line: int = 0) -> _Line:
     try:
-        return msgspec.json.decode(content, type=kind)
-    except msgspec.DecodeError as error:
+        return msgspec.convert(_visible(msgspec.json.decode(content)), type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
         where = f"{path}, line {line}" if line else str(path)
         raise BadInput(
             f"{where} is not what a run record holds: {error}. The file is damaged or was edited."
         ) from error
+
+
+def _visible(value: Any) -> Any:
+    """A folder may be somebody else's: what it says is shown on a screen."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, list):
+        return [_visible(one) for one in value]
+    if isinstance(value, dict):
+        return {visible(name): _visible(one) for name, one in value.items()}
+    return value

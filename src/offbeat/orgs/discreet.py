@@ -6,7 +6,6 @@ under that number.
 """
 
 import logging
-import re
 import secrets
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 
 from offbeat.errors import BadJob, OffbeatError, PeerFailed, Refused
+from offbeat.names import visible
 from offbeat.party import contract
 
 log = logging.getLogger("offbeat.party")
@@ -22,12 +22,11 @@ log = logging.getLogger("offbeat.party")
 FOR_PEERS = (Refused, BadJob, PeerFailed)
 TEXT_MOST = 1000
 OWNER_TEXT_MOST = 8000  # what an owner is told may quote a peer
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]")
 
 
 def printable(text: str, most: int = TEXT_MOST) -> str:
     """A peer's words as they may stand in a log and on a screen: nothing that is not seen, and not too many."""
-    return _CONTROL.sub("?", text[:most])
+    return visible(text[:most]).replace("\n", "?").replace("\t", "?")
 
 
 def for_peers(problem: Exception, who: str, doing: str) -> tuple[str, str]:
