@@ -157,16 +157,17 @@ class PageFrame:
 
 
 def style_of(*names: str) -> str:
-    return palette.css_variables() + "".join(map(asset, names))
+    return palette.css_variables() + assets(*names)
 
 
 def document(title: str, *body: Child) -> Markup:
     """A whole page that needs nothing but itself."""
-    return PageFrame(style_of("page.css"), asset("theme.js") + asset("page.js")).page(title, *body)
+    return PageFrame(style_of("page.css"), assets("theme.js", "charts.js", "page.js")).page(title, *body)
 
 
-def asset(name: str) -> str:
-    return files("offbeat.report").joinpath(name).read_text(encoding="utf-8")
+def assets(*names: str) -> str:
+    """Files of this package, one after another."""
+    return "".join(files("offbeat.report").joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 def _hash(text: str) -> str:

@@ -12,7 +12,7 @@ from offbeat.metrics.live import PartyNow
 from offbeat.names import counted
 from offbeat.report import numbers, wording
 from offbeat.report.charts import QUANTITIES, ChartLine, falls_far, legend, line_chart
-from offbeat.report.html import Markup, PageFrame, asset, figures, section, style_of, table, tag
+from offbeat.report.html import Markup, PageFrame, assets, figures, section, style_of, table, tag
 from offbeat.report.layout import thin
 from offbeat.report.live import Standing, View
 from offbeat.report.page import header
@@ -40,7 +40,8 @@ CERTIFIED = {"processes": ", and the certificates as they are computed"}
 @cache
 def frame() -> PageFrame:
     """The page may run its own script, and ask the server that it came from."""
-    return PageFrame(style_of("page.css", "live.css"), asset("theme.js") + asset("live.js"), "; connect-src 'self'")
+    script = assets("theme.js", "charts.js", "live.js")
+    return PageFrame(style_of("page.css", "live.css"), script, "; connect-src 'self'")
 
 
 def live_page(view: View) -> str:

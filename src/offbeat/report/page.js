@@ -4,52 +4,6 @@
   const MOST_ARROWS = 900;
   const byId = (id) => document.getElementById(id);
 
-  const root = document.documentElement;
-
-  // -- a hint that follows the pointer or the keys -------------------------------------------------------------------
-  const hint = document.createElement("div");
-  hint.id = "hint";
-  hint.setAttribute("role", "status");
-  document.body.append(hint);
-  const showHint = (text, box) => {
-    hint.textContent = text;
-    hint.style.display = "block";
-    const left = Math.min(box.right + scrollX + 10, scrollX + root.clientWidth - hint.offsetWidth - 8);
-    hint.style.left = Math.max(8, left) + "px";
-    hint.style.top = box.top + scrollY - hint.offsetHeight - 6 + "px";
-  };
-  const hideHint = () => { hint.style.display = "none"; };
-
-  // -- line charts: read values off under the pointer, or with the arrow keys ------------------------------------------
-  for (const chart of document.querySelectorAll("svg.lines")) {
-    const marks = [...chart.querySelectorAll(".marks circle")];
-    let chosen = -1;
-    const choose = (index) => {
-      marks[chosen]?.classList.remove("on");
-      chosen = index;
-      if (index < 0) return hideHint();
-      marks[index].classList.add("on");
-      showHint(marks[index].dataset.label, marks[index].getBoundingClientRect());
-    };
-    chart.addEventListener("pointermove", (event) => {
-      let nearest = -1, best = Infinity;
-      marks.forEach((mark, index) => {
-        const box = mark.getBoundingClientRect();
-        const away = Math.hypot(box.x + box.width / 2 - event.clientX, (box.y + box.height / 2 - event.clientY) / 3);
-        if (away < best) { best = away; nearest = index; }
-      });
-      choose(nearest);
-    });
-    chart.addEventListener("pointerleave", () => choose(-1));
-    chart.addEventListener("blur", () => choose(-1));
-    chart.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step || !marks.length) return;
-      event.preventDefault();
-      choose(Math.min(marks.length - 1, Math.max(0, chosen + step)));
-    });
-  }
-
   // -- the message timeline ---------------------------------------------------------------------------------------------
   const source = byId("timeline-data");
   if (!source) return;

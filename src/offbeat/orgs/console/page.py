@@ -15,7 +15,7 @@ from offbeat.orgs.control import PAUSED, QUEUED, RunStatus
 from offbeat.party.verdicts import verdict_named
 from offbeat.report import numbers, wording
 from offbeat.report.charts import ChartLine, legend, line_chart, value_bars
-from offbeat.report.html import Markup, PageFrame, asset, document, figures, listed, section, style_of, table, tag
+from offbeat.report.html import Markup, PageFrame, assets, document, figures, listed, section, style_of, table, tag
 from offbeat.report.page import header
 
 SCORES_SHOWN = 200
@@ -37,7 +37,7 @@ def frame() -> PageFrame:
     """Pages of the console may run their own script, and send questions and forms to the server they came from."""
     style, script = (files("offbeat.orgs.console").joinpath(f"console.{kind}").read_text() for kind in ("css", "js"))
     styles = style_of("page.css", "live.css") + style
-    return PageFrame(styles, asset("theme.js") + script, "; connect-src 'self'", forms="'self'")
+    return PageFrame(styles, assets("theme.js") + script, "; connect-src 'self'", forms="'self'")
 
 
 def console_page(seen: Overview) -> str:
