@@ -85,12 +85,12 @@ def _tell(done: "Demo", page: Path) -> None:
 
 def _section(done: "Demo") -> "Markup":
     """The table of speed-ups for the page, with the cells that the terminal shows."""
-    from offbeat.report.html import section, table, tag
+    from offbeat.report.html import quiet, section, table, tag
 
     rows = [_cells(row) for row in done.rows]
     notes = (f"Times are virtual seconds to the method's target. {NONE_SLOW}", WITHIN, ONE_SEED)
     body = table(HEAD, rows, "Asynchronous against synchronous, by method", numeric=range(1, len(HEAD)))
-    told = tag("div", *(tag("p", note, class_="quiet") for note in notes), class_="gap")
+    told = tag("div", *map(quiet, notes), class_="gap")
     return section("speed-ups", "Speed-ups", body, told)
 
 

@@ -40,6 +40,11 @@ def points(rows: Iterable[CurveRow], axis: Axis, quantity: Quantity) -> list[tup
     return [(x, float(y)) for x, y in pairs if y is not None and math.isfinite(y)]
 
 
+def measured(rows: Iterable[CurveRow], quantity: Quantity) -> bool:
+    """Whether some look has measured it."""
+    return bool(points(rows, "time_s", quantity))
+
+
 def to_target(
     rows: Sequence[CurveRow], target: float, quantity: Quantity = "suboptimality", axis: Axis = "time_s"
 ) -> float | None:

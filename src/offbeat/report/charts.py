@@ -6,7 +6,7 @@ script turns into a read-out under the pointer or the arrow keys.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from unicodedata import east_asian_width
 
@@ -99,6 +99,21 @@ def line_chart(
     upwards = log_scale(ys, _BOTTOM, _TOP) if log else linear_scale(ys, _BOTTOM, _TOP)
     marks = [_level(level, upwards, level_name) for level in levels]
     return _lines(f"{quantity} against {unit.name}", drawn, across, upwards, unit, quantity, marks)
+
+
+def curve_chart(
+    rows: Sequence[CurveRow],
+    axis: Axis,
+    called: Mapping[Quantity, str],
+    log: bool,
+    levels: Sequence[float] = (),
+    unit: str = "passes",
+) -> Markup:
+    """What a run's looks have measured of some quantities, which are `called` so; `unit`: what its passes count."""
+    lines = [
+        ChartLine(name, points(rows, axis, quantity), tone) for tone, (quantity, name) in enumerate(called.items())
+    ]
+    return line_chart(lines, axis, " and ".join(called.values()), log, levels, unit if axis == "passes" else "")
 
 
 def _lines(
@@ -250,7 +265,7 @@ def time_bars(rows: Sequence[tuple[str, tuple[float, float, float], str]], longe
         "; ".join(f"{name}: {_split_text(split)}" for name, split, _ in rows),
         bars,
         8 + height * len(rows) + 4,
-        max((across.at(sum(split)) + _note_width(note) for _, split, note in rows), default=0.0),
+        max([_BAR_WIDTH, *(across.at(sum(split)) + _note_width(note) for _, split, note in rows)]),
     )
 
 
@@ -296,7 +311,7 @@ def lag_rows(rows: Sequence[tuple[str, Sequence[int], str]]) -> Markup:
     ]
     name = tag("text", "lag, in versions", x=_BAR_RIGHT, y=bottom + 26, class_="name end")
     described = "; ".join(f"{name}: {note}" for name, _, note in rows)
-    wide = max((_BAR_RIGHT + _note_width(note) for _, _, note in rows), default=0.0)
+    wide = max([_BAR_WIDTH, *(_BAR_RIGHT + _note_width(note) for _, _, note in rows)])
     return _bar_chart("Lag by party", described, [*drawn, *ticks, name], bottom + 34, wide)
 
 
@@ -325,13 +340,13 @@ def _lag_row(row: tuple[str, Sequence[int], str], y: float, width: float, height
 
 
 def _bar_chart(title: str, described: str, parts: Sequence[Markup], height: float, width: float) -> Markup:
-    """`width` is what the longest row takes with its note: nothing may hang out of the picture."""
+    """`width`: nothing may hang out of the picture, as the longest row's note."""
     return tag(
         "svg",
         tag("title", title),
         tag("desc", described),
         *parts,
-        viewBox=f"0 0 {max(_BAR_WIDTH, math.ceil(width))} {height:.0f}",
+        viewBox=f"0 0 {math.ceil(width)} {height:.0f}",
         class_="chart bars",
         role="img",
     )
@@ -347,16 +362,9 @@ def value_bars(rows: Sequence[tuple[str, float, float, str]], title: str) -> Mar
     height, zero = 30.0, across.at(0.0)
     drawn = [_value_bar(row, 8 + index * height, across) for index, row in enumerate(rows)]
     bottom = 8 + height * len(rows)
-    return tag(
-        "svg",
-        tag("title", title),
-        tag("desc", "; ".join(f"{name}: {note}" for name, _, _, note in rows)),
-        *drawn,
-        tag("line", x1=zero, x2=zero, y1=4, y2=bottom, class_="axis"),
-        viewBox=f"0 0 {_WIDTH} {bottom + 4:.0f}",
-        class_="chart bars",
-        role="img",
-    )
+    described = "; ".join(f"{name}: {note}" for name, _, _, note in rows)
+    axis = tag("line", x1=zero, x2=zero, y1=4, y2=bottom, class_="axis")
+    return _bar_chart(title, described, [*drawn, axis], bottom + 4, _WIDTH)
 
 
 def _value_bar(row: tuple[str, float, float, str], y: float, across: Scale) -> Markup:

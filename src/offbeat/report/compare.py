@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from offbeat.metrics.curves import Quantity, looks_per_pass, points, to_target
+from offbeat.metrics.curves import Quantity, looks_per_pass, measured, points, to_target
 from offbeat.metrics.record import RunRecord
 from offbeat.report import numbers, wording
 from offbeat.report.charts import (
@@ -25,7 +25,7 @@ from offbeat.report.charts import (
     part_legend,
     time_bars,
 )
-from offbeat.report.html import Child, Markup, document, listed, section, table, tag
+from offbeat.report.html import Child, Markup, document, figure, listed, quiet, section, table, tag
 from offbeat.report.page import header, split_rows
 from offbeat.report.summary import light_table
 
@@ -53,7 +53,7 @@ class Comparison:
     def quantity(self) -> Quantity | None:
         """The first of the quantities worth comparing that every run measured."""
         for quantity in _PREFERRED:
-            if self.records and all(points(record.curve, "time_s", quantity) for record in self.records.values()):
+            if self.records and all(measured(record.curve, quantity) for record in self.records.values()):
                 return quantity
         return None
 
@@ -103,11 +103,9 @@ def _other_problems(runs: Sequence[RunRecord]) -> list[str]:
     ]
     models = {wording.model_kind(run) for run in runs}
     told += [f"model {' or '.join(sorted(models))}"] if len(models) > 1 else []
-    return (
-        [f"These runs minimise different things ({'; '.join(told)}): compare test metrics, not objectives."]
-        if told
-        else []
-    )
+    if not told:
+        return []
+    return [f"These runs minimise different things ({'; '.join(told)}): compare test metrics, not objectives."]
 
 
 # -- text ---------------------------------------------------------------------------------------------------------
@@ -172,7 +170,7 @@ def comparison_page(runs: Comparison, title: str = "Runs compared", lead: str = 
         header(
             title,
             tag("p", lead, class_="lead") if lead else Markup(""),
-            listed(caveats, class_="warnings") if (caveats := runs.caveats()) else Markup(""),
+            listed(runs.caveats(), class_="warnings"),
         ),
         tag(
             "main",
@@ -196,7 +194,7 @@ def write_comparison(
 def _curves(runs: Comparison) -> Markup:
     quantity = runs.quantity
     if quantity is None:
-        return tag("p", "There is no quantity that all of these runs measured.", class_="quiet")
+        return quiet("There is no quantity that all of these runs measured.")
     counted = " or ".join(sorted({wording.unit(record) for record in runs.records.values()}))
     return tag(
         "div",
@@ -220,8 +218,5 @@ def _curves(runs: Comparison) -> Markup:
 def _splits(runs: Comparison) -> Markup:
     """Bars of all runs, two in a row, on one scale."""
     longest = max((sum(split) for run in runs.records.values() for _, split, _ in split_rows(run)), default=1.0)
-    figures = [
-        tag("figure", tag("figcaption", name), time_bars(split_rows(record), longest))
-        for name, record in runs.records.items()
-    ]
-    return tag("div", *figures, class_="two")
+    bars = [figure(name, time_bars(split_rows(record), longest)) for name, record in runs.records.items()]
+    return tag("div", *bars, class_="two")

@@ -7,7 +7,7 @@ from offbeat.metrics.held_out import HeldOut
 from offbeat.metrics.record import RunRecord
 from offbeat.report import numbers
 from offbeat.report.charts import ChartLine, against_diagonal, value_bars
-from offbeat.report.html import Markup, folded, section, table, tag
+from offbeat.report.html import Markup, figure, folded, section, table, tag
 
 SCORES = {"auc": "AUC", "accuracy": "accuracy", "explained": "share of the loss that is explained"}
 CLASSES_SHOWN = 12
@@ -20,14 +20,10 @@ def tested(record: RunRecord) -> list[Markup]:
     seen = record.held_out
     if seen is None:
         return []
-    figures = [_roc(record, seen), _calibration(record, seen), _confusion(record, seen), _fit(seen)]
+    pictures = [_roc(record, seen), _calibration(record, seen), _confusion(record, seen), _fit(seen)]
     only_a_table = not seen.roc and not seen.fit  # which may be wide
-    body = tag("div", *(figure for figure in figures if figure), class_=None if only_a_table else "three fill")
+    body = tag("div", *filter(None, pictures), class_=None if only_a_table else "three fill")
     return [section("unseen", f"On {numbers.count(seen.rows)} held-out rows", body)]
-
-
-def _figure(caption: str, *children: Markup) -> Markup:
-    return tag("figure", tag("figcaption", caption), *children)
 
 
 def _roc(record: RunRecord, seen: HeldOut) -> Markup:
@@ -36,7 +32,7 @@ def _roc(record: RunRecord, seen: HeldOut) -> Markup:
     auc = record.metrics.get("test_auc")
     told = f"ROC curve: AUC {numbers.short(auc)}, KS {numbers.short(seen.ks)}"
     line = ChartLine("true positive rate", seen.roc)
-    return _figure(told, against_diagonal(line, "false positive rate", "true positive rate", within=(0.0, 1.0)))
+    return figure(told, against_diagonal(line, "false positive rate", "true positive rate", within=(0.0, 1.0)))
 
 
 def _calibration(record: RunRecord, seen: HeldOut) -> Markup:
@@ -46,7 +42,7 @@ def _calibration(record: RunRecord, seen: HeldOut) -> Markup:
     name = str(record.data.classes[1]) if len(record.data.classes) == 2 else "the positive class"
     line = ChartLine("share", [(chance, share) for chance, share, _ in seen.calibration])
     about = f"Calibration: how often it was {name}, against the predicted chance, by tenths of the rows"
-    return _figure(
+    return figure(
         about, against_diagonal(line, "predicted chance", "share of rows", within=(0.0, min(1.0, 1.05 * most)))
     )
 
@@ -87,13 +83,13 @@ def _fit(seen: HeldOut) -> Markup:
     line = ChartLine("median of the true numbers", [(told, middle) for told, _, middle, _, _ in seen.fit])
     spans = [(told, low, high) for told, low, _, high, _ in seen.fit]
     about = "True against predicted numbers: medians, and where 80 % of them lie"
-    return _figure(about, against_diagonal(line, "predicted", "true", spans))
+    return figure(about, against_diagonal(line, "predicted", "true", spans))
 
 
 def coefficients(record: RunRecord) -> list[Markup]:
     """The section on the largest coefficients of each party, where the record has them."""
     charts = [
-        _figure(name, value_bars([(column, value, 0.0, f"{value:+.3g}") for column, value in told.items()], name))
+        figure(name, value_bars([(column, value, 0.0, f"{value:+.3g}") for column, value in told.items()], name))
         for name, told in list(record.coefficients.items())[:PARTIES_SHOWN]
         if told
     ]
@@ -125,7 +121,7 @@ def worth(record: RunRecord) -> list[Markup]:
     listed = table(("Coalition", "Score"), shown, title, numeric=(1,))
     body = tag(
         "div",
-        _figure("Shapley values", value_bars(rows, "What each party is worth")),
+        figure("Shapley values", value_bars(rows, "What each party is worth")),
         listed if len(shown) <= COALITIONS_SHOWN else folded(title, listed),
         class_="three fill",
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from offbeat.metrics.plain import encode_plain, json_text
+from offbeat.metrics.plain import encode_plain
 from offbeat.report import palette
 
 _EMPTY_TAGS = frozenset({"meta", "link", "br", "input"})
@@ -110,16 +110,23 @@ def figures(pairs: Iterable[tuple[str, Child]]) -> Markup:
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs), class_="figures")
 
 
-def listed(lines: Iterable[Child], **attributes: str) -> Markup:
-    return tag("ul", *(tag("li", line) for line in lines), **attributes)
+def quiet(*remark: Child) -> Markup:
+    """A remark; nothing where there is none to make."""
+    return tag("p", *remark, class_="quiet") if any(remark) else Markup("")
+
+
+def figure(caption: Child, *children: Child, class_: str | None = None) -> Markup:
+    """A picture, or what stands for one, under its caption."""
+    return tag("figure", tag("figcaption", caption), *children, class_=class_)
+
+
+def listed(lines: Sequence[Child], **attributes: str) -> Markup:
+    """Nothing where there are no lines."""
+    return tag("ul", *(tag("li", line) for line in lines), **attributes) if lines else Markup("")
 
 
 def folded(title: str, *children: Child, open_: bool = False) -> Markup:
     return tag("details", tag("summary", title), *children, open=open_)
-
-
-def folded_json(title: str, value: object) -> Markup:
-    return folded(title, tag("pre", tag("code", json_text(value)), tabindex="0"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +135,8 @@ class PageFrame:
 
     style: str
     script: str
-    more: str = ""
-    forms: str = "'none'"
+    more: str
+    forms: str
 
     @property
     def policy(self) -> str:
@@ -156,18 +163,17 @@ class PageFrame:
         return Markup("<!doctype html>\n" + page + "\n")
 
 
-def style_of(*names: str) -> str:
-    return palette.css_variables() + assets(*names)
+def page_frame(*names: str, style: str = "", script: str = "", more: str = "", forms: str = "'none'") -> PageFrame:
+    """The frame with these styles and scripts of this package, one after another, and then a page's own."""
+    content = {name: files("offbeat.report").joinpath(name).read_text(encoding="utf-8") for name in names}
+    styles, scripts = ([content[name] for name in names if name.endswith(kind)] for kind in (".css", ".js"))
+    whole = "".join([palette.css_variables(), *styles, style])
+    return PageFrame(whole, "".join([*scripts, script]), more, forms)
 
 
 def document(title: str, *body: Child) -> Markup:
     """A whole page that needs nothing but itself."""
-    return PageFrame(style_of("page.css"), assets("theme.js", "charts.js", "page.js")).page(title, *body)
-
-
-def assets(*names: str) -> str:
-    """Files of this package, one after another."""
-    return "".join(files("offbeat.report").joinpath(name).read_text(encoding="utf-8") for name in names)
+    return page_frame("page.css", "theme.js", "charts.js", "page.js").page(title, *body)
 
 
 def _hash(text: str) -> str:

@@ -7,12 +7,12 @@ page's script only puts them where they belong.
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from offbeat.metrics.curves import Axis, CurveRow, Quantity, points
+from offbeat.metrics.curves import Axis, CurveRow, Quantity, measured, points
 from offbeat.metrics.live import PartyNow
 from offbeat.names import counted
 from offbeat.report import numbers, wording
-from offbeat.report.charts import QUANTITIES, ChartLine, falls_far, legend, line_chart
-from offbeat.report.html import Markup, PageFrame, assets, figures, section, style_of, table, tag
+from offbeat.report.charts import QUANTITIES, curve_chart, falls_far, legend
+from offbeat.report.html import Markup, PageFrame, figures, page_frame, quiet, section, table, tag
 from offbeat.report.layout import thin
 from offbeat.report.live import Standing, View
 from offbeat.report.page import header
@@ -40,8 +40,7 @@ CERTIFIED = {"processes": ", and the certificates as they are computed"}
 @cache
 def frame() -> PageFrame:
     """The page may run its own script, and ask the server that it came from."""
-    script = assets("theme.js", "charts.js", "live.js")
-    return PageFrame(style_of("page.css", "live.css"), script, "; connect-src 'self'")
+    return page_frame("page.css", "live.css", "theme.js", "charts.js", "live.js", more="; connect-src 'self'")
 
 
 def live_page(view: View) -> str:
@@ -175,20 +174,16 @@ def _certificate(view: View) -> Markup:
 
 def _charts(view: View) -> Markup:
     """The distance to the optimum where it is known, else the objective, against time and passes; the rest once."""
-    known = _measured(view, "suboptimality")
+    known = measured(view.curve, "suboptimality")
     best: tuple[Quantity, ...] = ("suboptimality", "gap") if known else ("objective",)
     drawn = [_chart(view, best, axis, log=known or falls_far([view.curve])) for axis in AXES]
     drawn += [] if known else [_chart(view, ("gap",), "time_s", log=True)]
     drawn += [_chart(view, ("test_metric",), "time_s", log=False)]
     shown = [tag("figure", chart) for chart in drawn if chart]
     if not shown:
-        return tag("p", "No look at the model has been written yet.", class_="quiet")
-    names = [(QUANTITIES[name], tone) for tone, name in enumerate(best) if _measured(view, name)]
+        return quiet("No look at the model has been written yet.")
+    names = [(QUANTITIES[name], tone) for tone, name in enumerate(best) if measured(view.curve, name)]
     return tag("div", legend(names) if len(names) > 1 else "", tag("div", *shown, class_="three"))
-
-
-def _measured(view: View, quantity: Quantity) -> bool:
-    return bool(points(view.curve, "time_s", quantity))
 
 
 def _called(view: View) -> Mapping[Quantity, str]:
@@ -198,29 +193,26 @@ def _called(view: View) -> Mapping[Quantity, str]:
 
 
 def _chart(view: View, quantities: Sequence[Quantity], axis: Axis, log: bool) -> Markup:
-    shown = [name for name in quantities if _measured(view, name)]
+    called = _called(view)
+    shown = {name: called[name] for name in quantities if measured(view.curve, name)}
     if not shown:
         return Markup("")
-    called = _called(view)
-    lines = [ChartLine(called[name], points(view.curve, axis, name), tone) for tone, name in enumerate(shown)]
     aimed = view.now.target if view.now is not None and "objective" not in quantities else None
-    levels = [aimed] if log and aimed else []
-    along = view.unit if axis == "passes" else ""
-    return line_chart(lines, axis, " and ".join(called[name] for name in shown), log, levels, along)
+    return curve_chart(view.curve, axis, shown, log, [aimed] if log and aimed else [], view.unit)
 
 
 def _looks(view: View) -> Markup:
     """The curve in numbers, the newest look first; what was never measured has no column."""
     if not view.curve:
         return tag("p", "")
-    measured = [name for name in QUANTITIES if _measured(view, name)]
+    told = [name for name in QUANTITIES if measured(view.curve, name)]
     called = _called(view)
-    head = ("Time", view.unit.capitalize(), *(called[name][0].upper() + called[name][1:] for name in measured))
+    head = ("Time", view.unit.capitalize(), *(called[name][0].upper() + called[name][1:] for name in told))
     rows = [
         (
             numbers.seconds(row.time_s),
             f"{row.passes:.2f}" if view.unit == "passes" else numbers.count(int(row.passes)),
-            *(numbers.short(getattr(row, name), 6 if name == "objective" else 3) for name in measured),
+            *(numbers.short(getattr(row, name), 6 if name == "objective" else 3) for name in told),
         )
         for row in reversed(thin(view.curve, LOOKS_SHOWN))
     ]
@@ -229,7 +221,7 @@ def _looks(view: View) -> Markup:
     return tag(
         "div",
         table(head, rows, caption, numeric=range(1, len(head))),
-        tag("p", damaged, class_="quiet") if damaged else "",
+        quiet(damaged),
         class_="gap",
     )
 
@@ -245,7 +237,7 @@ def _parties(view: View) -> Markup:
         return tag("div", tag("p", f"{APART}{more}."), body)
     parties = _who(view)
     if not parties:
-        return tag("p", "Nobody has been looked at yet.", class_="quiet")
+        return quiet("Nobody has been looked at yet.")
     shown = dict(list(parties.items())[:PARTIES_SHOWN])
     most = max((party.updates for name, party in parties.items() if name not in CHIEFS), default=0)
     head = ("Party", "Updates", "Against the most", "Lag mean", "Lag max", "Messages", "Sent")
@@ -256,7 +248,7 @@ def _parties(view: View) -> Markup:
         "div",
         tag("p", _behind(parties)),
         table(head, rows, "What each party has done", numeric=(1, 3, 4, 5, 6), stacked=True),
-        tag("p", note, class_="quiet") if note else "",
+        quiet(note),
     )
 
 

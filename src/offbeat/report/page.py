@@ -4,27 +4,28 @@ It opens with the verdict and what was disclosed, like the page of text, and add
 where the time went, and the messages themselves.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from offbeat.metrics.curves import Quantity, points
+from offbeat.metrics.curves import Quantity, measured
+from offbeat.metrics.plain import json_text
 from offbeat.metrics.record import LONG_LISTS, PartyRecord, RunRecord
 from offbeat.names import counted
 from offbeat.report import numbers, wording
 from offbeat.report.card import CARD_FILE, card_text
 from offbeat.report.charts import (
     QUANTITIES,
-    ChartLine,
     against_everything,
+    curve_chart,
     falls_far,
     lag_rows,
     legend,
-    line_chart,
     part_legend,
     time_bars,
 )
 from offbeat.report.held_out import coefficients, tested, worth
-from offbeat.report.html import Markup, document, figures, folded, folded_json, listed, section, table, tag
+from offbeat.report.html import Markup, document, figure, figures, folded, listed, quiet, section, table, tag
 from offbeat.report.timeline import timeline_view
 
 REPORT_FILE = "report.html"
@@ -85,7 +86,7 @@ def _verdict_line(record: RunRecord) -> Markup:
 
 def _warnings(record: RunRecord) -> Markup:
     if not record.warnings:
-        return tag("p", "No warnings.", class_="quiet")
+        return quiet("No warnings.")
     return listed(record.warnings, class_="warnings", aria_label="Warnings")
 
 
@@ -119,45 +120,29 @@ def _promises(record: RunRecord) -> Markup:
 
 def progress_of_one(record: RunRecord) -> Markup:
     """The best view first: distance to the optimum with its bound, else the objective; the rest folded away."""
-    views = [
+    best = [
         _view(record, ("suboptimality", "gap"), log=True),
         _view(record, ("objective",), log=falls_far([record.curve])),
-        _view(record, ("test_metric",), log=False),
-        _view(record, ("gradient_norm",), log=True),
     ]
-    drawn = [view for view in views if view]
+    if not measured(record.curve, "suboptimality"):
+        best.reverse()
+    others = _view(record, ("test_metric",), log=False), _view(record, ("gradient_norm",), log=True)
+    drawn = [view for view in (*best, *others) if view]
     if not drawn:
-        return tag("p", "This run recorded no curve.", class_="quiet")
-    if not _measured(record, "suboptimality") and _measured(record, "objective"):
-        first, rest = views[1], [view for view in (views[0], *views[2:]) if view]
-    else:
-        first, rest = drawn[0], drawn[1:]
-    return tag("div", first, folded("More curves", *rest) if rest else "")
-
-
-def _measured(record: RunRecord, quantity: Quantity) -> bool:
-    return bool(points(record.curve, "time_s", quantity))
+        return quiet("This run recorded no curve.")
+    return tag("div", drawn[0], folded("More curves", *drawn[1:]) if drawn[1:] else "")
 
 
 def _view(record: RunRecord, quantities: Sequence[Quantity], log: bool) -> Markup:
-    shown = [quantity for quantity in quantities if _measured(record, quantity)]
+    called = {**QUANTITIES, "test_metric": wording.test_metric(record)}
+    shown = {quantity: called[quantity] for quantity in quantities if measured(record.curve, quantity)}
     if not shown:
         return Markup("")
-    called = {**QUANTITIES, "test_metric": wording.test_metric(record)}
-    title = " and ".join(called[quantity] for quantity in shown)
-
     return tag(
         "div",
-        legend([(called[quantity], tone) for tone, quantity in enumerate(shown)]) if len(shown) > 1 else "",
+        legend([(name, tone) for tone, name in enumerate(shown.values())]) if len(shown) > 1 else "",
         against_everything(
-            lambda axis: line_chart(
-                [ChartLine(called[name], points(record.curve, axis, name), tone) for tone, name in enumerate(shown)],
-                axis,
-                title,
-                log,
-                along=wording.unit(record) if axis == "passes" else "",
-            ),
-            record.curve,
+            lambda axis: curve_chart(record.curve, axis, shown, log, unit=wording.unit(record)), record.curve
         ),
     )
 
@@ -191,11 +176,11 @@ def _party_charts(record: RunRecord) -> Markup:
         "div",
         tag(
             "div",
-            tag("figure", tag("figcaption", "Where the time went"), part_legend(), time_bars(split_rows(record))),
-            tag("figure", tag("figcaption", "Lag when an update was applied, and its mean"), lag_rows(lags)),
+            figure("Where the time went", part_legend(), time_bars(split_rows(record))),
+            figure("Lag when an update was applied, and its mean", lag_rows(lags)),
             class_="two",
         ),
-        tag("p", note, class_="quiet") if note else "",
+        quiet(note),
     )
 
 
@@ -214,25 +199,21 @@ def _party_table(record: RunRecord) -> Markup:
 
 
 def _traffic(record: RunRecord) -> Markup:
-    total_bytes: dict[str, int] = {}
-    total_messages: dict[str, int] = {}
+    sent_bytes, messages = Counter[str](), Counter[str]()
     for party in record.parties.values():
-        for kind, number in party.bytes_by_kind.items():
-            total_bytes[kind] = total_bytes.get(kind, 0) + number
-        for kind, number in party.messages_by_kind.items():
-            total_messages[kind] = total_messages.get(kind, 0) + number
-    if not total_bytes:
-        return tag("p", "This run counted no bytes by kind.", class_="quiet")
-    everything = sum(total_bytes.values())
+        sent_bytes.update(party.bytes_by_kind)
+        messages.update(party.messages_by_kind)
+    if not sent_bytes:
+        return quiet("This run counted no bytes by kind.")
     rows = [
         (
             kind,
-            numbers.count(total_messages.get(kind, 0)),
+            numbers.count(messages[kind]),
             numbers.size(number),
-            numbers.percent(number, everything),
+            numbers.percent(number, sent_bytes.total()),
             numbers.size(number / record.passes) if record.passes else numbers.UNKNOWN,
         )
-        for kind, number in sorted(total_bytes.items(), key=lambda item: -item[1])
+        for kind, number in sent_bytes.most_common()
     ]
     head = ("Kind", "Messages", "Bytes", "Share", "Bytes per pass")
     whose = "this party" if record.runtime == "grpc" else "all parties"
@@ -258,8 +239,6 @@ def _origin(record: RunRecord, run: str) -> Markup:
 def _json_blocks(record: RunRecord) -> Markup:
     body = record.to_json_object()
     del body["run"]
-    return tag(
-        "div",
-        folded_json("Options", body["options"]),
-        folded_json(f"record.json (without {' and '.join(LONG_LISTS)})", body),
-    )
+    shown = {"Options": body["options"], f"record.json (without {' and '.join(LONG_LISTS)})": body}
+    blocks = {title: tag("pre", tag("code", json_text(value)), tabindex="0") for title, value in shown.items()}
+    return tag("div", *(folded(title, block) for title, block in blocks.items()))

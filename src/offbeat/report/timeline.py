@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from offbeat.metrics.record import RunRecord, Transit
 from offbeat.report import numbers
 from offbeat.report.charts import Unit, axis_unit, clipped
-from offbeat.report.html import Markup, data_block, tag
+from offbeat.report.html import Markup, data_block, quiet, tag
 from offbeat.report.layout import Scale
 from offbeat.report.palette import SERIES
 
@@ -81,14 +81,14 @@ def timeline_view(record: RunRecord) -> Markup:
     """The whole section's content: controls, overview, lanes, legend, and the data for the script."""
     timeline = timeline_of(record)
     if not timeline.messages:
-        return tag("p", "This run recorded no messages.", class_="quiet")
+        return quiet("This run recorded no messages.")
     return tag(
         "div",
         _controls(timeline),
         tag("p", _status(timeline), id="timeline-status", role="status", aria_live="polite", class_="quiet"),
         tag("div", _overview(timeline), _lanes(timeline), class_="scroll timeline", id="timeline-scroll"),
         _kind_legend(timeline),
-        tag("p", _note(record, timeline), class_="quiet"),
+        quiet(_note(record, timeline)),
         data_block("timeline-data", _data(timeline)),
         id="timeline-view",
     )

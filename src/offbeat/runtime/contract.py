@@ -6,6 +6,9 @@ from typing import Any, Protocol
 
 from offbeat.party.contract import Finish, Party, PartyName
 
+Passage = tuple[float, float, PartyName, PartyName, str]
+"""A message of the timeline: when it left and when it came, from whom, to whom, its kind."""
+
 
 @dataclass(slots=True)
 class Tally:
@@ -40,7 +43,7 @@ class Outcome:
     finished: dict[PartyName, Finish]
     observations: list[tuple[float, PartyName, str, Any]]
     tallies: dict[PartyName, Tally]
-    timeline: list[tuple[float, float, PartyName, PartyName, str]]
+    timeline: list[Passage]
     events: int
     lost: tuple[PartyName, ...] = ()
     stalled: str = ""  # why the run ended without every party finishing; empty if all did

@@ -6,6 +6,7 @@ the same order, message numbers included, and the digest over everything it aske
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 
 from offbeat.message.codec import Codec, payload_bytes
 from offbeat.party import contract
+from offbeat.runtime.contract import Outcome, Passage, Tally
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -64,6 +66,21 @@ class Drive:
         """Do the open job of this ticket now: what replay does, and a live runtime without lanes."""
         job = self.jobs[ticket]
         return contract.Computed(ticket, job() if job is not None else None, seconds)
+
+    def outcome(self, time_s: float, tally: Tally, timeline: list[Passage]) -> Outcome:
+        """What this party has come to, with what its runtime saw."""
+        name, finish = self.party.name, self.finished
+        return Outcome(
+            clock="wall",
+            time_s=time_s,
+            digest=self.digest.hex(),
+            finished={} if finish is None else {name: finish},
+            observations=[(at_s, name, what, value) for at_s, what, value in self.observed],
+            tallies={name: replace(tally, sent=self.sent)},
+            timeline=timeline,
+            events=self.events,
+            lost=tuple(sorted(self.lost)),
+        )
 
     def _step(self, effect: contract.Effect) -> Step:
         if type(effect) is contract.Send:

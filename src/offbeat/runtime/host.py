@@ -39,7 +39,7 @@ from offbeat.party.contract import (
     Wake,
     Woken,
 )
-from offbeat.runtime.contract import Outcome, Tally
+from offbeat.runtime.contract import Outcome, Passage, Tally
 from offbeat.runtime.drive import Drive, Step, Written
 from offbeat.runtime.eventlog import (
     FORMAT,
@@ -155,7 +155,7 @@ class PartyHost:
         self.inbox: Inbox[Item] = Inbox(self.now, idle)
         self.busy = threading.Lock()  # held while the party handles an event: who holds it sees a party at rest
         self.tally = Tally()
-        self.timeline: list[tuple[float, float, PartyName, PartyName, str]] = []
+        self.timeline: list[Passage] = []
         self.began_s = time.monotonic()
         self.resumed_events = 0
         self.stopped = ""
@@ -487,16 +487,4 @@ class PartyHost:
             self.log.close()
 
     def outcome(self) -> Outcome:
-        self.tally.sent = self.drive.sent
-        finish = self.drive.finished
-        return Outcome(
-            clock="wall",
-            time_s=self.now(),
-            digest=self.drive.digest.hex(),
-            finished={} if finish is None else {self.name: finish},
-            observations=[(at_s, self.name, name, value) for at_s, name, value in self.drive.observed],
-            tallies={self.name: self.tally},
-            timeline=self.timeline,
-            events=self.drive.events,
-            lost=tuple(sorted(self.drive.lost)),
-        )
+        return self.drive.outcome(self.now(), self.tally, self.timeline)

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from io import FileIO
 from pathlib import Path
@@ -30,7 +30,8 @@ import msgspec
 
 from offbeat.errors import BadInput, NotInstalled, OffbeatError, PeerFailed
 from offbeat.message.codec import Codec, decode_state, encode_state
-from offbeat.party.contract import Finish, Message, Party, PartyName
+from offbeat.party.contract import Message, Party, PartyName
+from offbeat.runtime import contract
 from offbeat.runtime.checkpoint import read_checkpoint, replace_durably, write_checkpoint
 from offbeat.runtime.contract import Look, Outcome, Tally
 from offbeat.runtime.recovery import recover
@@ -48,6 +49,21 @@ _POLL_S = 0.02
 STOPPED = "stopped on request"
 OBSERVED = "observed"
 """In the run folder, while the run goes on: what each process has certified, as nobody can look into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a party's process or actor ended: what it came to, unless it broke off with an `error` or was `killed`, which
+    is said in a sentence. What a killed one came to, its log tells."""
+
+    outcome: Outcome | None = None
+    error: str = ""
+    killed: str = ""
+
+
+def end_in(content: bytes) -> End:
+    """As `encode_state` has written it."""
+    return msgspec.convert(decode_state(content), End)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,42 +92,27 @@ class Processes:
         except ImportError as problem:
             raise NotInstalled("the runtime 'processes' needs gRPC: pip install 'offbeat[grpc]'") from problem
         names = tuple(party.name for party in parties)
-        begin = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="offbeat-keys-") as keys, interruptions() as interrupted:
             ends = _Children(self, names, Path(keys), interrupted).run()
         restore_parties(parties, ends, self.factory, self.spec, self.folder)
-        outcome = joined(ends, time.monotonic() - begin)
+        outcome = joined(ends)
         if look is not None:
             look(outcome.time_s)
         return outcome
 
 
 def restore_parties(
-    parties: Sequence[Party], ends: dict[PartyName, dict[str, Any]], factory: str, spec: Mapping[str, Any], folder: Path
+    parties: Sequence[Party], ends: dict[PartyName, End], factory: str, spec: Mapping[str, Any], folder: Path
 ) -> None:
     """Put the parties into the states that their processes left; whoever was killed is told of by its log."""
     for party in parties:
-        if "killed" in ends[party.name]:
+        if killed := ends[party.name].killed:
             _, messages = load_factory(factory)(spec, party.name)
-            ends[party.name] = from_log(party, Codec(messages), folder, ends[party.name])
+            drive = recover(party, Codec(messages), folder).drive
+            done = drive.outcome(drive.clock_s, Tally(drive.events), [])
+            ends[party.name] = End(done, killed="" if done.finished else killed)
         elif (state := read_checkpoint(folder / "final", party.name)) is not None:
             party.restore(state)
-
-
-def from_log(party: Party, codec: Codec, folder: Path, end: Mapping[str, Any]) -> dict[str, Any]:
-    """What a party whose process was killed had done until then, by its log; it is as it was at that moment."""
-    drive = recover(party, codec, folder).drive
-    done = {
-        "digest": drive.digest.hex(),
-        "events": drive.events,
-        "observations": drive.observed,
-        "sent": drive.sent,
-        "time_s": drive.clock_s,
-        "lost": sorted(drive.lost),
-    }
-    if drive.finished is None:
-        return {**end, **done}
-    return {"verdict": drive.finished.verdict, "reason": drive.finished.reason, **done}
 
 
 @contextmanager
@@ -147,7 +148,7 @@ class _Children:
         self.children: dict[PartyName, subprocess.Popen[bytes]] = {}
         self.restarts = dict.fromkeys(names, 0)
 
-    def run(self) -> dict[PartyName, dict[str, Any]]:
+    def run(self) -> dict[PartyName, End]:
         self._prepare()
         try:
             for name in self.names:
@@ -276,14 +277,13 @@ class _Children:
         code = self.children[name].returncode
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
-    def _end(self, name: PartyName) -> dict[str, Any]:
+    def _end(self, name: PartyName) -> End:
         if self._end_file(name).is_file():
-            end: dict[str, Any] = decode_state(self._end_file(name).read_bytes())
-            return end
+            return end_in(self._end_file(name).read_bytes())
         how = f"the process of '{name}' {self._how_ended(name)}"
         if self.children[name].returncode < 0:
-            return {"killed": f"{how}."}
-        return {"error": f"{how}; see {self.setting.folder / 'processes' / f'{name}.log'}."}
+            return End(killed=f"{how}.")
+        return End(error=f"{how}; see {self.setting.folder / 'processes' / f'{name}.log'}.")
 
 
 def free_ports(count: int) -> list[int]:
@@ -298,36 +298,24 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def joined(ends: Mapping[PartyName, Mapping[str, Any]], time_s: float) -> Outcome:
+def joined(ends: Mapping[PartyName, End]) -> Outcome:
     """One outcome of all. Whoever was killed has not finished; the run has ended if the others have."""
-    problems = [f"{name}: {end['error']}" for name, end in ends.items() if "error" in end]
-    killed = [name for name, end in ends.items() if "killed" in end]
+    outcomes = {name: end.outcome for name, end in ends.items() if end.outcome is not None}
+    problems = [f"{name}: {end.error}" for name, end in ends.items() if name not in outcomes]
+    killed = [name for name, end in ends.items() if end.killed]
     if len(killed) == len(ends):
-        problems += [f"{name}: {ends[name]['killed']}" for name in killed]
+        problems += [f"{name}: {ends[name].killed}" for name in killed]
     if problems:
         raise PeerFailed(" ".join(problems))
-    finished = {name: Finish(end["verdict"], end["reason"]) for name, end in ends.items() if name not in killed}
-    stopped = any(finish.verdict == "stopped" for finish in finished.values())
-    return Outcome(
-        clock="wall",
-        time_s=max((ends[name]["time_s"] for name in finished), default=time_s),
-        digest=" ".join(ends[name]["digest"] for name in sorted(ends)),
-        finished=finished,
-        observations=sorted(
-            ((at_s, name, what, value) for name, end in ends.items() for at_s, what, value in end["observations"]),
-            key=lambda o: o[0],
-        ),
-        tallies={name: _tally(end) for name, end in ends.items()},
-        timeline=sorted(tuple(row) for end in ends.values() for row in end.get("timeline", ())),
-        events=sum(end["events"] for end in ends.values()),
-        lost=tuple(sorted({*killed, *(lost for name in finished for lost in ends[name]["lost"])})),
-        stalled=STOPPED if stopped else "",
+    there = [outcome for name, outcome in outcomes.items() if name not in killed]
+    found = contract.joined(list(outcomes.values()))
+    return replace(
+        found,
+        time_s=max(outcome.time_s for outcome in there),
+        digest=" ".join(outcomes[name].digest for name in sorted(outcomes)),
+        lost=tuple(sorted({*killed, *(lost for outcome in there for lost in outcome.lost)})),
+        stalled=STOPPED if any(finish.verdict == "stopped" for finish in found.finished.values()) else "",
     )
-
-
-def _tally(end: Mapping[str, Any]) -> Tally:
-    sent = {kind: list(row) for kind, row in end["sent"].items()}
-    return Tally(end["events"], end.get("compute_s", 0.0), end.get("serve_s", 0.0), end.get("transit_s", 0.0), sent)
 
 
 # -- inside a party's process -----------------------------------------------------------------------------------------
@@ -403,31 +391,15 @@ def take_part(child: Mapping[str, Any], parent: Iterable[bytes]) -> Outcome:
     return outcome
 
 
-def end_of(outcome: Outcome, name: PartyName) -> dict[str, Any]:
-    """What a process or an actor tells of its party, in plain values."""
-    finish = outcome.finished.get(name, Finish("", ""))
-    return {
-        **asdict(outcome.tallies[name]),
-        "verdict": finish.verdict,
-        "reason": finish.reason,
-        "digest": outcome.digest,
-        "events": outcome.events,
-        "time_s": outcome.time_s,
-        "lost": list(outcome.lost),
-        "observations": [(at_s, what, value) for at_s, _, what, value in outcome.observations],
-        "timeline": outcome.timeline,
-    }
-
-
 def main(path: str) -> int:
     child = json.loads(Path(path).read_text(encoding="utf-8"))
     sys.setswitchinterval(0.0005)  # the party's thread must not keep the streams' threads waiting for 5 ms
     # Unbuffered: an interpreter that ends cannot take a buffer's lock from the thread that is reading.
     lines = FileIO(sys.stdin.fileno(), "rb", closefd=False)
     try:
-        end, code = end_of(take_part(child, lines), child["party"]), 0
+        end, code = End(take_part(child, lines)), 0
     except OffbeatError as problem:
-        end, code = {"error": str(problem)}, problem.exit_code
+        end, code = End(error=str(problem)), problem.exit_code
     ends = Path(child["folder"]) / "ends"
     ends.mkdir(parents=True, exist_ok=True)
     replace_durably(ends / f"{child['party']}.msgpack", encode_state(end))

@@ -26,10 +26,10 @@ import msgspec
 
 from offbeat.errors import BadInput, NotInstalled, PeerFailed
 from offbeat.message.codec import decode_state, encode_state
-from offbeat.party.contract import Party, PartyName
+from offbeat.party.contract import Finish, Party, PartyName
 from offbeat.runtime.contract import Look, Outcome
 from offbeat.runtime.host import NO_DELAY
-from offbeat.runtime.processes import STOPPED, interruptions, joined, restore_parties
+from offbeat.runtime.processes import STOPPED, End, end_in, interruptions, joined, restore_parties
 from offbeat.runtime.ray_actor import PartyActor
 from offbeat.runtime.simulator.costs import CostModel
 
@@ -152,10 +152,10 @@ class _ActorRun:
         self.known: dict[PartyName, dict[str, Any]] = {}
         self.quiet: list[tuple[int, int]] = []
         self.give_up_s, self.began_s = inf, 0.0
-        self.verdict = ("", "")  # of the parties that have not ended by themselves
+        self.finish: Finish | None = None  # of the parties that have not ended by themselves
         self.stalled, self.out_of_time = "", False
 
-    def run(self) -> dict[PartyName, dict[str, Any]]:
+    def run(self) -> dict[PartyName, End]:
         try:
             self._engage()
             while not self._over():
@@ -263,15 +263,15 @@ class _ActorRun:
         if all(news.get("finished") for news in known):
             return True
         if self.interrupted():
-            self.verdict = ("stopped", STOPPED)
+            self.finish = Finish("stopped", STOPPED)
         elif time.monotonic() >= self.give_up_s:
-            self.verdict = ("peer-lost", "; ".join(f"'{name}' {how}" for name, how in self.gone.items()))
+            self.finish = Finish("peer-lost", "; ".join(f"'{name}' {how}" for name, how in self.gone.items()))
         elif self.began_s + self.setting.until_s <= time.time():
             self.stalled, self.out_of_time = f"stopped at the limit of {self.setting.until_s:g} seconds", True
         elif self._nothing_moves(known):
             waiting = [name for name in self._there if not self.known[name]["finished"]]
             self.stalled = f"nothing is left to happen, and {', '.join(waiting)} had not finished"
-        return bool(self.stalled or self.verdict[0])
+        return bool(self.stalled or self.finish)
 
     def _nothing_moves(self, known: Sequence[Mapping[str, Any]]) -> bool:
         """Twice in a row nobody has anything to do, and as much was taken as was sent: then nothing is on its way."""
@@ -284,28 +284,23 @@ class _ActorRun:
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def _ends(self) -> dict[PartyName, dict[str, Any]]:
+    def _ends(self) -> dict[PartyName, End]:
         calls = {name: self.actors[name].end.remote() for name in self._there}
-        ends: dict[PartyName, dict[str, Any]] = {n: {"killed": f"'{n}' {how}."} for n, how in self.gone.items()}
+        ends = {name: End(killed=f"'{name}' {how}.") for name, how in self.gone.items()}
         for name, call in calls.items():
             try:
-                ends[name] = decode_state(self.ray.get(call, timeout=_END_S))
+                ends[name] = end_in(self.ray.get(call, timeout=_END_S))
             except self.ray.exceptions.RayError:  # a timeout is one of them
-                ends[name] = {"killed": f"'{name}' lost its actor ({self.where[name]}) when the run ended."}
-                continue
-            if not ends[name].get("verdict") and self.verdict[0]:
-                ends[name]["verdict"], ends[name]["reason"] = self.verdict
+                ends[name] = End(killed=f"'{name}' lost its actor ({self.where[name]}) when the run ended.")
+            outcome = ends[name].outcome
+            if outcome is not None and not outcome.finished and self.finish is not None:
+                ends[name] = End(replace(outcome, finished={name: self.finish}))
         return {name: ends[name] for name in self.names}
 
-    def outcome(self, ends: Mapping[PartyName, Mapping[str, Any]]) -> Outcome:
+    def outcome(self, ends: Mapping[PartyName, End]) -> Outcome:
         """As of processes, with what only the driver of actors knows: why a run ended early."""
-        found = joined(ends, time.time() - self.began_s)
-        return replace(
-            found,
-            finished={name: finish for name, finish in found.finished.items() if finish.verdict},
-            stalled=self.stalled or found.stalled,
-            out_of_time=self.out_of_time,
-        )
+        found = joined(ends)
+        return replace(found, stalled=self.stalled or found.stalled, out_of_time=self.out_of_time)
 
 
 def _cores() -> int:

@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -28,7 +29,7 @@ from offbeat.runtime.contract import Outcome
 from offbeat.runtime.delivery import Bounds, Timing
 from offbeat.runtime.host import HostOptions, Letter, PartyHost
 from offbeat.runtime.packets import PacketCarrier
-from offbeat.runtime.processes import end_of, load_factory
+from offbeat.runtime.processes import End, load_factory
 from offbeat.runtime.simulator.costs import CostModel
 
 CALLS_MOST = 32
@@ -190,7 +191,7 @@ class PartyActor:
         self.actor_run.stop()
         self.thread.join()
         if self.outcome is None:
-            return encode_state({"error": self.failure})
+            return encode_state(End(error=self.failure))
         write_checkpoint(self.folder / "final", self.name, self.party.snapshot())
-        end = end_of(self.outcome, self.name)
-        return encode_state({**end, "time_s": min(self.actor_run.ended_s, self.outcome.time_s)})
+        time_s = min(self.actor_run.ended_s, self.outcome.time_s)
+        return encode_state(End(replace(self.outcome, time_s=time_s)))

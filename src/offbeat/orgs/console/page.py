@@ -15,7 +15,19 @@ from offbeat.orgs.control import PAUSED, QUEUED, RunStatus
 from offbeat.party.verdicts import verdict_named
 from offbeat.report import numbers, wording
 from offbeat.report.charts import ChartLine, legend, line_chart, value_bars
-from offbeat.report.html import Markup, PageFrame, assets, document, figures, listed, section, style_of, table, tag
+from offbeat.report.html import (
+    Markup,
+    PageFrame,
+    document,
+    figure,
+    figures,
+    listed,
+    page_frame,
+    quiet,
+    section,
+    table,
+    tag,
+)
 from offbeat.report.page import header
 
 SCORES_SHOWN = 200
@@ -36,8 +48,8 @@ SECTIONS = (
 def frame() -> PageFrame:
     """Pages of the console may run their own script, and send questions and forms to the server they came from."""
     style, script = (files("offbeat.orgs.console").joinpath(f"console.{kind}").read_text() for kind in ("css", "js"))
-    styles = style_of("page.css", "live.css") + style
-    return PageFrame(styles, assets("theme.js") + script, "; connect-src 'self'", forms="'self'")
+    names = ("page.css", "live.css", "theme.js")
+    return page_frame(*names, style=style, script=script, more="; connect-src 'self'", forms="'self'")
 
 
 def console_page(seen: Overview) -> str:
@@ -62,7 +74,7 @@ def own_page(title: str, *body: Markup) -> str:
 
 def parts_of(seen: Overview) -> dict[str, Markup]:
     asked = {"proposals": _proposals, "running": _running, "finished": _finished, "scores": _scores}
-    unknown = tag("p", "Not known: the daemon does not answer.", class_="quiet")
+    unknown = quiet("Not known: the daemon does not answer.")
     return {
         "daemon": _daemon(seen),
         **{name: unknown if seen.problem else part(seen) for name, part in asked.items()},
@@ -84,11 +96,8 @@ def _daemon(seen: Overview) -> Markup:
         ("Peers up", f"{up} of {len(seen.peers)}"),
         ("Certificate", _left(seen.days_left)),
     ]
-    return tag(
-        "div",
-        tag("p", badge, " ", seen.problem or f"offbeat {seen.version}", class_="verdict"),
-        figures(told),
-    )
+    words = tag("p", badge, " ", seen.problem or f"offbeat {seen.version}", class_="verdict")
+    return tag("div", words, figures(told))
 
 
 def _left(days: int) -> str:
@@ -97,7 +106,7 @@ def _left(days: int) -> str:
 
 def _peers(seen: Overview) -> Markup:
     if not seen.peers:
-        return tag("p", "The roster lists nobody else.", class_="quiet")
+        return quiet("The roster lists nobody else.")
     rows = [
         (
             peer.name,
@@ -107,13 +116,8 @@ def _peers(seen: Overview) -> Markup:
         )
         for peer in seen.peers
     ]
-    return table(
-        ("Party", "Address", "Now", "Days of its certificate"),
-        rows,
-        "Asked every quarter of a minute",
-        (3,),
-        stacked=True,
-    )
+    head = ("Party", "Address", "Now", "Days of its certificate")
+    return table(head, rows, "Asked every quarter of a minute", (3,), stacked=True)
 
 
 def _mood(good: bool) -> str:
@@ -130,7 +134,7 @@ def _proposals(seen: Overview) -> Markup:
             if seen.by_hand
             else 'The policy decides alone. With approve = "by hand" under [policy], proposals wait here for you.'
         )
-        return tag("p", f"Nothing waits. {how}", class_="quiet")
+        return quiet(f"Nothing waits. {how}")
     return tag("div", *(_proposal(one) for one in seen.proposals))
 
 
@@ -145,7 +149,7 @@ def _proposal(one: Proposal) -> Markup:
         "article",
         tag("h3", one.run),
         tag("p", facts),
-        listed(against, class_="warnings") if against else "",
+        listed(against, class_="warnings"),
         tag("div", _list("Who would learn what", one.told), _list("What it would cost you", one.costs), class_="two"),
         tag(
             "form",
@@ -170,7 +174,7 @@ def _list(title: str, lines: Sequence[str]) -> Markup:
 def _running(seen: Overview) -> Markup:
     going = [run for run in seen.runs if not run.ended and run.phase != "waiting"]
     if not going:
-        return tag("p", "No run is under way.", class_="quiet")
+        return quiet("No run is under way.")
     return tag("div", *(_going(seen, run) for run in going))
 
 
@@ -207,7 +211,7 @@ def _progress_text(run: RunStatus) -> str:
 def _finished(seen: Overview) -> Markup:
     ended = [run for run in reversed(seen.runs) if run.ended]
     if not ended:
-        return tag("p", "No run has ended yet.", class_="quiet")
+        return quiet("No run has ended yet.")
     rows = [
         (
             tag("span", run.run, _papers(run)),
@@ -240,7 +244,7 @@ def _papers(run: RunStatus) -> Markup:
 def _scores(seen: Overview) -> Markup:
     able = [run.run for run in reversed(seen.runs) if run.phase == "done" or (run.ended and run.kept)]
     if not able:
-        return tag("p", "Rows can be scored once a run has ended well.", class_="quiet")
+        return quiet("Rows can be scored once a run has ended well.")
     form = tag(
         "form",
         tag("label", "Run ", tag("select", *(tag("option", name, value=name) for name in able), name="run")),
@@ -273,39 +277,40 @@ def _short(value: Any, digits: int = 4) -> str:
 
 
 def _ledgers(seen: Overview) -> Markup:
-    parts = [_rows_given(seen), _budget(seen)]
-    if seen.decisions:
-        rows = [
-            (line["at"], line["run"], "accepted" if line["accepted"] else "refused", line["by"], line["reason"])
-            for line in reversed(seen.decisions)
-        ]
-        decided = table(("When", "Run", "Decision", "By", "Reason"), rows, "Decisions by hand", stacked=True)
-        parts.append(tag("div", decided, class_="gap"))
-    if seen.refusals:
-        refused = [
-            (one.at, one.peer, f"{one.request} ({one.times} times)" if one.times > 1 else one.request, one.reason)
-            for one in reversed(seen.refusals)
-        ]
-        shown = table(("When", "Asked by", "What", "Why not"), refused, "Refused lately", stacked=True)
-        parts.append(tag("div", shown, class_="gap"))
-    if seen.policy_changes:
-        changes = [
-            (line["at"], line["by"], "; ".join(f"{key}: {how}" for key, how in line["changed"].items()))
-            for line in reversed(seen.policy_changes)
-        ]
-        changed = table(("When", "By", "What"), changes, "Changes of the policy", stacked=True)
-        parts.append(tag("div", changed, class_="gap"))
-    return tag("div", *parts)
+    decided = [
+        (line["at"], line["run"], "accepted" if line["accepted"] else "refused", line["by"], line["reason"])
+        for line in seen.decisions
+    ]
+    refused = [
+        (one.at, one.peer, f"{one.request} ({one.times} times)" if one.times > 1 else one.request, one.reason)
+        for one in seen.refusals
+    ]
+    changed = [
+        (line["at"], line["by"], "; ".join(f"{key}: {how}" for key, how in line["changed"].items()))
+        for line in seen.policy_changes
+    ]
+    return tag(
+        "div",
+        _rows_given(seen),
+        _budget(seen),
+        _newest_first("Decisions by hand", ("When", "Run", "Decision", "By", "Reason"), decided),
+        _newest_first("Refused lately", ("When", "Asked by", "What", "Why not"), refused),
+        _newest_first("Changes of the policy", ("When", "By", "What"), changed),
+    )
+
+
+def _newest_first(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    shown = table(head, reversed(rows), title, stacked=True)
+    return tag("div", shown, class_="gap") if rows else Markup("")
 
 
 def _rows_given(seen: Overview) -> Markup:
     if not seen.uses.total:
-        return tag("div", tag("p", "No row of yours has entered a sum yet.", class_="quiet"), _most_used(seen))
+        return tag("div", quiet("No row of yours has entered a sum yet."), _most_used(seen))
     askers = sorted(seen.uses.total)
     bars = [(asker, float(seen.uses.total[asker]), 0.0, numbers.count(seen.uses.total[asker])) for asker in askers]
-    given = _figure(
-        "How often rows of yours have entered a sum, by who asked", value_bars(bars, "Uses of rows by asker")
-    )
+    drawn = value_bars(bars, "Uses of rows by asker")
+    given = figure("How often rows of yours have entered a sum, by who asked", drawn, class_="ledger")
     lines = [ChartLine(asker, seen.uses.points[asker], tone) for tone, asker in enumerate(askers)]
     if max(line.points[-1][0] for line in lines) < CHART_FROM_S:
         return tag("div", given, _most_used(seen))
@@ -314,15 +319,11 @@ def _rows_given(seen: Overview) -> Markup:
     return tag("div", tag("div", given, tag("figure", names, chart), class_="two"), _most_used(seen))
 
 
-def _figure(caption: str, *children: Markup) -> Markup:
-    return tag("figure", tag("figcaption", caption), *children, class_="ledger")
-
-
 def _most_used(seen: Overview) -> Markup:
     most, cap = seen.most_used, seen.row_cap
     if not cap:
         words = f" The most used row has entered {numbers.count(most)}, or may in a run under way." if most else ""
-        return tag("p", f"There is no cap on sums (row_cap).{words}", class_="quiet")
+        return quiet(f"There is no cap on sums (row_cap).{words}")
     words = f" The most used row has entered {most:,} of at most {cap:,} sums, {max(0, cap - most):,} left."
     return tag("p", _meter(most, cap), words, class_="far", id="cap")
 
@@ -336,7 +337,7 @@ def _budget(seen: Overview) -> Markup:
     at = f"epsilon at delta {budget.delta:g}"
     if budget.epsilon is None:
         spent = f" Jobs with noise have spent {at[:7]} = {budget.spent:.4g}{at[7:]}." if budget.points else ""
-        words = tag("p", f"There is no privacy budget: the policy has no epsilon.{spent}", class_="quiet")
+        words = quiet(f"There is no privacy budget: the policy has no epsilon.{spent}")
     else:
         left = max(0.0, budget.epsilon - budget.spent)
         told = f" {at}, over all jobs: {budget.spent:.4g} of {budget.epsilon:g} spent, {left:.4g} left."
@@ -347,20 +348,14 @@ def _budget(seen: Overview) -> Markup:
     chart = line_chart(
         [line], "time_s", at, log=False, levels=levels, along="time since the first job", level_name="budget"
     )
-    return tag("div", words, _figure("Privacy budget spent", chart))
+    return tag("div", words, figure("Privacy budget spent", chart, class_="ledger"))
 
 
 def _policy(seen: Overview) -> Markup:
     return tag(
         "div",
         listed(seen.policy),
-        tag(
-            "p",
-            "It stands in ",
-            tag("code", seen.policy_file),
-            "; what is changed there holds at once.",
-            class_="quiet",
-        ),
+        quiet("It stands in ", tag("code", seen.policy_file), "; what is changed there holds at once."),
         tag("p", tag("a", "Change the policy", href="policy", class_="button")),
     )
 

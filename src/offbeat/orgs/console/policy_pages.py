@@ -22,7 +22,7 @@ from offbeat.orgs.budget import charges_of
 from offbeat.orgs.party_config import read_home
 from offbeat.orgs.policy import Names, Policy, Spent, meanings, told_labels
 from offbeat.orgs.policy_file import Change, changed, doubts, write_change
-from offbeat.report.html import Markup, listed, tag
+from offbeat.report.html import Markup, listed, quiet, tag
 
 
 def sentences(policy: Policy, has_labels: bool) -> list[str]:
@@ -189,7 +189,7 @@ def form(fields: Fields, parties: Sequence[str], problem: str = "") -> Markup:
     return tag(
         "div",
         _problem(problem),
-        tag("p", f"{LISTS} On the roster: {', '.join(parties)}.", class_="quiet"),
+        quiet(f"{LISTS} On the roster: {', '.join(parties)}."),
         tag("form", *groups, _buttons(("look", "See the difference", "yes")), method="post", action="policy"),
         BACK,
     )
@@ -236,8 +236,8 @@ def difference(
     return tag(
         "div",
         _problem(problem),
-        listed(doubts, class_="warnings") if doubts else "",
-        listed([*gone, *come], class_="sentences") if gone or come else "",
+        listed(doubts, class_="warnings"),
+        listed([*gone, *come], class_="sentences"),
         tag("pre", *_diff_lines(change), tabindex="0", aria_label="The difference in party.toml", id="difference"),
         tag(
             "form",
