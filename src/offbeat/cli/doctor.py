@@ -6,14 +6,15 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from offbeat.data.load import describe_datasets
 from offbeat.data.places import VARIABLE
-from offbeat.metrics.machine import library_versions, offbeat_version, usable_cores
+from offbeat.metrics.machine import library_versions, offbeat_version
+from offbeat.runtime.processes import usable_cores
 
 EXTRAS = {
     "align": ("ipp-crypto", "matching millions of ids, twice as fast on processors with AVX-512 IFMA"),
@@ -32,7 +33,7 @@ MEMORY_LEAST_GB = 2.0
 
 @dataclass(frozen=True)
 class Check:
-    """One question. `ok` is None where an answer of no is fine."""
+    """One question. `ok` is None where an answer of no is fine; `mend`: what helps where it is not yes."""
 
     name: str
     ok: bool | None
@@ -41,26 +42,25 @@ class Check:
 
 
 def checks(data_dir: Path | None = None) -> list[Check]:
-    return [*_software(), *_machine(), *_extras(), *_data(data_dir), *_places()]
+    asked = [*_software(), *_machine(), *_extras(), *_data(data_dir), *_places()]
+    return [replace(check, mend="") if check.ok else check for check in asked]
 
 
 def _software() -> Iterator[Check]:
-    new_enough = sys.version_info >= (3, 11)
     yield Check("offbeat", True, offbeat_version())
-    yield Check("python", new_enough, platform.python_version(), "" if new_enough else "install Python 3.11 or newer")
+    yield Check("python", sys.version_info >= (3, 11), platform.python_version(), "install Python 3.11 or newer")
     versions = library_versions()
     for name in NEEDED:
         found = versions.get(name, "")
-        yield Check(name, bool(found), found or "not installed", "" if found else "pip install --upgrade offbeat")
+        yield Check(name, bool(found), found or "not installed", "pip install --upgrade offbeat")
 
 
 def _machine() -> Iterator[Check]:
     yield Check("cores", True, str(usable_cores()))
     memory = _memory_gb()
     if memory is not None:
-        enough = memory >= MEMORY_LEAST_GB
-        mend = "" if enough else "close other programs, or use data.limit_rows"
-        yield Check("memory", enough, f"{memory:.1f} GB free", mend)
+        mend = "close other programs, or use data.limit_rows"
+        yield Check("memory", memory >= MEMORY_LEAST_GB, f"{memory:.1f} GB free", mend)
 
 
 def _memory_gb() -> float | None:
@@ -75,9 +75,8 @@ def _memory_gb() -> float | None:
 
 def _extras() -> Iterator[Check]:
     for extra, (module, use) in EXTRAS.items():
-        there = _installed(module)
-        mend = "" if there else f"for {use}: pip install 'offbeat[{extra}]'"
-        yield Check(f"extra {extra}", True if there else None, "installed" if there else "not installed", mend)
+        there, mend = _installed(module), f"for {use}: pip install 'offbeat[{extra}]'"
+        yield Check(f"extra {extra}", there or None, "installed" if there else "not installed", mend)
 
 
 def _installed(name: str) -> bool:
@@ -91,19 +90,15 @@ def _installed(name: str) -> bool:
 def _data(data_dir: Path | None) -> Iterator[Check]:
     sets = [row for row in describe_datasets(data_dir) if row.where != "generated"]
     found = [row.name for row in sets if row.where != "not found"]
-    mend = (
-        "" if found else f"point --data or {VARIABLE} to the folder that holds them; generated stand-ins work without"
-    )
-    yield Check("real data sets", True if found else None, f"{len(found)} of {len(sets)} found", mend)
+    mend = f"point --data or {VARIABLE} to the folder that holds them; generated stand-ins work without"
+    yield Check("real data sets", bool(found) or None, f"{len(found)} of {len(sets)} found", mend)
 
 
 def _places() -> Iterator[Check]:
     yield _writable("run folders", Path("runs") if Path("runs").is_dir() else Path("."), "give --out DIR")
     yield _numba_cache()
     free = shutil.disk_usage(".").free / 1e9
-    yield Check(
-        "disk", free > 1, f"{free:.1f} GB free", "" if free > 1 else "free some space, or give --out DIR elsewhere"
-    )
+    yield Check("disk", free > 1, f"{free:.1f} GB free", "free some space, or give --out DIR elsewhere")
 
 
 def _writable(name: str, folder: Path, mend: str) -> Check:

@@ -56,19 +56,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-app.command("demo")(demo.demo)
-app.command("run")(run.run)
-app.command("reproduce")(catalogue.reproduce)
-app.command("bench")(catalogue.bench)
-app.command("watch")(watch.watch)
-app.command("report")(run.report)
-app.command("compare")(run.compare)
-app.command("export")(export.export)
-app.command("replay")(run.replay)
-app.command("audit")(look.audit)
-app.command("worth")(look.worth)
-app.command("data")(look.data)
-app.command("doctor")(look.doctor)
+for command in (
+    *(demo.demo, run.run, catalogue.reproduce, catalogue.bench, watch.watch, run.report, run.compare, export.export),
+    *(run.replay, look.audit, look.worth, look.data, look.doctor),
+):
+    app.command()(command)  # by its own name
 
 
 def _show_version(wanted: bool) -> None:

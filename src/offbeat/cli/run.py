@@ -152,12 +152,8 @@ def _comparison_object(compared: Any, page: Path | None) -> dict[str, Any]:
         name: {**record.to_json_object(name), "time_to_target": compared.time_to_target(name)}
         for name, record in compared.records.items()
     }
-    return {
-        "target": compared.target,
-        "caveats": compared.caveats(),
-        "runs": rows,
-        "report": str(page) if page else None,
-    }
+    told = {"target": compared.target, "caveats": compared.caveats(), "runs": rows}
+    return {**told, "report": str(page) if page else None}
 
 
 def replay(

@@ -1,6 +1,5 @@
 """What a figure was measured on: library versions and the machine, written into every run record."""
 
-import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
@@ -8,6 +7,8 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from offbeat.runtime.processes import usable_cores
 
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "msgspec", "cryptography", "dp-accounting", "torch")
 
@@ -64,12 +65,6 @@ def computing_as_on(machine: Mapping[str, str | int]) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @cache

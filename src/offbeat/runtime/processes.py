@@ -286,6 +286,11 @@ class _Children:
         return End(error=f"{how}; see {self.setting.folder / 'processes' / f'{name}.log'}.")
 
 
+def usable_cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def free_ports(count: int) -> list[int]:
     """Ports of loopback that were free a moment ago."""
     sockets = [socket.socket() for _ in range(count)]

@@ -29,7 +29,7 @@ from offbeat.message.codec import decode_state, encode_state
 from offbeat.party.contract import Finish, Party, PartyName
 from offbeat.runtime.contract import Look, Outcome
 from offbeat.runtime.host import NO_DELAY
-from offbeat.runtime.processes import STOPPED, End, end_in, interruptions, joined, restore_parties
+from offbeat.runtime.processes import STOPPED, End, end_in, interruptions, joined, restore_parties, usable_cores
 from offbeat.runtime.ray_actor import PartyActor
 from offbeat.runtime.simulator.costs import CostModel
 
@@ -180,7 +180,7 @@ class _ActorRun:
             max_restarts=0,
             enable_task_events=False,  # a row in Ray's own tables for every call
             scheduling_strategy="SPREAD",
-            runtime_env={"env_vars": {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(_cores()))}},
+            runtime_env={"env_vars": {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(usable_cores()))}},
         )
         self.actors = {name: kind.remote() for name in self.names}
         calls = {name: actor.build.remote(self._child(name), self._peers(name)) for name, actor in self.actors.items()}
@@ -301,7 +301,3 @@ class _ActorRun:
         """As of processes, with what only the driver of actors knows: why a run ended early."""
         found = joined(ends)
         return replace(found, stalled=self.stalled or found.stalled, out_of_time=self.out_of_time)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -61,12 +61,8 @@ def edge(options: LabOptions) -> LabResult:
 
 
 def _row(name: str, runtime: str, rate: float, simulated: float) -> dict[str, Any]:
-    return {
-        "model": name,
-        "runtime": runtime,
-        "updates_per_s": round(rate, 1),
-        "of_simulator": round(rate / simulated, 3),
-    }
+    measured = {"updates_per_s": round(rate, 1), "of_simulator": round(rate / simulated, 3)}
+    return {"model": name, "runtime": runtime, **measured}
 
 
 def _models(quick: bool) -> list[tuple[str, MakeModel, int]]:

@@ -122,7 +122,8 @@ def _findings(
 
 def gaussian_release(multiplier: float, rate: float, runs: int) -> list[AttackFinding]:
     mechanism = Gaussian(multiplier, rate, ROWS)
-    direction = _unit(worlds()[3])
+    canary = worlds()[3]
+    direction = canary / np.linalg.norm(canary)
     name = f"one Gaussian release, multiplier {multiplier:g}, rate {rate:g}"
     cost: dict[Release, int] = {GaussianRelease(multiplier, rate): 1}
     return one_release(mechanism, name, lambda delta: epsilon(cost, delta), lambda r: float(r @ direction), runs)
@@ -299,11 +300,6 @@ def paper_training(per_release: float, steps: int, runs: int) -> list[AttackFind
         steps,
         runs,
     )
-
-
-def _unit(vector: np.ndarray) -> np.ndarray:
-    scaled: np.ndarray = vector / np.linalg.norm(vector)
-    return scaled
 
 
 def edge_audit(options: LabOptions) -> LabResult:

@@ -28,6 +28,7 @@ from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2
 from offbeat.party.contract import Message, Party
 from offbeat.party.linear_options import LinearOptions
+from offbeat.party.masked_sum import SumOptions
 from offbeat.party.problem import Problem
 from offbeat.run.parties import training_of, without_optimum
 from offbeat.runtime.contract import Outcome
@@ -136,21 +137,15 @@ def _reached(outcome: Outcome, optimum: float) -> tuple[float, float]:
 def fate_shape(options: LabOptions) -> LabResult:
     """Seconds per pass over processes, masks on, without emulation: 100,000 rows, 30 + 300 columns, three parties."""
     rows = FATE_ROWS // 10 if options.quick else FATE_ROWS
-    passes = 3.0
     results = []
     for scheme in ("pairwise", "tree"):
-        spec = {
-            "rows": rows,
-            "widths": [FATE_GUEST, *FATE_HOSTS],
-            "passes": passes,
-            "scheme": scheme,
-            "seed": options.seed,
-        }
+        widths = [FATE_GUEST, *FATE_HOSTS]
+        spec = {"rows": rows, "widths": widths, "passes": 3.0, "scheme": scheme, "seed": options.seed}
         seconds, made = _pass_seconds(spec)
         row = {
             "secure sum": "pairwise masks" if scheme == "pairwise" else "none (partial sums in the clear)",
             "rows": rows,
-            "columns": FATE_GUEST + sum(FATE_HOSTS),
+            "columns": sum(widths),
             "seconds per pass": round(seconds, 3),
             "passes": round(made, 2),
             "FATE encrypted s": FATE_ENCRYPTED_S,
@@ -187,19 +182,14 @@ def wide_party(spec: Mapping[str, Any], name: str) -> tuple[Party, tuple[type[Me
     labels = _labels(spec) if place == 0 else None
     block = make_block(own, penalty=L2, strength=1e-4)
     problem = Problem(int(spec["rows"]), LOGISTIC, L2, 1e-4, labels)
-    options = LinearOptions(method="svrg", passes=spec["passes"], batch=1024, in_flight=4, sums=_sums(spec["scheme"]))
+    sums = SumOptions(scheme=spec["scheme"])
+    options = LinearOptions(method="svrg", passes=spec["passes"], batch=1024, in_flight=4, sums=sums)
     method = linear_named("vfb2-svrg")
     blocks: dict[str, Any] = {party: block if party == name else None for party in PARTIES}
     (party,) = method.build(
         blocks, problem, options, labels_at=PARTIES[:1], seed=spec["seed"], secrets_seed=spec["seed"], only=name
     )
     return party, method.messages
-
-
-def _sums(scheme: str) -> Any:
-    from offbeat.party.masked_sum import SumOptions
-
-    return SumOptions(scheme=scheme)
 
 
 def _columns(spec: Mapping[str, Any], place: int) -> np.ndarray:

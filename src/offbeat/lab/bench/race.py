@@ -12,8 +12,8 @@ is there.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import exp, log
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import msgspec
@@ -154,15 +154,8 @@ def _times(
     job: Job, data: VerticalData, optimum: float, name: str, world: Mapping[str, Any], keys: Mapping[str, Any]
 ) -> list[float | None]:
     """When each target was met, in virtual seconds from the first step on."""
-    runtime = RuntimeEntry(**world)
-    changes = {
-        "algorithm": name,
-        "runtime": runtime,
-        "passes": PASSES,
-        "target": min(TARGETS),
-        "optimum": False,
-        **keys,
-    }
+    ends = {"passes": PASSES, "target": min(TARGETS), "optimum": False}
+    changes = {"algorithm": name, "runtime": RuntimeEntry(**world), **ends, **keys}
     wanted = resolved(msgspec.structs.replace(job, **changes))
     training = LinearTraining(wanted, data, optimum=optimum)
     simulator = Simulator(seed=job.seed, costs=costs_of(wanted.runtime), timeline_max=0, digest=False)
@@ -197,7 +190,7 @@ def _summary(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def _mean(cells: Sequence[Cell]) -> float | None:
     ratios = [cell.ratio for cell in cells if cell.ratio is not None]
-    return exp(sum(map(log, ratios)) / len(ratios)) if ratios else None
+    return geometric_mean(ratios) if ratios else None
 
 
 KINDS = ("nobody slow", "1.4x", "4x", "16x", "jitter", "20 ms", "100 ms", "10 Mbit/s", "listener")

@@ -59,8 +59,8 @@ def _measured(homes: Homes, rows: int, single: int, options: LabOptions) -> LabR
     options.say(f"A batch of {rows:,} ids.")
     batch_s = asyncio.run(client.batch(ids))
     table = [
-        _row("one id, one caller", alone, len(alone) / alone_s),
-        _row(f"one id, {CALLERS} callers", together, len(together) / together_s),
+        _row("one id, one caller", alone, alone_s),
+        _row(f"one id, {CALLERS} callers", together, together_s),
         {"what": f"a batch of {rows:,} ids", "p50_ms": None, "p99_ms": None, "ids_a_second": rows / batch_s,
          "seconds": batch_s},
     ]  # fmt: skip
@@ -76,10 +76,9 @@ def _measured(homes: Homes, rows: int, single: int, options: LabOptions) -> LabR
     return LabResult(table, notes=notes, more={"memory_mb": memory, "goals": GOALS})
 
 
-def _row(what: str, seconds: Sequence[float], rate: float) -> dict[str, Any]:
-    p50, p99 = np.quantile(np.array(seconds) * 1e3, [0.5, 0.99])
-    return {"what": what, "p50_ms": float(p50), "p99_ms": float(p99), "ids_a_second": rate,
-            "seconds": float(np.sum(seconds)) if rate == 0 else len(seconds) / rate}  # fmt: skip
+def _row(what: str, each_s: Sequence[float], all_s: float) -> dict[str, Any]:
+    p50, p99 = (np.quantile(each_s, [0.5, 0.99]) * 1e3).tolist()
+    return {"what": what, "p50_ms": p50, "p99_ms": p99, "ids_a_second": len(each_s) / all_s, "seconds": all_s}
 
 
 class HttpClient:

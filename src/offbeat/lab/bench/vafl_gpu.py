@@ -11,7 +11,7 @@ in one process, alternating, medians; pictures are generated, since only the spe
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,16 +56,17 @@ def measure(
     pictures, labels = _pictures(rows)
     table = []
     for batch in batches:
-        ways: dict[str, _Way] = {
-            "centralised PyTorch": _Central(pictures, labels, batch, channels, device),
-            "vafl, one thread": _Ours(pictures, labels, batch, channels, device, _in_one_thread),
-            "vafl, a thread for each party": _Ours(pictures, labels, batch, channels, device, _in_threads),
+        made = (pictures, labels, batch, channels, device)
+        ways: dict[str, Callable[[], None]] = {
+            "centralised PyTorch": _Central(*made).one_pass,
+            "vafl, one thread": _Ours(*made, _in_one_thread).one_pass,
+            "vafl, a thread for each party": _Ours(*made, _in_threads).one_pass,
         }
         times: dict[str, list[float]] = {name: [] for name in ways}
         for turn in range(repeats + 1):
-            for name, way in ways.items():
+            for name, one_pass in ways.items():
                 say(f"batch {batch}, {'warm-up' if turn == 0 else f'round {turn} of {repeats}'}: {name}")
-                seconds = _seconds(way.one_pass, device)
+                seconds = _seconds(one_pass, device)
                 if turn:
                     times[name].append(seconds)
         table += _rows(batch, rows, times)
@@ -102,10 +103,6 @@ def _seconds(work: Callable[[], None], device: str) -> float:
     if device != "cpu":
         torch.cuda.synchronize()
     return time.perf_counter() - start
-
-
-class _Way(Protocol):
-    def one_pass(self) -> None: ...
 
 
 class _Central:
