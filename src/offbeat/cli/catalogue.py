@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offbeat.cli.output import Json, print_json, rows_table, say, speaker
+from offbeat.cli.output import Data, Json, print_json, rows_table, say, speaker
 from offbeat.errors import BadInput
 
 if TYPE_CHECKING:
     from offbeat.lab.catalogue import Kind
 
 Quick = Annotated[bool, typer.Option("--quick", help="A small version that takes seconds to a minute.")]
-Data = Annotated[Path | None, typer.Option("--data", help="Where named data sets lie.")]
 Seed = Annotated[int, typer.Option(help="The first seed.")]
 
 

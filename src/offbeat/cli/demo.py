@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.output import Interruption, Json, RunProgress, new_folder, print_json, rows_table, say, speaker
+from offbeat.cli.output import Data, Interruption, Json, RunProgress, new_folder, print_json, rows_table, say, speaker
 
 if TYPE_CHECKING:
     from offbeat.lab.demo import Demo, DemoRow
@@ -23,7 +23,7 @@ ONE_SEED = "One seed: differences below some 15 % (with plain stochastic gradien
 
 def demo(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same digest.")] = 0,
-    data: Annotated[Path | None, typer.Option(help="Where named data sets lie.")] = None,
+    data: Data = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go; a new folder under runs/ by default.")] = None,
     json: Json = False,
 ) -> None:

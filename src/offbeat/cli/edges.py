@@ -53,7 +53,7 @@ def mqtt_init(
     own_keys: Annotated[
         bool, typer.Option("--own-keys", help="Make no party's key: each makes its own (`mqtt request`), you sign it.")
     ] = False,
-    as_json: Json = False,
+    json: Json = False,
 ) -> None:
     """Write certificates, per-party access rules and a Mosquitto configuration."""
     from offbeat.names import edge_names
@@ -67,7 +67,7 @@ def mqtt_init(
     asked = f"Sign what each party sends you:  offbeat mqtt sign {folder} NAME.csr  (the cloud's, too)."
     start = f"Wrote {configuration}. Start the broker with:  mosquitto -c {configuration}"
     say(f"{start}\n{asked if own_keys else handed}")
-    show({"configuration": str(configuration), "parties": ["cloud", *parties]}, as_json)
+    show({"configuration": str(configuration), "parties": ["cloud", *parties]}, json)
 
 
 @mqtt_app.command("request")
@@ -113,7 +113,7 @@ def cloud_serve(
     state: State,
     broker: Broker = "127.0.0.1:8883",
     edges: Annotated[str, typer.Option(help="Edges to wait for, by name, separated by commas.")] = "",
-    as_json: Json = False,
+    json: Json = False,
 ) -> None:
     """Hold the model, serve every edge that comes, end after the job's updates; the model goes to the state folder."""
     from offbeat.families.horizontal import build_cloud
@@ -131,7 +131,7 @@ def cloud_serve(
     counts = {"applied": cloud.applied, "refused": cloud.refused, "repeated": cloud.repeated}
     counts["passed_over"] = serving.passed_over
     told = {"version": cloud.version, "model": str(path), **counts, "seconds": outcome.time_s}
-    _tell_end(outcome, cloud.name, f" The model is in {path}.", told, as_json)
+    _tell_end(outcome, cloud.name, f" The model is in {path}.", told, json)
 
 
 @edge_app.command("serve")
@@ -144,7 +144,7 @@ def edge_serve(
     broker: Broker = "127.0.0.1:8883",
     epsilon: Annotated[float | None, typer.Option(help="This site's budget over all its runs; else the job's.")] = None,
     delta: Annotated[float | None, typer.Option(help="The delta of that budget; else the job's.")] = None,
-    as_json: Json = False,
+    json: Json = False,
 ) -> None:
     """Take part with this site's rows until the run or the privacy budget ends. Start it again after a crash."""
     from offbeat.families.horizontal import build_edge, recipes_of, rows_for
@@ -167,7 +167,7 @@ def edge_serve(
     outcome = _serve(job, edge, lambda: _taking_part(edge), address, place, durable=True)
     if reservation:
         account.settle(reservation, edge.ledger.spent)
-    _tell_end(outcome, name, "", {"uploads": edge.uploads, "privacy": edge.statement()}, as_json)
+    _tell_end(outcome, name, "", {"uploads": edge.uploads, "privacy": edge.statement()}, json)
 
 
 def _tell_end(outcome: "Outcome", name: str, more: str, told: dict[str, Any], as_json: bool) -> NoReturn:

@@ -21,7 +21,7 @@ def job_path(
     strength: Annotated[list[float], typer.Option("--strength", help="A strength to try; give two or more.")],
     party: PartyOption = "",
     home: HomeOption = Path("."),
-    json_: Json = False,
+    json: Json = False,
 ) -> None:
     """Choose the penalty's strength between organisations: a run for each, from the strongest on, compared by the test
     rows that all parties score together."""
@@ -46,7 +46,7 @@ def job_path(
         metric = _metric(tried[-1], wanted.labels_at[0])
     best = JUDGED_BY[metric](tried, key=lambda found: found[metric])
     say(f"the best by {metric} is strength {best['strength']:g} ({best[metric]:.4g}): run {best['run']}")
-    show({"by": metric, "best": best, "tried": tried}, json_)
+    show({"by": metric, "best": best, "tried": tried}, json)
 
 
 def _check(wanted: Any, strengths: list[float]) -> None:

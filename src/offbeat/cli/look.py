@@ -5,7 +5,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from offbeat.cli.output import Json, print_json, rows_table, say
+from offbeat.cli.output import Data, Json, print_json, rows_table, say
 from offbeat.cli.run import Connect, Trusted
 from offbeat.errors import BadInput
 
@@ -89,9 +89,7 @@ def worth(
     typer.echo(f"all\t{found.joint - found.empty:+.4f}\t{found.score} {found.empty:.4f} to {found.joint:.4f}")
 
 
-def data(
-    data: Annotated[Path | None, typer.Option("--data", help="Where named data sets lie.")] = None, json: Json = False
-) -> None:
+def data(data: Data = None, json: Json = False) -> None:
     """The data sets by name: what there is, and where it was found."""
     from dataclasses import asdict
 
@@ -120,9 +118,7 @@ def _narrow(row: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def doctor(
-    data: Annotated[Path | None, typer.Option("--data", help="Where named data sets lie.")] = None, json: Json = False
-) -> None:
+def doctor(data: Data = None, json: Json = False) -> None:
     """Is this machine ready, and if not, what would mend it?"""
     from dataclasses import asdict
 

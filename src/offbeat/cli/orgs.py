@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from offbeat.cli.output import Json, group, say, show, write_csv
+from offbeat.cli.output import Json, Open, Port, group, say, show, write_csv
 from offbeat.errors import BadData, BadInput, OffbeatError, PeerFailed
 from offbeat.names import counted
 
@@ -45,7 +46,7 @@ def keys_new(
     ),
     request: Annotated[bool, typer.Option("--request", help="Make a request for an authority instead.")] = False,
     days: Annotated[int, typer.Option(help="How long a self-signed certificate is valid.")] = 825,
-    json_: Json = False,
+    json: Json = False,
 ) -> None:
     """Make a private key, and a self-signed certificate (or a request for one)."""
     from offbeat.runtime.grpc.identity import fingerprint, new_identity, new_request, short, write_private
@@ -58,7 +59,7 @@ def keys_new(
         write_private(key_file, key)
         (folder / f"{name}.csr").write_bytes(csr)
         say(f"wrote {key_file} (keep it) and {folder / f'{name}.csr'} (send it to your authority).")
-        show({"key": str(key_file), "request": str(folder / f"{name}.csr")}, json_)
+        show({"key": str(key_file), "request": str(folder / f"{name}.csr")}, json)
         return
     identity = new_identity(name, days=days)
     write_private(key_file, identity.key_pem)
@@ -66,7 +67,7 @@ def keys_new(
     certificate.write_bytes(identity.certificate_pem)
     mark = fingerprint(identity.certificate_pem)
     say(f"wrote {key_file} (keep it) and {certificate} (give it to the others).\nfingerprint: {short(mark)}")
-    show({"key": str(key_file), "certificate": str(certificate), "fingerprint": mark}, json_)
+    show({"key": str(key_file), "certificate": str(certificate), "fingerprint": mark}, json)
 
 
 @keys.command("trust")
@@ -79,7 +80,7 @@ def keys_trust(
     keep_old: Annotated[
         bool, typer.Option("--keep-old", help="Take its certificate of before as well, while it changes its key.")
     ] = False,
-    json_: Json = False,
+    json: Json = False,
 ) -> None:
     """Pin a party's certificate in the roster, or replace it there."""
     from offbeat.orgs.party_config import check_address, check_members, is_authority
@@ -120,13 +121,11 @@ def keys_trust(
         f"{roster_file} lists {', '.join(roster.names) or 'no party yet'}.\n"
         f"compare with the others: {short(roster.hash)}"
     )
-    show({"roster": str(roster_file), "parties": list(roster.names), "hash": roster.hash}, json_)
+    show({"roster": str(roster_file), "parties": list(roster.names), "hash": roster.hash}, json)
 
 
 @keys.command("show")
-def keys_show(
-    roster_file: Annotated[Path, typer.Option("--roster")] = Path("roster.toml"), json_: Json = False
-) -> None:
+def keys_show(roster_file: Annotated[Path, typer.Option("--roster")] = Path("roster.toml"), json: Json = False) -> None:
     """List the roster and the hash that all parties must agree on."""
     from offbeat.runtime.grpc.identity import read_roster, short, validity
 
@@ -137,7 +136,7 @@ def keys_show(
             say(f"{member.name:16} {member.address or '(calls out)':24} {short(mark)}  to {end:%Y-%m-%d}")
     say(f"hash: {short(roster.hash)}")
     parties = {m.name: {"address": m.address, "fingerprint": m.fingerprints[0]} for m in roster.members}
-    show({"parties": parties, "hash": roster.hash}, json_)
+    show({"parties": parties, "hash": roster.hash}, json)
 
 
 # -- party ------------------------------------------------------------------------------------------------------------
@@ -181,7 +180,7 @@ def party_init(
 def party_check(
     home: HomeOption = Path("."),
     reach: Annotated[bool, typer.Option(help="Call the peers, too.")] = True,
-    json_: Json = False,
+    json: Json = False,
 ) -> None:
     """Say what is wrong before a job finds out, and how to mend it."""
     from offbeat.orgs.party_config import read_home
@@ -190,7 +189,7 @@ def party_check(
     findings = check_home(read_home(home), reach=reach)
     for finding in findings:
         say(f"{finding.state:8} {finding.what}: {finding.detail}")
-    show([{"what": f.what, "state": f.state, "detail": f.detail} for f in findings], json_)
+    show([{"what": f.what, "state": f.state, "detail": f.detail} for f in findings], json)
     wrong = [finding for finding in findings if finding.state == "wrong"]
     if wrong:
         unreachable = all(finding.what.startswith("peer") for finding in wrong)
@@ -248,7 +247,7 @@ def when_asked_to_end() -> tuple[threading.Event, threading.Event]:
 
 
 @party.command("status")
-def party_status(party: PartyOption = "", home: HomeOption = Path("."), json_: Json = False) -> None:
+def party_status(party: PartyOption = "", home: HomeOption = Path("."), json: Json = False) -> None:
     """What the daemon works on, what waits and why, and what it refused lately."""
     from collections import Counter
 
@@ -265,20 +264,15 @@ def party_status(party: PartyOption = "", home: HomeOption = Path("."), json_: J
     lines = [f"{one.at} {one.peer}, {one.request}: {one.reason} ({counted(one.times, 'time')})" for one in refusals]
     say("\n  ".join([f"refused lately: {len(lines) or 'nothing'}", *lines]))
     plain = {"runs": [run for run in runs if not run.ended], "ended": dict(ended), "refusals": refusals}
-    show(msgspec.to_builtins(plain), json_)
+    show(msgspec.to_builtins(plain), json)
 
 
 @party.command("console")
-def party_console(
-    home: HomeOption = Path("."),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on this machine; 0: any that is free.")] = 0,
-    open_: Annotated[bool, typer.Option("--open", help="Also open the page in the browser.")] = False,
-    json_: Json = False,
-) -> None:
+def party_console(home: HomeOption = Path("."), port: Port = 0, open_: Open = False, json: Json = False) -> None:
     """A page for the owner: proposals to decide, runs, ledgers, policy, peers; on this machine, until Ctrl-C."""
     from offbeat.cli.serving import console
 
-    console(home, port, open_, json_)
+    console(home, port, open_, json)
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
@@ -301,7 +295,7 @@ def job_submit(
     from_: Annotated[str, typer.Option("--from", help="A run whose model all parties begin with.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Watch it to its end.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say who would learn what, and send nothing.")] = False,
-    json_: Json = False,
+    json: Json = False,
 ) -> None:
     """Propose a job to all its parties, and begin when all have accepted."""
     from offbeat.jobs.organisations import begun_with, read_job
@@ -320,26 +314,26 @@ def job_submit(
     else:
         say(f"accepted by all parties: run {submitted.run}")
     if wait:
-        job_watch(submitted.run, party, home, json_)
+        job_watch(submitted.run, party, home, json)
     else:
-        show({"run": submitted.run}, json_)
+        show({"run": submitted.run}, json)
 
 
 @job.command("status")
-def job_status(run: str, party: PartyOption = "", home: HomeOption = Path("."), json_: Json = False) -> None:
+def job_status(run: str, party: PartyOption = "", home: HomeOption = Path("."), json: Json = False) -> None:
     """How one run stands, as this party sees it."""
     from offbeat.orgs.control import Status
 
     status = ask(home, party, Status(run))
     say(status_line(status))
-    show(msgspec.to_builtins(status), json_)
+    show(msgspec.to_builtins(status), json)
 
 
 @job.command("watch")
-def job_watch(run: str, party: PartyOption = "", home: HomeOption = Path("."), json_: Json = False) -> None:
+def job_watch(run: str, party: PartyOption = "", home: HomeOption = Path("."), json: Json = False) -> None:
     """Follow a run to its end; the exit code is the run's."""
     status = followed(run, party, home)
-    show(msgspec.to_builtins(status), json_)
+    show(msgspec.to_builtins(status), json)
     refuse_failed(status)
 
 
@@ -371,28 +365,26 @@ ByOption = Annotated[str, typer.Option("--by", help="Who decides; it is written 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is written down, and told in a refusal.")]
 
 
-def decide(home: Path, party: str, run: str, accept: bool, by: str, reason: str) -> None:
-    from offbeat.orgs.control import Decide
+def deciding(accept: bool, told: str) -> Callable[..., None]:
+    """The command that accepts, or refuses."""
 
-    ask(home, party, Decide(run, accept, by, reason))
+    def decide(
+        run: str, by: ByOption, reason: ReasonOption = "", party: PartyOption = "", home: HomeOption = Path(".")
+    ) -> None:
+        from offbeat.orgs.control import Decide
+
+        ask(home, party, Decide(run, accept, by, reason))
+        say(f"{run} is {told}")
+
+    return decide
 
 
-@job.command("accept")
-def job_accept(
-    run: str, by: ByOption, reason: ReasonOption = "", party: PartyOption = "", home: HomeOption = Path(".")
-) -> None:
-    """Accept a proposal that waits for this party's owner (approve = "by hand")."""
-    decide(home, party, run, True, by, reason)
-    say(f"{run} is accepted; it begins when every party has accepted it.")
-
-
-@job.command("refuse")
-def job_refuse(
-    run: str, by: ByOption, reason: ReasonOption = "", party: PartyOption = "", home: HomeOption = Path(".")
-) -> None:
-    """Refuse a proposal that waits for this party's owner."""
-    decide(home, party, run, False, by, reason)
-    say(f"{run} is refused; its initiator is told within seconds.")
+job.command("accept", help='Accept a proposal that waits for this party\'s owner (approve = "by hand").')(
+    deciding(True, "accepted; it begins when every party has accepted it.")
+)
+job.command("refuse", help="Refuse a proposal that waits for this party's owner.")(
+    deciding(False, "refused; its initiator is told within seconds.")
+)
 
 
 @job.command("stop")
@@ -405,14 +397,14 @@ def job_stop(run: str, party: PartyOption = "", home: HomeOption = Path(".")) ->
 
 
 @job.command("list")
-def job_list(party: PartyOption = "", home: HomeOption = Path("."), json_: Json = False) -> None:
+def job_list(party: PartyOption = "", home: HomeOption = Path("."), json: Json = False) -> None:
     """All runs this party knows."""
     from offbeat.orgs.control import ListRuns
 
     runs = ask(home, party, ListRuns()).runs
     for status in runs:
         say(status_line(status))
-    show([msgspec.to_builtins(status) for status in runs], json_)
+    show([msgspec.to_builtins(status) for status in runs], json)
 
 
 def status_line(status: Any) -> str:
@@ -453,7 +445,7 @@ def predict(
     party: PartyOption = "",
     home: HomeOption = Path("."),
     out: Annotated[Path | None, typer.Option("--out", help="Write a CSV file here.")] = None,
-    json_: Json = False,
+    json: Json = False,
 ) -> None:
     """Score new rows by a finished run: files of all parties with --data where the run was made in one place; or, with
     --ids, together with the organisations of the run, and then this party alone learns the scores."""
@@ -462,7 +454,7 @@ def predict(
 
         if ids is not None or one:
             raise BadInput("--data scores the rows of files, --ids and --id rows that organisations hold; choose one.")
-        score_files(Path(run), data, out, json_, parts)
+        score_files(Path(run), data, out, json, parts)
         return
     from offbeat.orgs.client import PREDICT_WITHIN_S, predict_in_parts
     from offbeat.orgs.control import Predict
@@ -481,10 +473,10 @@ def predict(
     rows = [{"id": i, "score": score, "probability": chance} for i, score, chance in answer.rows(wanted)]
     if parts:
         _add_own_parts(rows, Path(party) if party and Path(party).exists() else home, Path(run).name)
-    _tell_scores(rows, answer, out, json_)
+    _tell_scores(rows, answer, out, json)
 
 
-def _tell_scores(rows: list[dict[str, Any]], answer: Any, out: Path | None, json_: bool) -> None:
+def _tell_scores(rows: list[dict[str, Any]], answer: Any, out: Path | None, json: bool) -> None:
     from offbeat.orgs.control import cell_text
 
     if out is not None:
@@ -497,8 +489,8 @@ def _tell_scores(rows: list[dict[str, Any]], answer: Any, out: Path | None, json
     )
     if answer.without:
         say(f"scored without {', '.join(answer.without)}: its part of the model is missing from these scores.")
-    show({"rows": rows, "classes": answer.classes, "without": answer.without}, json_)
-    if not json_ and out is None:
+    show({"rows": rows, "classes": answer.classes, "without": answer.without}, json)
+    if not json and out is None:
         for row in rows:
             typer.echo("\t".join(map(cell_text, row.values())))
     if missing == len(rows):

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from offbeat.run.observer import Progress
 
 
+Data = Annotated[Path | None, typer.Option("--data", help="Where named data sets lie.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The port on this machine; 0: any that is free.")]
+Open = Annotated[bool, typer.Option("--open", help="Also open the page in the browser.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from offbeat.cli.output import Interruption, Json, RunProgress, new_folder, print_json, say, speaker
+from offbeat.cli.output import Data, Interruption, Json, RunProgress, new_folder, print_json, say, speaker
 from offbeat.names import counted
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Replaces one key of the job; dots go into tables."),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Where named data sets lie.")] = None,
+    data: Data = None,
     from_: Annotated[
         Path | None, typer.Option("--from", metavar="RUN", help="Begin with the model of this finished run.")
     ] = None,

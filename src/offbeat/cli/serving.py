@@ -25,7 +25,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8443,
     rows_in_part: Annotated[int, typer.Option(min=1, max=50_000, help="Rows of a batch in one question.")] = 20_000,
     json_lines: Annotated[bool, typer.Option("--log-json", help="Each line of the log as one JSON object.")] = False,
-    json_: Json = False,
+    json: Json = False,
 ) -> None:
     """Answer for a finished run over HTTP, until Ctrl-C: one id, a list of them, or batches of millions."""
     from offbeat.orgs.control import Status
@@ -48,7 +48,7 @@ def serve(
         if not service.callers.all():
             say(f"Nobody may ask yet: `offbeat caller new NAME --home {home}` makes a token.")
         told = f"Scoring run {service.run} until Ctrl-C. What can be asked is described at:"
-        announce(address, told, json_, run=service.run)
+        announce(address, told, json, run=service.run)
         _serve_until_stopped(service.app(), opened, grace_s=10)
 
 
@@ -90,7 +90,7 @@ def caller_new(
     home: HomeOption = Path("."),
     rows_a_day: Annotated[int, typer.Option(min=0, help="Rows it may ask for in a day (UTC).")] = 10_000,
     calls_a_second: Annotated[float, typer.Option(help="How fast it may call.")] = 20.0,
-    json_: Json = False,
+    json: Json = False,
 ) -> None:
     """Name a caller and make its token, which is shown once and kept nowhere."""
     from offbeat.orgs.party_config import read_home
@@ -100,14 +100,14 @@ def caller_new(
         raise BadInput(f"--calls-a-second {calls_a_second:g}: expected more than 0.")
     token = CallersFile(read_home(home).private).new(name, rows_a_day, calls_a_second)
     say(f"'{name}' may ask for {rows_a_day:,} rows a day and call {calls_a_second:g} times a second. Its token:")
-    if json_:
+    if json:
         print_json({"caller": name, "token": token})
     else:
         typer.echo(token)
 
 
 @caller.command("list")
-def caller_list(home: HomeOption = Path("."), json_: Json = False) -> None:
+def caller_list(home: HomeOption = Path("."), json: Json = False) -> None:
     """The callers, their limits, and what they have left today."""
     from offbeat.orgs.party_config import read_home
     from offbeat.orgs.service.callers import CallersFile, Quotas
@@ -122,7 +122,7 @@ def caller_list(home: HomeOption = Path("."), json_: Json = False) -> None:
     for row in rows:
         say(f"{row['caller']}: {row['left_today']:,} of {row['rows_a_day']:,} rows left today, "
             f"{row['calls_a_second']:g} calls a second")  # fmt: skip
-    show(rows, json_)
+    show(rows, json)
 
 
 @caller.command("remove")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli.output import Json, needs_web, print_json, say
+from offbeat.cli.output import Json, Open, Port, needs_web, print_json, say
 from offbeat.cli.run import RunFolder
 
 POLL_S = 0.1
@@ -14,9 +14,9 @@ POLL_S = 0.1
 
 def watch(
     run: RunFolder,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on this machine; 0: any that is free.")] = 0,
+    port: Port = 0,
     wait: Annotated[float, typer.Option(min=0.0, help="Wait so many seconds for the folder to be made.")] = 0.0,
-    open_: Annotated[bool, typer.Option("--open", help="Also open the page in the browser.")] = False,
+    open_: Open = False,
     json: Json = False,
 ) -> None:
     """A page on a run while it goes on, served on this machine until Ctrl-C."""

@@ -116,11 +116,7 @@ class ThinnedRows:
     def __init__(self) -> None:
         self.rows: list[CurveRow] = []
         self.last: CurveRow | None = None
-        self.every = self.count = 0
-        self.clear()
-
-    def clear(self) -> None:
-        self.rows, self.last, self.every, self.count = [], None, 1, 0
+        self.every, self.count = 1, 0
 
     def add(self, row: CurveRow) -> None:
         if self.count % self.every == 0:
@@ -141,10 +137,6 @@ class Looks:
 
     def __init__(self) -> None:
         self.looks, self.certified = ThinnedRows(), ThinnedRows()
-
-    def clear(self) -> None:
-        self.looks.clear()
-        self.certified.clear()
 
     def add(self, row: CurveRow) -> None:
         self.looks.add(row)
@@ -245,16 +237,13 @@ class Follower:
         )
 
     def _begin_anew(self, run: str) -> None:
-        self.run = run
+        self.run, self.seen, self.observed, self.snapshots = run, Looks(), {}, {}
         self.tail.restart()
-        self.seen.clear()
-        self.observed.clear()
-        self.snapshots.clear()
 
     def _read_looks(self) -> None:
         anew, lines = self.tail.lines()
         if anew:
-            self.seen.clear()
+            self.seen = Looks()
         for line in lines:
             try:
                 self.seen.add(msgspec.json.decode(line, type=CurveRow))

@@ -92,13 +92,9 @@ def _warnings(record: RunRecord) -> Markup:
 
 def _reveals(record: RunRecord) -> Markup:
     if not record.reveals:
-        return tag("p", wording.nothing_disclosed())
-    rows = [
-        (reveal.message, numbers.count(reveal.count), numbers.size(reveal.bytes), reveal.reveals)
-        for reveal in record.reveals
-    ]
-    head = ("Message", "Sent", "Bytes", "Reveals")
-    return table(head, rows, "What each kind of message tells to whom", numeric=(1, 2), stacked=True)
+        return tag("p", wording.NOTHING_DISCLOSED)
+    head, title = ("Message", "Sent", "Bytes", "Reveals"), "What each kind of message tells to whom"
+    return table(head, wording.disclosed(record), title, numeric=(1, 2), stacked=True)
 
 
 def _privacy(record: RunRecord) -> Markup:

@@ -49,12 +49,10 @@ def _headline(record: RunRecord) -> Text:
 
 def _disclosed(record: RunRecord) -> list[RenderableType]:
     if not record.reveals:
-        return [_section("Disclosed", Text(wording.nothing_disclosed()))]
+        return [_section("Disclosed", Text(wording.NOTHING_DISCLOSED))]
     table = _table("message", "sent", "bytes", "reveals")
-    for reveal in record.reveals:
-        table.add_row(
-            Text(reveal.message), numbers.count(reveal.count), numbers.size(reveal.bytes), Text(reveal.reveals)
-        )
+    for row in wording.disclosed(record):
+        table.add_row(*map(Text, row))
     return [_section("Disclosed, and to whom", table)]
 
 
@@ -63,7 +61,7 @@ def _privacy(record: RunRecord) -> list[RenderableType]:
         return []
     table = _table(*(name.lower() for name in wording.PRIVACY_HEAD))
     for row in wording.privacy_rows(record)[:PARTIES_LISTED]:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*map(Text, row))
     hidden = len(record.privacy) - PARTIES_LISTED
     more = [Text(f"and {hidden} more, in record.json")] if hidden > 0 else []
     return [_section("Privacy ledger", Group(table, *more))]

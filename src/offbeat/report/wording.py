@@ -117,8 +117,14 @@ def key_figures(record: RunRecord) -> list[tuple[str, str]]:
     return figures
 
 
-def nothing_disclosed() -> str:
-    return "The record lists no messages, so it cannot say what was disclosed."
+NOTHING_DISCLOSED = "The record lists no messages, so it cannot say what was disclosed."
+
+
+def disclosed(record: RunRecord) -> list[tuple[str, ...]]:
+    """Of each kind of message: its name, how often it was sent, its bytes, and what it tells to whom."""
+    return [
+        (kind.message, numbers.count(kind.count), numbers.size(kind.bytes), kind.reveals) for kind in record.reveals
+    ]
 
 
 PROMISED = "What is promised"

@@ -38,6 +38,7 @@ from offbeat.party.contract import (
     Effect,
     Event,
     Finish,
+    Message,
     Observe,
     PartyName,
     PeerBack,
@@ -161,21 +162,21 @@ class Client:
         if not self.resuming:
             return []
         self.resume_tries += 1
-        if self.resume_tries > self.options.retries_max:
-            self.phase = "done"
-            return [Finish("peer-lost", f"{self.server} did not answer after a restart")]
-        pause = self.releases.patience.pause_s(self.resume_tries)
-        return [Send(self.server, Resume(self.releases.newest)), Wake(pause, _RESUME)]
+        return self._insist(Resume(self.releases.newest), self.resume_tries, _RESUME, "after a restart")
 
     def _ask_to_stop(self) -> list[Effect]:
         """The owner wants the run to end. The server answers with `Halt`; until then the client goes on."""
         if not self.stopping or self.halt is not None or self.phase == "done":
             return []
         self.stop_tries += 1
-        if self.stop_tries > self.options.retries_max:
+        return self._insist(StopWanted(), self.stop_tries, _STOP, "the owner's wish to stop")
+
+    def _insist(self, body: Message, tries: int, token: int, what: str) -> list[Effect]:
+        """Say it now, and again at this timer, unless it was said in vain often enough."""
+        if tries > self.options.retries_max:
             self.phase = "done"
-            return [Finish("peer-lost", f"{self.server} did not answer the owner's wish to stop")]
-        return [Send(self.server, StopWanted()), Wake(self.releases.patience.pause_s(self.stop_tries), _STOP)]
+            return [Finish("peer-lost", f"{self.server} did not answer {what}")]
+        return [Send(self.server, body), Wake(self.releases.patience.pause_s(tries), token)]
 
     def _on_resumed(self, body: Resumed) -> list[Effect]:
         expect_life(self.server, body)

@@ -77,71 +77,72 @@ def clipped(model: HorizontalModel, parameters: np.ndarray, data: EdgeData) -> n
 # -- one release ----------------------------------------------------------------------------------------------------
 
 
-Promise = Callable[[float], float]
-"""The epsilon that is promised at a delta."""
+@dataclass(frozen=True)
+class Attack:
+    """What is attacked and how: `promised` gives the epsilon at a delta, `score` is the attacker's of one release."""
+
+    name: str
+    mechanism: Mechanism
+    promised: Callable[[float], float]
+    score: Callable[[np.ndarray], float]
+
+    def on_releases(
+        self, model: HorizontalModel, parameters: np.ndarray, worlds: Sequence[EdgeData], runs: int, seed: str = ""
+    ) -> list[AttackFinding]:
+        """Release once in each world, `runs` times over; `seed`: of the noise, if it is not the attack's name."""
+        scores = []
+        for number, data in enumerate(worlds):
+            source = SeededNoise(number, f"audit {seed or self.name}")
+            streams = map(source.stream, range(runs))
+            released = (self.mechanism.release(model, parameters, data, CLIP, stream)[0] for stream in streams)
+            scores.append(np.array([self.score(values) for values in released]))
+        return self._findings(scores)
+
+    def on_trainings(self, steps: int, runs: int) -> list[AttackFinding]:
+        """The scores of a training are the sums over its releases."""
+        return self._findings(
+            [
+                np.array([sum(map(self.score, one_training(self.mechanism, side, steps, run))) for run in range(runs)])
+                for side in (CLIP, -CLIP)
+            ]
+        )
+
+    def _findings(self, scores: Sequence[np.ndarray]) -> list[AttackFinding]:
+        unsound = "as doubles" if isinstance(self.mechanism, Doubles) else PRINTED
+        mode = unsound if self.mechanism.cost() is None else "sound"
+        found = []
+        for delta in DELTAS:
+            shown, most = epsilon_shown(scores[0], scores[1], delta), self.promised(delta)
+            verdict = "within its promise" if shown.epsilon <= most else "NOT differentially private as promised"
+            measured = (shown.epsilon, shown.runs, shown.confidence)
+            found.append(AttackFinding(self.name, mode, delta, most, *measured, verdict))
+        return found
 
 
-def one_release(
-    mechanism: Mechanism, attack: str, promised: Promise, score: Callable[..., float], runs: int
-) -> list[AttackFinding]:
-    """Release once in each world, `runs` times over."""
-    one, two, parameters, _ = worlds()
-    scores = _scores(mechanism, MODEL, parameters, (one, two), attack, score, runs)
-    return _findings(attack, mechanism, promised, scores)
-
-
-def _scores(
-    mechanism: Mechanism,
-    model: HorizontalModel,
-    parameters: np.ndarray,
-    worlds: Sequence[EdgeData],
-    attack: str,
-    score: Callable[..., float],
-    runs: int,
-) -> list[np.ndarray]:
-    """Of `runs` releases in each world."""
-    found = []
-    for number, data in enumerate(worlds):
-        source = SeededNoise(number, f"audit {attack}")
-        released = (mechanism.release(model, parameters, data, CLIP, source.stream(i))[0] for i in range(runs))
-        found.append(np.array([score(values) for values in released]))
-    return found
-
-
-def _findings(
-    attack: str, mechanism: Mechanism, promised: Promise, scores: Sequence[np.ndarray]
-) -> list[AttackFinding]:
-    mode = "sound" if mechanism.cost() is not None else "as doubles" if isinstance(mechanism, Doubles) else PRINTED
-    found = []
-    for delta in DELTAS:
-        shown, most = epsilon_shown(scores[0], scores[1], delta), promised(delta)
-        verdict = "within its promise" if shown.epsilon <= most else "NOT differentially private as promised"
-        found.append(AttackFinding(attack, mode, delta, most, shown.epsilon, shown.runs, shown.confidence, verdict))
-    return found
+def accounted(release: Release, times: int = 1) -> Callable[[float], float]:
+    return lambda delta: epsilon({release: times}, delta)
 
 
 def gaussian_release(multiplier: float, rate: float, runs: int) -> list[AttackFinding]:
-    mechanism = Gaussian(multiplier, rate, ROWS)
-    canary = worlds()[3]
+    one, two, parameters, canary = worlds()
     direction = canary / np.linalg.norm(canary)
     name = f"one Gaussian release, multiplier {multiplier:g}, rate {rate:g}"
-    cost: dict[Release, int] = {GaussianRelease(multiplier, rate): 1}
-    return one_release(mechanism, name, lambda delta: epsilon(cost, delta), lambda r: float(r @ direction), runs)
+    promised = accounted(GaussianRelease(multiplier, rate))
+    attack = Attack(name, Gaussian(multiplier, rate, ROWS), promised, lambda r: float(r @ direction))
+    return attack.on_releases(MODEL, parameters, (one, two), runs)
 
 
 def laplace_release(per_release: float, rate: float, runs: int) -> list[AttackFinding]:
     """In one dimension: in many the noise of the others hides the canary's and an attack shows far less."""
-    mechanism, model = Laplace(per_release, rate, ROWS), Canaries(1)
-    cost: dict[Release, int] = {PureRelease(per_release, rate): 1}
-    worlds = [canary_rows(side, 1) for side in (CLIP, -CLIP)]
-    scores = _scores(mechanism, model, model.start(), worlds, "laplace", lambda r: float(r[0]), runs)
+    model, worlds = Canaries(1), [canary_rows(side, 1) for side in (CLIP, -CLIP)]
     name = f"one Laplace release, epsilon {per_release:g}, rate {rate:g}, 1 coordinate"
-    return _findings(name, mechanism, lambda delta: epsilon(cost, delta), scores)
+    promised = accounted(PureRelease(per_release, rate))
+    attack = Attack(name, Laplace(per_release, rate, ROWS), promised, lambda r: float(r[0]))
+    return attack.on_releases(model, model.start(), worlds, runs, "laplace")
 
 
 def paper_release(per_release: float, runs: int) -> list[AttackFinding]:
     """The whole edge is one batch, as when an edge holds few rows."""
-    mechanism = PaperNoise(per_release, ROWS)
     one, two, parameters, _ = worlds()
     everything = np.arange(ROWS)
     truths = []
@@ -149,13 +150,13 @@ def paper_release(per_release: float, runs: int) -> list[AttackFinding]:
         average = MODEL.gradient_sum(parameters, data, everything) / ROWS
         truths.append(average / max(1.0, float(np.linalg.norm(average)) / CLIP))
     scale = 2 * CLIP / (ROWS * per_release)
-    return one_release(
-        mechanism,
+    attack = Attack(
         f"one release as printed, epsilon {per_release:g}, {MODEL.dimension} coordinates",
+        PaperNoise(per_release, ROWS),
         lambda delta: per_release,
         lambda r: exponential_norm_score(r, truths[0], truths[1], scale),
-        runs,
     )
+    return attack.on_releases(MODEL, parameters, (one, two), runs)
 
 
 # -- the last bits ----------------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ class Doubles(Sampled):
         return (clipped(model, parameters, chosen) + noise) / self.batch, NOT_COUNTED
 
 
-def last_bits(mechanism: Gaussian | Doubles, attack: str, runs: int) -> list[AttackFinding]:
+def last_bits(mechanism: Gaussian | Doubles, name: str, runs: int) -> list[AttackFinding]:
     """One dense row is another; the attacker knows both tables and counts the coordinates whose last bits fit each."""
     model, random = LinearModel("logistic", 200), np.random.default_rng(0)
     table, labels = random.random((ROWS, 200)), random.integers(0, 2, ROWS)
@@ -199,9 +200,9 @@ def last_bits(mechanism: Gaussian | Doubles, attack: str, runs: int) -> list[Att
         fits = [float(reachable_as_doubles(released, value, deviation, mechanism.batch).mean()) for value in sums]
         return fits[0] - fits[1]
 
-    scores = _scores(mechanism, model, model.start(), worlds, f"last bits {attack}", score, runs)
-    cost: dict[Release, int] = {GaussianRelease(mechanism.multiplier, mechanism.rate): 1}
-    return _findings(f"last bits of {attack}", mechanism, lambda delta: epsilon(cost, delta), scores)
+    promised = accounted(GaussianRelease(mechanism.multiplier, mechanism.rate))
+    attack = Attack(f"last bits of {name}", mechanism, promised, score)
+    return attack.on_releases(model, model.start(), worlds, runs, f"last bits {name}")
 
 
 # -- a short training -----------------------------------------------------------------------------------------------
@@ -264,17 +265,6 @@ def one_training(mechanism: Mechanism, side: float, steps: int, seed: int) -> li
     return seen.gradients
 
 
-def training(
-    mechanism: Mechanism, attack: str, promised: Promise, score: Callable[[np.ndarray], float], steps: int, runs: int
-) -> list[AttackFinding]:
-    """The scores of a training are the sums over its releases."""
-    scores = [
-        np.array([sum(score(g) for g in one_training(mechanism, side, steps, run)) for run in range(runs)])
-        for side in (CLIP, -CLIP)
-    ]
-    return _findings(attack, mechanism, promised, scores)
-
-
 def gaussian_training(multiplier: float, rate: float, steps: int, runs: int) -> list[AttackFinding]:
     mechanism = Gaussian(multiplier, rate, ROWS)
 
@@ -282,24 +272,18 @@ def gaussian_training(multiplier: float, rate: float, steps: int, runs: int) -> 
         return float(replace_one_loss(np.array(gradient[0] * mechanism.batch / CLIP), multiplier, rate))
 
     name = f"{steps} Gaussian releases, multiplier {multiplier:g}, rate {rate:g}"
-    cost: dict[Release, int] = {GaussianRelease(multiplier, rate): steps}
-    return training(mechanism, name, lambda delta: epsilon(cost, delta), score, steps, runs)
+    promised = accounted(GaussianRelease(multiplier, rate), steps)
+    return Attack(name, mechanism, promised, score).on_trainings(steps, runs)
 
 
 def paper_training(per_release: float, steps: int, runs: int) -> list[AttackFinding]:
-    mechanism = PaperNoise(per_release, ROWS)
     one = np.zeros(DIMENSION)
     one[0] = CLIP / ROWS
     scale = 2 * CLIP / (ROWS * per_release)
     name = f"{steps} releases as printed, epsilon {per_release:g} each, {DIMENSION} coordinates"
-    return training(
-        mechanism,
-        name,
-        lambda delta: steps * per_release,
-        lambda g: exponential_norm_score(g, one, -one, scale),
-        steps,
-        runs,
-    )
+    promised, mechanism = steps * per_release, PaperNoise(per_release, ROWS)
+    attack = Attack(name, mechanism, lambda delta: promised, lambda g: exponential_norm_score(g, one, -one, scale))
+    return attack.on_trainings(steps, runs)
 
 
 def edge_audit(options: LabOptions) -> LabResult:

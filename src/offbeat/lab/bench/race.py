@@ -63,6 +63,16 @@ class Cell:
     ratio: float | None
 
 
+@dataclass(frozen=True)
+class Course:
+    """What is raced on: a set's name, its job and rows, and the least objective."""
+
+    title: str
+    job: Job
+    data: VerticalData
+    optimum: float
+
+
 def regimes(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Worlds by name, as changes to [runtime]."""
     found: dict[str, dict[str, Any]] = {"nobody slow": {}}
@@ -83,10 +93,10 @@ def race(options: LabOptions) -> LabResult:
     cells: list[Cell] = []
     for at, (title, job) in enumerate(_jobs(options)):
         data = load_data(job)
-        optimum = _optimum(job, data)
+        course = Course(title, job, data, _optimum(job, data))
         settings = (False, True) if at == 0 and not options.quick else (False,)
         for pair in QUICK_PAIRS if options.quick else PAIRS:
-            cells += _pair_cells(title, job, data, optimum, pair, settings, options)
+            cells += _pair_cells(course, pair, settings, options)
     figures = draw_race(cells, options.out / "race") if options.draws else ()
     more = {"cells": [asdict(cell) for cell in cells]}
     return LabResult(_summary(cells), figures=figures, notes=_notes(cells), more=more)
@@ -122,43 +132,31 @@ def _optimum(job: Job, data: VerticalData) -> float:
     return found
 
 
-def _pair_cells(
-    title: str,
-    job: Job,
-    data: VerticalData,
-    optimum: float,
-    pair: tuple[str, str],
-    settings: Sequence[bool],
-    options: LabOptions,
-) -> list[Cell]:
-    cells = []
-    for regime, world in regimes(data.names).items():
+def _pair_cells(course: Course, pair: tuple[str, str], settings: Sequence[bool], options: LabOptions) -> list[Cell]:
+    cells, both = [], " / ".join(pair)
+    for regime, world in regimes(course.data.names).items():
         for tuned in settings:
-            times = [_best_times(job, data, optimum, name, world, tuned) for name in pair]
+            times = [_best_times(course, name, world, tuned) for name in pair]
             for target, async_s, sync_s in zip(TARGETS, *times, strict=True):
                 ratio = sync_s / async_s if async_s and sync_s else None
-                cells.append(Cell(title, tuned, " / ".join(pair), regime, target, async_s, sync_s, ratio))
+                cells.append(Cell(course.title, tuned, both, regime, target, async_s, sync_s, ratio))
         shown = [f"{cell.ratio:.2f}" if cell.ratio else "-" for cell in cells[-len(TARGETS) :]]
-        options.say(f"{title}, {' / '.join(pair)}, {regime}: {' '.join(shown)}")
+        options.say(f"{course.title}, {both}, {regime}: {' '.join(shown)}")
     return cells
 
 
-def _best_times(
-    job: Job, data: VerticalData, optimum: float, name: str, world: Mapping[str, Any], tuned: bool
-) -> list[float | None]:
-    tries = [_times(job, data, optimum, name, world, keys) for keys in (TUNED if tuned else TUNED[:1])]
+def _best_times(course: Course, name: str, world: Mapping[str, Any], tuned: bool) -> list[float | None]:
+    tries = [_times(course, name, world, keys) for keys in (TUNED if tuned else TUNED[:1])]
     return [min((time for time in times if time is not None), default=None) for times in zip(*tries, strict=True)]
 
 
-def _times(
-    job: Job, data: VerticalData, optimum: float, name: str, world: Mapping[str, Any], keys: Mapping[str, Any]
-) -> list[float | None]:
+def _times(course: Course, name: str, world: Mapping[str, Any], keys: Mapping[str, Any]) -> list[float | None]:
     """When each target was met, in virtual seconds from the first step on."""
     ends = {"passes": PASSES, "target": min(TARGETS), "optimum": False}
     changes = {"algorithm": name, "runtime": RuntimeEntry(**world), **ends, **keys}
-    wanted = resolved(msgspec.structs.replace(job, **changes))
-    training = LinearTraining(wanted, data, optimum=optimum)
-    simulator = Simulator(seed=job.seed, costs=costs_of(wanted.runtime), timeline_max=0, digest=False)
+    wanted, optimum = resolved(msgspec.structs.replace(course.job, **changes)), course.optimum
+    training = LinearTraining(wanted, course.data, optimum=optimum)
+    simulator = Simulator(seed=wanted.seed, costs=costs_of(wanted.runtime), timeline_max=0, digest=False)
     outcome = simulator.run(training.parties)
     leaps = [(time_s, value[1] - optimum) for time_s, _, what, value in outcome.observations if what == "leap"]
     return [next((time_s for time_s, left in leaps if left <= target), None) for target in TARGETS]

@@ -60,12 +60,11 @@ def openapi(run: str, version: str) -> dict[str, Any]:
 
 
 def _operation(path: str, summary: str, schema: str, errors: dict[str, str]) -> dict[str, Any]:
-    content = {"content": {"application/json": {"schema": _reference(schema)}}} if schema else {}
-    responses = {code: {"description": text} for code, text in errors.items()}
-    told: dict[str, Any] = {
-        "summary": summary,
-        "responses": {"200": {"description": "As asked.", **content}, **responses},
-    }
+    answer = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    content = {"content": answer} if schema else {}
+    responses: dict[str, Any] = {code: {"description": text} for code, text in errors.items()}
+    responses = {"200": {"description": "As asked.", **content}, **responses}
+    told: dict[str, Any] = {"summary": summary, "responses": responses}
     if (body := _BODIES.get(path)) is not None:
         told["requestBody"] = {"required": True, "content": body}
     if "{batch}" in path:
@@ -73,10 +72,6 @@ def _operation(path: str, summary: str, schema: str, errors: dict[str, str]) -> 
     if not path.startswith("/v1/"):
         told["security"] = []
     return told
-
-
-def _reference(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _object(required: list[str], **properties: Any) -> dict[str, Any]:
