@@ -79,6 +79,63 @@ def axis_unit(axis: Axis, largest: float) -> Unit:
     return Unit(name, divisor, symbol)
 
 
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """What lines are drawn on: where values go along both axes, and what the axes are called."""
+
+    across: Scale
+    upwards: Scale
+    unit: Unit
+    quantity: str
+
+    def drawn(self, series: Sequence[ChartLine], marks: Sequence[Markup]) -> Markup:
+        return tag(
+            "svg",
+            tag("title", f"{self.quantity} against {self.unit.name}"),
+            tag("desc", _described(series, self.unit)),
+            self._grid(),
+            *marks,
+            *map(self._line, series),
+            viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+            class_="chart lines",
+            role="img",
+            tabindex="0",
+        )
+
+    def _grid(self) -> Markup:
+        across, upwards, unit = self.across, self.upwards, self.unit
+        parts = [tag("text", self.quantity + (", log scale" if upwards.log else ""), x=8.0, y=13.0, class_="name")]
+        for value in upwards.ticks():
+            y = upwards.at(value)
+            parts.append(tag("line", x1=_LEFT, x2=_RIGHT, y1=y, y2=y, class_="rule"))
+            parts.append(tag("text", tick_text(value, upwards.log), x=_LEFT - 6, y=y + 4, class_="tick end"))
+        in_units = Scale(across.low / unit.divisor, across.high / unit.divisor, across.start, across.end)
+        for value in in_units.ticks():
+            x = in_units.at(value)
+            parts.append(tag("line", x1=x, x2=x, y1=_BOTTOM, y2=_BOTTOM + 4, class_="axis"))
+            text = f"{value:g}"
+            fits = x + _DIGIT * len(text) / 2 <= _WIDTH
+            parts.append(tag("text", text, x=x, y=_BOTTOM + 17, class_="tick middle" if fits else "tick end"))
+        parts.append(tag("line", x1=_LEFT, x2=_RIGHT, y1=_BOTTOM, y2=_BOTTOM, class_="axis"))
+        parts.append(tag("text", unit.label, x=_RIGHT, y=_BOTTOM + 36, class_="name end"))
+        return tag("g", *parts, aria_hidden="true")
+
+    def _line(self, line: ChartLine) -> Markup:
+        tone = line.tone % len(SERIES)
+        places = [(self.across.at(x), self.upwards.at(y)) for x, y in line.points]
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places) if places else ""
+        marks = [
+            tag("circle", cx=px, cy=py, r=3.2, data_label=f"{line.name} {numbers.short(y, 3)} at {self.unit.text(x)}")
+            for (px, py), (x, y) in zip(places, line.points, strict=True)
+        ]
+        return tag(
+            "g",
+            tag("path", d=path, class_="line"),
+            tag("g", *marks, class_="marks few" if len(places) <= FEW_POINTS else "marks"),
+            class_=f"s{tone}",
+        )
+
+
 def line_chart(
     series: Sequence[ChartLine],
     axis: Axis,
@@ -98,7 +155,7 @@ def line_chart(
     across = linear_scale(xs, _LEFT, _RIGHT, from_zero=True)
     upwards = log_scale(ys, _BOTTOM, _TOP) if log else linear_scale(ys, _BOTTOM, _TOP)
     marks = [_level(level, upwards, level_name) for level in levels]
-    return _lines(f"{quantity} against {unit.name}", drawn, across, upwards, unit, quantity, marks)
+    return Plane(across, upwards, unit, quantity).drawn(drawn, marks)
 
 
 def curve_chart(
@@ -114,29 +171,6 @@ def curve_chart(
         ChartLine(name, points(rows, axis, quantity), tone) for tone, (quantity, name) in enumerate(called.items())
     ]
     return line_chart(lines, axis, " and ".join(called.values()), log, levels, unit if axis == "passes" else "")
-
-
-def _lines(
-    title: str,
-    series: Sequence[ChartLine],
-    across: Scale,
-    upwards: Scale,
-    unit: Unit,
-    quantity: str,
-    marks: Sequence[Markup],
-) -> Markup:
-    return tag(
-        "svg",
-        tag("title", title),
-        tag("desc", _described(series, unit)),
-        _grid(across, upwards, unit, quantity),
-        *marks,
-        *(_line(line, across, upwards, unit) for line in series),
-        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
-        class_="chart lines",
-        role="img",
-        tabindex="0",
-    )
 
 
 def against_diagonal(
@@ -157,7 +191,7 @@ def against_diagonal(
     for x, least, most in spans:
         place = across.at(x)
         marks.append(tag("line", x1=place, x2=place, y1=upwards.at(least), y2=upwards.at(most), class_="span"))
-    return _lines(f"{quantity} against {along}", [line], across, upwards, Unit(along, 1.0, ""), quantity, marks)
+    return Plane(across, upwards, Unit(along, 1.0, ""), quantity).drawn([line], marks)
 
 
 def _cut(line: ChartLine, log: bool) -> ChartLine:
@@ -172,24 +206,6 @@ def _described(series: Sequence[ChartLine], unit: Unit) -> str:
         for line in series
         if line.points
     )
-
-
-def _grid(across: Scale, upwards: Scale, unit: Unit, quantity: str) -> Markup:
-    parts = [tag("text", quantity + (", log scale" if upwards.log else ""), x=8.0, y=13.0, class_="name")]
-    for value in upwards.ticks():
-        y = upwards.at(value)
-        parts.append(tag("line", x1=_LEFT, x2=_RIGHT, y1=y, y2=y, class_="rule"))
-        parts.append(tag("text", tick_text(value, upwards.log), x=_LEFT - 6, y=y + 4, class_="tick end"))
-    in_units = Scale(across.low / unit.divisor, across.high / unit.divisor, across.start, across.end)
-    for value in in_units.ticks():
-        x = in_units.at(value)
-        parts.append(tag("line", x1=x, x2=x, y1=_BOTTOM, y2=_BOTTOM + 4, class_="axis"))
-        text = f"{value:g}"
-        fits = x + _DIGIT * len(text) / 2 <= _WIDTH
-        parts.append(tag("text", text, x=x, y=_BOTTOM + 17, class_="tick middle" if fits else "tick end"))
-    parts.append(tag("line", x1=_LEFT, x2=_RIGHT, y1=_BOTTOM, y2=_BOTTOM, class_="axis"))
-    parts.append(tag("text", unit.label, x=_RIGHT, y=_BOTTOM + 36, class_="name end"))
-    return tag("g", *parts, aria_hidden="true")
 
 
 def _level(value: float, upwards: Scale, name: str) -> Markup:
@@ -210,22 +226,6 @@ def tick_text(value: float, log: bool) -> str:
         return f"{value:g}"
     power = f"{value:e}".partition("e")[2]
     return "10" + str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
-def _line(line: ChartLine, across: Scale, upwards: Scale, unit: Unit) -> Markup:
-    tone = line.tone % len(SERIES)
-    places = [(across.at(x), upwards.at(y)) for x, y in line.points]
-    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places) if places else ""
-    marks = [
-        tag("circle", cx=px, cy=py, r=3.2, data_label=f"{line.name} {numbers.short(y, 3)} at {unit.text(x)}")
-        for (px, py), (x, y) in zip(places, line.points, strict=True)
-    ]
-    return tag(
-        "g",
-        tag("path", d=path, class_="line"),
-        tag("g", *marks, class_="marks few" if len(places) <= FEW_POINTS else "marks"),
-        class_=f"s{tone}",
-    )
 
 
 def legend(names: Sequence[tuple[str, int]]) -> Markup:
