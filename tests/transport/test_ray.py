@@ -76,8 +76,8 @@ def test_work_without_a_job_comes_back_and_so_does_a_jobs_result(one_cluster, tm
     (party,), outcome = alone(tmp_path, ana=("works", 4))
     assert outcome.finished["ana"].verdict == "passes"
     assert sorted(party.seen[1:]) == [
-        "Computed(ticket=1, result=None)",
-        "Computed(ticket=2, result='done')",
+        "Computed(ticket=1, result=None, seconds=0.0)",
+        "Computed(ticket=2, result='done', seconds=0.0)",
         "Woken(token=3)",
     ]
 

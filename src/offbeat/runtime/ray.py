@@ -250,6 +250,7 @@ class _ActorRun:
 
     def _lose(self, name: PartyName, how: str) -> None:
         self.gone[name] = how
+        self.quiet.clear()  # the others have news
         self.ray.kill(self.actors[name])  # one that was only silent must not come back
         policy = self.setting.on_loss
         log.warning("'%s' %s; the others are told that it is lost (on_loss: %s).", name, how, policy)
@@ -262,13 +263,14 @@ class _ActorRun:
         known = [self.known.get(name, {}) for name in self._there]
         if all(news.get("finished") for news in known):
             return True
+        at_rest = self._nothing_moves(known)
         if self.interrupted():
             self.finish = Finish("stopped", STOPPED)
-        elif time.monotonic() >= self.give_up_s:
+        elif time.monotonic() >= self.give_up_s or (at_rest and self.give_up_s < inf):
             self.finish = Finish("peer-lost", "; ".join(f"'{name}' {how}" for name, how in self.gone.items()))
         elif self.began_s + self.setting.until_s <= time.time():
             self.stalled, self.out_of_time = f"stopped at the limit of {self.setting.until_s:g} seconds", True
-        elif self._nothing_moves(known):
+        elif at_rest:
             waiting = [name for name in self._there if not self.known[name]["finished"]]
             self.stalled = f"nothing is left to happen, and {', '.join(waiting)} had not finished"
         return bool(self.stalled or self.finish)
