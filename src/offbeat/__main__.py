@@ -1,6 +1,16 @@
-"""`python -m offbeat` is the `offbeat` command, for where the script is not on the path."""
+"""The `offbeat` command, also as `python -m offbeat`. Ctrl-C may come while the command is still being imported."""
 
-from offbeat.cli import main
+import sys
+
+
+def main() -> None:
+    try:
+        from offbeat.cli import main as command
+
+        command()
+    except KeyboardInterrupt:
+        sys.exit("offbeat: interrupted")
+
 
 if __name__ == "__main__":
     main()

@@ -123,9 +123,9 @@ def row_of(command, page=PAPERS):
     return row
 
 
-def test_the_readme_tells_ten_of_the_figures_word_for_word():
+def test_the_readme_tells_five_of_the_figures_word_for_word():
     rows = [line for line in text_of(REPOSITORY / "README.md").splitlines() if re.match(r"\| `(offbeat|make) ", line)]
-    assert len(rows) == 10
+    assert len(rows) == 5
     told = text_of(PAPERS)
     assert [row for row in rows if row.replace("](docs/explanation/", "](") not in told] == []
 

@@ -1,4 +1,4 @@
-"""The command line; `offbeat.cli:main` is the `offbeat` script."""
+"""The command line; `offbeat.__main__:main` is the `offbeat` script."""
 
 from offbeat.cli.root import app, main
 

@@ -6,11 +6,13 @@ Progress and commentary go to standard error. Standard output carries what was a
 
 import csv
 import math
+import os
 import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from io import TextIOWrapper
 from pathlib import Path
 from time import strftime
 from types import FrameType
@@ -44,6 +46,9 @@ class Polite(TyperGroup):
     """A group of commands that ends a user's mistake with one paragraph and its exit code, never a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):  # a terminal that lacks a letter gets its number
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except OffbeatError as problem:
@@ -73,6 +78,9 @@ def _os_sentence(problem: OSError) -> str:
     """A path that cannot be read or written is the user's to mend; anything else is the machine's."""
     if problem.filename is None:
         return f"the operating system refused: {problem}."
+    place = Path(os.fsdecode(problem.filename)).parent if isinstance(problem.filename, str | bytes) else Path()
+    if isinstance(problem, FileNotFoundError) and not place.is_dir():
+        return f"There is no folder {place} for {problem.filename}. Make it, or give another path."
     return (
         f"{problem.filename} cannot be read or written: {problem.strerror}. Give another path, or see that it may "
         "be read and written."

@@ -6,6 +6,7 @@ without its end counts as not yet written. A folder in which another run begins 
 
 import os
 import socket
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -72,6 +73,22 @@ def check_folder(folder: Path) -> None:
             f"{folder} is not a run folder: it holds other things, and neither {JOB_FILE} nor {RECORD_FILE}. Give the "
             "folder that `offbeat run` writes to."
         )
+    begun = any((folder / name).is_file() for name in (RECORD_FILE, LIVE_FILE))
+    if not begun and (folder / JOB_FILE).is_file() and _names_files_beside((folder / JOB_FILE).read_bytes()):
+        raise BadInput(
+            f"{folder} is not a run folder: its {JOB_FILE} is a job to be run, for it names files beside itself. Give "
+            "the folder that `offbeat run` writes to."
+        )
+
+
+def _names_files_beside(job: bytes) -> bool:
+    """A run's own job has absolute paths alone."""
+    try:
+        tree = tomllib.loads(job.decode())
+    except ValueError:
+        return False  # of a run that is just writing it
+    owners = [owner for kind in ("party", "site") for owner in tree.get(kind, ())]
+    return any(isinstance(owner, dict) and not Path(owner.get("file", "/")).is_absolute() for owner in owners)
 
 
 class Tail:

@@ -222,7 +222,10 @@ class TrainedModel:
             raise BadData(f"{unknown[0]!r} is no party of this model. {did_you_mean(str(unknown[0]), self.names)}")
         lacking = [name for name in self.names if name not in given]
         if lacking:
-            raise BadData(f"The columns of party {lacking[0]!r} are missing; this model needs {', '.join(self.names)}.")
+            raise BadData(
+                f"The columns of party {lacking[0]!r} are missing; this model needs {', '.join(self.names)}. Add them; "
+                f"on the command line: --data {lacking[0]}=FILE."
+            )
 
     def fitted(self, name: str) -> Fitted:
         """How the party `name` prepares its rows."""

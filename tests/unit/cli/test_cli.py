@@ -422,3 +422,28 @@ def test_an_earlier_run_in_the_same_folder_is_kept(job, tmp_path):
     assert "moved to" in second.stderr
     kept = json.loads((tmp_path / "run-before" / "record.json").read_text())
     assert kept["digest"] == first["digest"] != json.loads(second.stdout)["digest"]
+
+
+def test_a_terminal_without_a_letter_gets_its_number():
+    result = CliRunner(charset="ascii").invoke(app, ["predict", "Łódź", "--data", "bank=a.csv"])
+    assert (result.exit_code, "\\u0141" in result.stderr) == (2, True)
+
+
+def test_an_output_in_a_folder_that_is_not_there_is_told_by_the_folder(tmp_path, monkeypatch):
+    def missing(*_):
+        (tmp_path / "nowhere" / "scores.csv").write_text("")
+
+    monkeypatch.setattr("offbeat.cli.scoring.score_files", missing)
+    result = call("predict", tmp_path, "--data", "bank=a.csv")
+    assert result.exit_code == 2 and f"There is no folder {tmp_path}/nowhere" in paragraph(result)
+
+
+def test_control_c_ends_with_a_sentence_while_the_command_is_imported(monkeypatch):
+    from offbeat.__main__ import main
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("offbeat.cli.main", interrupted)
+    with pytest.raises(SystemExit, match="offbeat: interrupted"):
+        main()

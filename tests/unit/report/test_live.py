@@ -196,6 +196,11 @@ def test_folders_that_no_run_can_be_in(tmp_path):
         check_folder(tmp_path)
     (tmp_path / "job.toml").write_text("")
     check_folder(tmp_path)
+    (tmp_path / "job.toml").write_text('[[party]]\nfile = "bank.csv"')
+    with pytest.raises(BadInput, match="is a job to be run"):
+        check_folder(tmp_path)
+    (tmp_path / "job.toml").write_text(f'[[party]]\nfile = "{tmp_path}/bank.csv"')
+    check_folder(tmp_path)
 
 
 def test_a_real_run_is_seen_row_by_row(tmp_path, monkeypatch):
