@@ -424,9 +424,10 @@ def test_an_earlier_run_in_the_same_folder_is_kept(job, tmp_path):
     assert kept["digest"] == first["digest"] != json.loads(second.stdout)["digest"]
 
 
-def test_a_terminal_without_a_letter_gets_its_number():
-    result = CliRunner(charset="ascii").invoke(app, ["predict", "Łódź", "--data", "bank=a.csv"])
-    assert (result.exit_code, "\\u0141" in result.stderr) == (2, True)
+def test_a_terminal_without_a_letter_gets_its_number(monkeypatch):
+    monkeypatch.setattr("offbeat.cli.scoring.score_files", lambda *_: print("Łódź"))
+    result = CliRunner(charset="ascii").invoke(app, ["predict", "run", "--data", "bank=a.csv"])
+    assert (result.exit_code, result.stdout) == (0, "\\u0141\\xf3d\\u017a\n")
 
 
 def test_an_output_in_a_folder_that_is_not_there_is_told_by_the_folder(tmp_path, monkeypatch):
