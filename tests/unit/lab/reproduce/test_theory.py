@@ -8,7 +8,7 @@ from offbeat.algorithms.vafl import Vafl
 from offbeat.lab.catalogue import LabOptions, entry_named
 from offbeat.lab.reproduce.measure import fitted
 from offbeat.lab.reproduce.theory import visits
-from offbeat.lab.reproduce.theory_mapa import Pool, _constant_step, _falling_steps, _sensitivity
+from offbeat.lab.reproduce.theory_mapa import Pool, _constant_step, _falling_steps, _sensitivity, running_means
 from offbeat.lab.reproduce.theory_vafl import _networks, squared_gradient
 from offbeat.learning.horizontal import LinearModel, edge_data
 
@@ -46,6 +46,18 @@ def test_the_gradient_of_networks_is_that_of_the_objective():
                 flat[i] += 1e-2
                 squares += ((ends[0] - ends[1]) / 2e-2) ** 2
     assert squared_gradient(server, clients) == pytest.approx(squares, rel=1e-3)
+
+
+def test_a_mean_over_all_models_weighs_looks_by_what_lies_between_them():
+    """The first look stood for as many models as each later one, and a bound that holds was said to fail."""
+    values = {1: 9.0, 5: 5.0, 9: 1.0}
+    between = [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
+    found = running_means(list(values), list(values.values()))
+    assert [t for t, _ in found] == [1.0, 5.0, 9.0]
+    for t, mean in found:
+        whole = between[: int(t)]
+        rest = (whole[0] - whole[-1]) / 2  # a line's trapezoid against the sum of its places
+        assert mean == pytest.approx((sum(whole) + rest) / t)
 
 
 @pytest.fixture
