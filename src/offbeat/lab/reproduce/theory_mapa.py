@@ -201,7 +201,7 @@ def _cost_of_epsilon(pool: Pool, options: LabOptions) -> list[Row]:
             "setting": "MAPA Remark 1: audp: updates to half of the first error against 1/epsilon, slope of logarithms",
             "ours": slope,
             "published": "4: an error of the order (Delta S / epsilon)^2",
-            "verdict": f"{'fails: 2 is what its own rate gives' if by_rate else 'holds'}; {told}",
+            "verdict": f"{'fails: at most 2, as its own rate has it' if by_rate else 'holds'}; {told}",
         }
     ]
 
