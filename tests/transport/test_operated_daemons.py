@@ -104,7 +104,12 @@ def test_a_run_between_organisations_can_be_watched_in_its_folder(town: Town, mo
     for name in NAMES:
         follower = Follower(town.folder / name / "runs" / run)
         wait_until(
-            lambda follower=follower: (seen := follower.look()) and seen.standing == "running" and seen.looks > 1
+            lambda follower=follower: (
+                (seen := follower.look())
+                and (seen.standing, seen.looks > 1) == ("running", True)
+                and seen.now is not None
+                and any(party.updates for party in seen.now.parties.values())
+            )
         )
         seen = Follower(follower.folder).look()
         assert seen is not None and seen.now is not None and seen.now.goal == 1e6
