@@ -64,3 +64,16 @@ def test_rows_say_what_was_not_reached(certificate, said):
     assert all(set(ROW_KEYS) <= set(row) for row in rows)
     assert rows[1]["verdict"] == "worse, as printed"
     assert ("not as asked" in rows[2]["verdict"]) == said
+
+
+def test_the_bars_are_those_of_the_rows(tmp_path, monkeypatch):
+    from offbeat.report import figures
+
+    drawn = []
+    monkeypatch.setattr(figures, "draw_bars", lambda charts, *more, **kind: drawn.extend(charts) or (tmp_path,) * 2)
+    trials = [{"nonf": 82.0, "half": 79.0, "vfb2": 82.0, "certificate": 0.0}] * 2
+    printed = SETS[0]
+    rows = [row for task in TASKS for row in table._table_rows(printed, task, printed.problem13, trials)]
+    table.table_figure(rows, tmp_path / "bars")
+    assert [chart.groups for chart in drawn] == [["D1 UCICreditCard"]] * 2
+    assert drawn[0].values == {"NonF": [82.0], "AFSVRG-VP, labels at half": [79.0], "VFB2-SVRG": [82.0]}
