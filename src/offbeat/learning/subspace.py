@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from offbeat.learning.class_kernels import curvature_classes, evaluate_classes, mean_size
 from offbeat.learning.kernels import BLOCK, BLOCK_OUT, INT, READ, REAL, TILE, WRITE, compiled
-from offbeat.learning.losses import GAMMA, POISSON, Loss, derivative_of, second_of, value_of
+from offbeat.learning.losses import GAMMA, LOGISTIC, POISSON, Loss, derivative_of, logistic_rows, second_of, value_of
 
 Floats = NDArray[np.float64]
 SOME_ROWS, SOME_ROWS_LEAST = 8192, 2048
@@ -33,6 +33,7 @@ ROUNDS_MOST = 3
 NEWTON_STEPS_MOST = 12
 CONSTANT_STEPS_MOST = 50
 HALVINGS_MOST = 30
+LOGISTIC_CODE = LOGISTIC.code
 PIVOT_LEAST = 1e-11
 ENOUGH = 1e-4
 """Of what the leap has gained: when less than this is left to gain, the search ends."""
@@ -87,6 +88,7 @@ def evaluate(base, directions, a, constant, labels, weights, code, delta, z, the
     """The mean loss at z = base + a directions + constant; theta takes its derivatives, row by row, and slope their
     mean times each direction and, last, their mean. One reading of the directions, a tile of rows at a time."""
     rows, count, total = len(base), len(a), 0.0
+    values = np.empty(TILE)
     slope[:] = 0.0
     for first in range(0, rows, TILE):
         last = min(first + TILE, rows)
@@ -97,14 +99,19 @@ def evaluate(base, directions, a, constant, labels, weights, code, delta, z, the
             factor, row = a[k], directions[k, first:last]
             for i in range(last - first):
                 here[i] += factor * row[i]
-        for i in range(last - first):
-            value, derivative = (
-                value_of(code, delta, here[i], labels[first + i]),
-                derivative_of(code, delta, here[i], labels[first + i]),
-            )
-            weight = weights[first + i] if len(weights) > 0 else 1.0
-            total += weight * value
-            slopes[i] = weight * derivative
+        label, worth = labels[first:last], values[: last - first]
+        if code == LOGISTIC_CODE:
+            logistic_rows(here, label, worth, slopes)
+        else:
+            for i in range(last - first):
+                worth[i] = value_of(code, delta, here[i], label[i])
+                slopes[i] = derivative_of(code, delta, here[i], label[i])
+        if len(weights) > 0:
+            weight = weights[first:last]
+            for i in range(last - first):
+                worth[i] *= weight[i]
+                slopes[i] *= weight[i]
+        total += worth.sum()
         for k in range(count):
             row, product = directions[k, first:last], 0.0
             for i in range(last - first):

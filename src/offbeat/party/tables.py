@@ -26,10 +26,21 @@ Floats = NDArray[np.float64]
 
 
 DIGEST_BYTES = 16
+_last: tuple[Floats | None, bytes] = (None, b"")
 
 
 def digest_of(derivatives: Floats, second: Floats | None) -> bytes:
-    """Of one chunk: the derivatives, and the curvatures where they are told."""
+    """Of one chunk: the derivatives, and the curvatures where they are told. Where parties share a process, all of them
+    are given the same array in turn: the digest is computed for the first one and kept for the others."""
+    global _last
+    same, digest = _last
+    if same is not derivatives or second is not None:
+        digest = _digest(derivatives, second)
+        _last = (derivatives if second is None else None, digest)
+    return digest
+
+
+def _digest(derivatives: Floats, second: Floats | None) -> bytes:
     digest = sha256(np.ascontiguousarray(derivatives).data)
     if second is not None:
         digest.update(np.ascontiguousarray(second).data)

@@ -13,6 +13,7 @@ from offbeat.learning.losses import (
     SQUARED,
     SQUARED_HINGE,
     derivative_of,
+    logistic_rows,
     loss_named,
     second_of,
     value_of,
@@ -149,3 +150,35 @@ def test_loss_named():
     assert loss_named("ls-svm") is LS_SVM
     with pytest.raises(BadJob, match="Did you mean 'logistic'"):
         loss_named("logistc")
+
+
+@numba.njit(fastmath={"reassoc", "contract", "nsz", "arcp"})
+def compiled_rows(z, y, values, slopes):
+    logistic_rows(z, y, values, slopes)
+
+
+def many_rows(z, y):
+    values, slopes = np.empty_like(z), np.empty_like(z)
+    compiled_rows(z, y, values, slopes)
+    return values, slopes
+
+
+@pytest.mark.parametrize("label", [1.0, -1.0])
+def test_many_rows_at_once_have_all_digits_in_both_tails(label):
+    z = np.concatenate((np.linspace(-40.0, 40.0, 8001), np.linspace(-700.0, 700.0, 141), [0.0, -0.0, 1e-300]))
+    t, small = z.astype(np.longdouble) * label, np.exp(-np.abs(z.astype(np.longdouble)))
+    values, slopes = many_rows(z, np.full_like(z, label))
+    expected = np.log1p(small) + np.maximum(-t, 0.0)
+    assert np.abs(values / expected - 1.0).max() < 1e-13  # of numbers down to 1e-304
+    near = np.abs(z) <= 40.0
+    assert np.abs(values / expected - 1.0)[near].max() < 2e-15
+    assert np.abs(slopes / (-label * np.where(t >= 0.0, small, 1.0) / (1.0 + small)) - 1.0)[near].max() < 3e-15
+
+
+def test_many_rows_at_once_do_not_hide_what_is_no_number():
+    values, slopes = many_rows(np.array([np.nan, np.inf, -np.inf, 1e300]), np.ones(4))
+    assert np.isnan(values[0])
+    assert np.isnan(slopes[0])
+    assert values[2] == np.inf
+    assert np.allclose(values[[1, 3]], 0.0)
+    assert np.allclose(slopes[1:], [0.0, -1.0, 0.0])

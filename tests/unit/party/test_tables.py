@@ -133,3 +133,15 @@ def test_a_snapshot_does_not_change_with_what_arrives_later():
     frame = encode_state(before)
     desk.take(1, 7)
     assert encode_state(before) == frame
+
+
+def test_a_chunk_is_judged_by_what_it_holds_though_the_array_before_was_right():
+    desk = Desk()
+    desk.expect(1)
+    right = derivatives(1)[:7]
+    desk.tables.check("a", 0, right)
+    desk.tables.check("a", 0, right)  # the same array once more, as the next party of this process is given it
+    with pytest.raises(UnexpectedEvent, match="another table"):
+        desk.tables.check("a", 7, right)
+    with pytest.raises(UnexpectedEvent, match="another table"):
+        desk.tables.check("a", 0, right + 1.0)
