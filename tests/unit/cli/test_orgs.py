@@ -14,7 +14,7 @@ from offbeat.cli import app, orgs
 from offbeat.cli.orgs import status_line
 from offbeat.errors import BadInput
 from offbeat.orgs.client import id_texts
-from offbeat.orgs.control import RunStatus
+from offbeat.orgs.control import Decide, RunStatus
 from offbeat.runtime.grpc.identity import new_authority, read_roster
 
 runner = CliRunner()
@@ -168,3 +168,14 @@ def test_a_signal_is_heeded_at_any_moment():
     """Before: one that came as the daemon began to wait was lost, and one that came later waited for itself."""
     ended = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(("verb", "accepts"), [("accept", True), ("refuse", False)])
+def test_a_decision_reaches_the_daemon_as_it_was_typed(
+    monkeypatch: pytest.MonkeyPatch, verb: str, accepts: bool
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(orgs, "ask", lambda home, party, request: asked.append(request))
+    told = run("job", verb, "run-1", "--by", "Ada", "--reason", "fine")
+    assert asked == [Decide("run-1", accepts, "Ada", "fine")]
+    assert f"run-1 is {verb}" in told
