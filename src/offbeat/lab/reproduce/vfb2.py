@@ -217,6 +217,8 @@ def _curve_row(printed: PrintedSet, problem: int, method: str, curves: Curves) -
 
 def bytes_per_pass(options: LabOptions) -> LabResult:
     """One aggregation moves all blocks: payload bytes per pass against AFSGD-VP, measured and predicted."""
+    from offbeat.report.figures import Bars, draw_bars
+
     rows: list[dict[str, Any]] = []
     for parties in (4, 8):
         data = load(SETS[0], options, options.seed, parties)
@@ -238,7 +240,11 @@ def bytes_per_pass(options: LabOptions) -> LabResult:
         "shares a row, VFB2 q-1 shares and q-1 derivatives. Measured: what a run of six passes sends more than one of "
         "three, requests and versions too.",
     )
-    return LabResult(rows, notes=notes, smaller=f"{QUICK_ROWS:,} rows" if options.quick else "")
+    places = [row["setting"].partition(":")[0] for row in rows]
+    values = {"measured": [row["ours"] for row in rows], "predicted": [row["published"] for row in rows]}
+    chart = Bars("Bytes of a row in one pass of all blocks", "bytes", places, values, digits=0)
+    figures = draw_bars([chart], options.out / "vfb2-bytes", columns=1)
+    return LabResult(rows, figures, notes, smaller=f"{QUICK_ROWS:,} rows" if options.quick else "")
 
 
 def _bytes(course: Course, algorithm: str, seed: int) -> float:
