@@ -54,11 +54,29 @@ def run(
     settings += [f"data.dir={quoted(str(data.resolve()))}"] if data is not None else []
     settings += [f"start={quoted(str(from_.resolve()))}"] if from_ is not None else []
     chosen: Any = read_job(job, settings)
+    _check_not_replaced(job, chosen, out)
     if not optimum and hasattr(chosen, "optimum"):
         chosen = msgspec.structs.replace(chosen, optimum=False)
     record, folder = train(chosen, out)
     tell(record, folder, json)
     raise typer.Exit(record.exit_code)
+
+
+def _check_not_replaced(path: Path, job: "AnyJob", out: Path | None) -> None:
+    """A run writes its job into its folder: not over the file that a user wrote. A run that was broken off begins anew
+    in its own folder, and a finished one is set aside."""
+    from offbeat.errors import BadInput
+    from offbeat.jobs.reading import job_text
+    from offbeat.jobs.runtime import resolved
+    from offbeat.metrics.record import JOB_FILE, RECORD_FILE
+
+    if out is None or (out / RECORD_FILE).exists() or not (out / JOB_FILE).is_file():
+        return
+    kept = out / JOB_FILE
+    if path.samefile(kept) and kept.read_text(encoding="utf-8-sig") != job_text(resolved(job)):
+        raise BadInput(
+            f"--out {out} is the folder of {path}, and the run would replace that file. Give another folder."
+        )
 
 
 def train(job: "AnyJob", out: Path | None) -> "tuple[RunRecord, Path]":

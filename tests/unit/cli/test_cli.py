@@ -424,6 +424,18 @@ def test_an_earlier_run_in_the_same_folder_is_kept(job, tmp_path):
     assert kept["digest"] == first["digest"] != json.loads(second.stdout)["digest"]
 
 
+def test_a_run_does_not_replace_the_job_that_a_user_wrote(job, tmp_path, monkeypatch):
+    written = job.read_text()
+    monkeypatch.chdir(tmp_path)
+    for out in (".", "", tmp_path):
+        assert "the run would replace that file" in paragraph(call("run", "job.toml", "--out", out))
+    assert job.read_text() == written
+    assert call("run", job, "--out", "run").exit_code == 0
+    for file in ("record.json", "report.html"):  # as if it had been broken off
+        (tmp_path / "run" / file).unlink()
+    assert call("run", "run/job.toml", "--out", "run").exit_code == 0
+
+
 def test_a_terminal_without_a_letter_gets_its_number(monkeypatch):
     monkeypatch.setattr("offbeat.cli.scoring.score_files", lambda *_: print("Łódź"))
     result = CliRunner(charset="ascii").invoke(app, ["predict", "run", "--data", "bank=a.csv"])
