@@ -38,6 +38,7 @@ from offbeat.orgs.row_ledger import RowLedger
 from offbeat.orgs.rows import load_table, own_rows, read_model
 from offbeat.orgs.runs import Run
 from offbeat.orgs.train_embedding import own_private_mode
+from offbeat.run.replay import Vouched
 from offbeat.runtime.checkpoint import read_checkpoint, write_checkpoint
 from offbeat.runtime.delivery import Bounds
 from offbeat.runtime.grpc.dialer import open_channel
@@ -45,9 +46,9 @@ from offbeat.runtime.grpc.wire import SERVICE
 from offbeat.runtime.recovery import log_path
 
 
-def replayed(home: Home, run: str) -> str:
+def replayed(home: Home, run: str, method: str = "") -> str:
     """The verdict to which this party's log of a training leads, when it leads to the same bits."""
-    told = replay_own(home, run)
+    told = replay_own(home, run, Vouched(method))
     assert told["same"], told["sentence"]
     return str(told["verdicts"][f"{home.name}/train"])
 
@@ -153,12 +154,12 @@ def test_a_method_of_the_owners_own_trains_where_every_policy_names_it(town: Tow
     try:
         run = town.submit(job(algorithm="telling:METHOD", target=1e-6))
         assert {town.ended(name, run).verdict for name in NAMES} == {"target"}
-        assert replayed(read_home(town.folder / "shop"), run) == "target"
+        assert replayed(read_home(town.folder / "shop"), run, "telling:METHOD") == "target"
     finally:
         sys.modules.pop("telling", None)
     town.settings("shop", methods='["any"]')
     with pytest.raises(Refused, match=r"'shop' does not build its party of .*its policy does not name that code"):
-        replayed(read_home(town.folder / "shop"), run)
+        replayed(read_home(town.folder / "shop"), run, "telling:METHOD")
     assert "telling" not in sys.modules
 
 
