@@ -15,7 +15,7 @@ from offbeat.orgs import control
 from offbeat.orgs.control import QUEUED, Answer, Request
 from offbeat.orgs.daemon_log import about
 from offbeat.orgs.discreet import printable
-from offbeat.orgs.run_queue import WAITING_KEPT_S, InQueue, RunQueue, StillWaiting
+from offbeat.orgs.run_queue import UNBEGUN, WAITING_KEPT_S, InQueue, RunQueue, StillWaiting
 from offbeat.orgs.runs import Run
 
 log = logging.getLogger("offbeat.party")
@@ -148,11 +148,14 @@ class Leading:
             pause_s = QUEUE_PAUSE_S if run.status.phase == QUEUED else WORD_PAUSE_S
 
     def _take_up_accepted(self, run: Run) -> None:
-        """All had agreed, or we had; the word to begin was lost with this process."""
+        """All had agreed, or we had; the word to begin was lost with this process. It may still be told to us while we
+        ask for it: then the run has begun, and nothing that is answered afterwards ends it."""
         try:
             lead, word = run.initiator == self._me, self._ask_for_word
             missing = f"'{run.initiator}' could not bring everybody together."
             for _ in self._tries(run):
+                if self._was_told(run):
+                    return
                 try:
                     with self._few:
                         self.lead(run) if lead else word(run)
@@ -165,13 +168,18 @@ class Leading:
                     log.warning("run %s cannot begin yet: %s", run.run, missing)
                 else:
                     return
-            if not self._ended.is_set() and not run.status.ended:
+            if not self._ended.is_set() and not run.status.ended and not self._was_told(run):
                 self._halt(run, "failed", f"it did not begin: {run.status.progress.get(QUEUED) or missing}")
         except OffbeatError as problem:
+            if self._was_told(run):
+                return
             self._halt(run, "refused" if isinstance(problem, Refused) else "failed", f"it did not begin: {problem}")
         except Exception as problem:
             log.exception("run %s does not begin", run.run)
             run.stop("failed", f"it could not be taken up again: {problem!r}")
+
+    def _was_told(self, run: Run) -> bool:
+        return run.initiator != self._me and run.status.phase not in UNBEGUN
 
     def _ask_for_word(self, run: Run) -> None:
         """The initiator may be away too: ask it until it answers. What it does not know will never begin."""

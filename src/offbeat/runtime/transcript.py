@@ -352,7 +352,12 @@ class TranscriptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         path = transcript_path(folder, self.party)
         path.parent.mkdir(exist_ok=True)
         whole = self._with(read_transcript(path)) if path.is_file() else self
-        replace_durably(path, msgspec.json.format(msgspec.json.encode(whole)))
+        content = msgspec.json.format(msgspec.json.encode(whole))
+        if not path.is_file():  # at once: who is killed while the disk is waited for has left the session all the same
+            early = path.with_name(path.name + ".new")
+            early.write_bytes(content)
+            early.replace(path)
+        replace_durably(path, content)
 
     def _with(self, before: "TranscriptFile") -> "TranscriptFile":
         if (before.run, before.job, before.certificates) != (self.run, self.job, self.certificates):

@@ -171,6 +171,30 @@ def test_a_party_that_was_restarted_asks_about_few_of_its_runs_at_a_time():
     assert len(begun) == 8
 
 
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_run_that_was_told_to_begin_meanwhile_is_not_ended_by_what_is_answered_late(
+    refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: a party that was restarted asked for the word, was told it by the initiator's own call, trained to the
+    end, heard "it is not under way" to its question, and ended its part as refused."""
+    monkeypatch.setattr(leading, "WORD_PAUSE_S", 0.0)
+    status = SimpleNamespace(ended=False, phase="accepted", progress={})
+    run = SimpleNamespace(run="j-1", initiator="bank", status=status)
+    asked, halted = [], []
+
+    def call(peer, request, within_s=0.0):
+        asked.append(request)
+        status.phase = "training"
+        if len(asked) > 1:
+            monkeypatch.setattr(leading, "WORD_KEPT_S", -1.0)
+        raise Refused("run 'j-1' is not under way at 'bank'.") if refused else PeerFailed("'bank' is away.")
+
+    halt = lambda *words: halted.append(words)  # noqa: E731
+    led = leading.Leading("shop", call, None, None, None, halt, threading.Event())
+    led._take_up_accepted(run)
+    assert len(asked) == 1 and not halted
+
+
 def test_a_run_that_does_not_begin_names_the_party_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: "'bank' could not bring everybody together", though bank was up and shop was not."""
     monkeypatch.setattr(leading, "WORD_PAUSE_S", 0.0)
