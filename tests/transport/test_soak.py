@@ -63,8 +63,7 @@ class Soak:
             self.never.wait(KILL_WITHIN_S * rng.random())
             self.kill(str(rng.choice(NAMES[1:])))
         for name in NAMES:
-            wait_until(lambda name=name: self.phase(name, run) in control.ENDED_PHASES, look_s=LOOK_S)
-            assert self.phase(name, run) == "done", (number, name, run)
+            assert self.end_of(name, run) == "done", (number, name, run)
         for _ in range(SCORES_EACH):
             ids = [f"c{i}" for i in rng.choice(240, ROWS_EACH, replace=False)]
             answer = self.asked("question", lambda ids=ids: self.owners["bank"].ask(control.Predict(run, ids)))
@@ -93,6 +92,18 @@ class Soak:
             with self._lock:
                 self.again[what] += 1
             self.never.wait(LOOK_S)
+
+    def end_of(self, name: str, run: str) -> str:
+        """The phase in which a run has ended; asked again, the daemon might just be killed."""
+        seen = ""
+
+        def ended() -> bool:
+            nonlocal seen
+            seen = self.phase(name, run)
+            return seen in control.ENDED_PHASES
+
+        wait_until(ended, LOOK_S)
+        return seen
 
     def phase(self, name: str, run: str) -> str:
         try:
