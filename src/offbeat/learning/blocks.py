@@ -163,6 +163,17 @@ def make_block(
     return DenseBlock(X, penalty, float(strength), outputs=outputs, direction=direction, centre=intercept)
 
 
+def step_along(block: Block, gradient: Floats | None, eta: float) -> None:
+    """One step along this gradient, or where it is None along the mean gradient that the block knows."""
+    if gradient is None:
+        block.step_along_mean(eta)
+        return
+    known = block.mean_gradient()
+    block.adopt(block.table, gradient)
+    block.step_along_mean(eta)
+    block.adopt(block.table, known)
+
+
 def with_means(means: Floats, weights: Floats) -> Floats:
     """A block's weights for columns as they are: what was subtracted from them is made up for in the constant."""
     model = weights.copy()

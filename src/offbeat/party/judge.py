@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from offbeat.party.linear import LinearParty
 
 DIVERGED_FACTOR = 10.0
-WAITING_WORTH = 2.75
+WAITING_WORTH = 2.0
 """A party is slow where it takes this many times as long as the chair from one survey to the next."""
 PRINTED_WORTH = 1.05
 """The same for the methods as printed, without leaps: they wait for nobody who is slower."""

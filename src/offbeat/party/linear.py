@@ -436,9 +436,9 @@ class LinearParty(Memory):
 
     def _on_refreshed(self, work: RowsRefreshed, seconds: float) -> list[Effect]:
         tables = self.survey.tables
-        self.note_seconds(seconds, (tables.chunks[work.start] - work.start) / 2)
         if not tables.done(work):
             return []
+        self.note_seconds(seconds, (tables.pieces[work.start][0] - work.start) / 2)
         if not tables.working:
             self._take_all()
         waited, late = self.survey.under_way, self.survey.is_late(self.name)

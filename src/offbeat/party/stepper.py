@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offbeat.learning import metric as metrics
+from offbeat.learning.blocks import step_along
 from offbeat.learning.steps import decayed, lag_factor
 from offbeat.party.memory import Memory
 
@@ -56,9 +57,9 @@ class Stepper(Memory):
 
     def step_along_mean(self) -> None:
         """A step over all rows at once, as long as the steepest direction allows; a leap follows that corrects it."""
-        smoothness = self.party.lifecycle.smoothness
+        smoothness, tables = self.party.lifecycle.smoothness, self.party.survey.tables
         if smoothness > 0.0 and self.party.options.leap and not self.decays:
-            self.block.step_along_mean(1.0 / smoothness)
+            step_along(self.block, tables.gradient_so_far() if tables.working else None, 1.0 / smoothness)
 
     # -- the metric of the steps ---------------------------------------------------------------------------------
 

@@ -18,8 +18,9 @@ Where nobody is slow a survey is like one of synchronous rounds: steps pause, ev
 takes the table, and the certificate ends the pause. A slow party is *late*: the survey does not wait for it. It freezes
 its block as it is and takes the table behind the others, which go on with steps when they have theirs; its own steps
 rest until then. While it is at that, the others have a few surveys of their own, without a certificate: the late get
-no table of these, but leap with all. Leaps need products alone, so they are as good there. When the late are done, the
-certificate follows, and with it the next survey that gives everybody a table.
+no table of these, but at each mark they step along what they know by then of their gradient, and leap with all. Leaps
+need products alone, so they are as good there. When the late are done, the certificate follows, and with it the next
+survey that gives everybody a table.
 
 Where no steps lie between two surveys, and nobody is late, surveys *overlap*: the next mark follows right behind the
 table, and shares come together with what the certificate needs. The leap waits for that certificate. A survey then
@@ -56,7 +57,7 @@ CHUNK_WORDS, CHUNK_OUTPUTS = 8192, 4
 """What a message of a survey carries: few messages, and yet the first can be worked on while the others come. Where the
 model has several outputs, as much for each of the first few: events cost more than the words that they bring."""
 CHUNKS_IN_FLIGHT = 32
-WITHOUT_MOST = 5
+WITHOUT_MOST = 10
 """Surveys in a row that have no certificate, while the late take the table of the one before."""
 SCALARS = 3
 """What a certificate needs of each party: its slack, its squared gradient, its penalty."""
@@ -204,7 +205,7 @@ class Survey(Memory):
         self._freeze(self.marked)
 
     def _freeze(self, number: int) -> None:
-        if self.tables.refreshed and not self.tables.working:
+        if self.tables.refreshed:
             self.step_along_mean()
             self.tables.refreshed = False
         self.current, self.marked, self.open = number, 0, True
@@ -338,7 +339,7 @@ class Survey(Memory):
         kept = (self.best, self.certifying)
         self.points = {survey: w for survey, w in self.points.items() if survey in kept} | {self.current: point}
         if self.takes_table(self.roster.me):
-            self.tables.expect(self.current, point, table)
+            self.tables.expect(self.current, point, table, self.is_late(self.roster.me))
 
     def takes_table(self, name: PartyName) -> bool:
         """Whether a party gets the newest survey's table: whoever is late is still busy with an earlier one."""

@@ -1,9 +1,11 @@
 """What a party does with the tables of surveys: chunk by chunk they refresh its own table and its mean gradient.
 
 A party's block remembers one derivative for each row, and the mean gradient that belongs to these. A survey sends new
-derivatives of all rows. Refreshing takes as long as a pass of steps. A survey that waits for everybody sends its table
-to everybody; one that does not wait for the slow parties sends it to the others only. A slow party then goes on with
-steps against the table that it has, which is a survey older.
+derivatives of all rows. Refreshing takes as long as a pass of steps.
+
+Who is late takes its table in small pieces. While it is at that, its block still moves: at each mark it steps along
+what it knows by then of the whole gradient. The rows that it has refreshed tell how the gradient has changed since the
+table before, for all rows on average: they are in random order.
 
 The leap, which goes to everybody, carries a digest of each chunk of the table to come: nobody is given another one.
 """
@@ -26,21 +28,12 @@ Floats = NDArray[np.float64]
 
 
 DIGEST_BYTES = 16
-_last: tuple[Floats | None, bytes] = (None, b"")
+PIECES, PIECE_LEAST = 32, 64
+"""In how many pieces a late party takes a table, and how many rows a piece has at least."""
 
 
 def digest_of(derivatives: Floats, second: Floats | None) -> bytes:
-    """Of one chunk: the derivatives, and the curvatures where they are told. Where parties share a process, all of them
-    are given the same array in turn: the digest is computed for the first one and kept for the others."""
-    global _last
-    same, digest = _last
-    if same is not derivatives or second is not None:
-        digest = _digest(derivatives, second)
-        _last = (derivatives if second is None else None, digest)
-    return digest
-
-
-def _digest(derivatives: Floats, second: Floats | None) -> bytes:
+    """Of one chunk: the derivatives, and the curvatures where they are told."""
     digest = sha256(np.ascontiguousarray(derivatives).data)
     if second is not None:
         digest.update(np.ascontiguousarray(second).data)
@@ -48,7 +41,7 @@ def _digest(derivatives: Floats, second: Floats | None) -> bytes:
 
 
 class RowsRefreshed(msgspec.Struct, frozen=True, gc=False):
-    """Work: the rows of one chunk are refreshed from a survey's table."""
+    """Work: the rows of one piece are refreshed from a survey's table."""
 
     survey: int
     start: int
@@ -81,7 +74,7 @@ class DerivativeTable:
 class Tables(Memory):
     """The newest table that this party is to take, and how far it is."""
 
-    KEPT = ("newest", "left", "under_way", "refreshed")
+    KEPT = ("newest", "left", "under_way", "refreshed", "before", "pieces")
 
     def __init__(self, block: Block, outputs: int, works: Works) -> None:
         self.block, self.outputs, self.works = block, outputs, works
@@ -92,9 +85,11 @@ class Tables(Memory):
         self.chunks = dict(chunks)
         self.newest: DerivativeTable | None = None
         self.arrived = True  # whether all of it is here
-        self.left: set[int] = set()  # chunks of it that the block has not got
+        self.pieces: dict[int, tuple[int, int]] = {}  # what is refreshed at a time: start to stop, and to its chunk
+        self.left: set[int] = set()  # pieces of it that the block has not got
         self.under_way: RowsRefreshed | None = None
         self.refreshed = False  # since the last step along the mean gradient
+        self.before: Floats | None = None  # the mean gradient of the table before, at who is late
         self.second: Floats | None = None  # the curvature of each row where its derivative was taken, as it was told
 
     def take_second(self, start: int, second: Floats) -> None:
@@ -110,10 +105,15 @@ class Tables(Memory):
         parts = [slice(start, stop) for start, stop in self.chunks.items()]
         return b"".join(digest_of(derivatives[:, p], None if second is None else second[:, p]) for p in parts)
 
-    def expect(self, survey: int, point: Floats, digests: bytes) -> None:
-        """A leap has ended at this point: its table is on its way."""
+    def expect(self, survey: int, point: Floats, digests: bytes, late: bool) -> None:
+        """A leap has ended at this point: its table is on its way. `late`: nobody waits for this party."""
         self.newest = DerivativeTable(survey, point, self.outputs, self.block.rows, digests)
-        self.left, self.arrived = set(self.chunks), False
+        size = max(PIECE_LEAST, -(-self.block.rows // PIECES)) if late else self.block.rows
+        self.pieces = {
+            at: (min(at + size, stop), start) for start, stop in self.chunks.items() for at in range(start, stop, size)
+        }
+        self.before = self.block.mean_gradient() if late else None
+        self.left, self.arrived = set(self.pieces), False
 
     def check(self, sender: PartyName, start: int, derivatives: Floats) -> None:
         """Refuse a chunk that is not the one that the leap announced to everybody."""
@@ -138,26 +138,35 @@ class Tables(Memory):
         """Whether the block does not have all of the newest derivatives yet."""
         return bool(self.left)
 
+    def gradient_so_far(self) -> Floats:
+        """The mean gradient at the newest table's point, as far as the refreshed rows tell."""
+        mean = self.block.mean_gradient()
+        if not self.left or self.before is None:
+            return mean
+        rows = self.block.rows - sum(self.pieces[start][0] - start for start in self.left)
+        return self.before + (mean - self.before) * (self.block.rows / rows)
+
     def work(self) -> list[Effect]:
-        """Spend the lane on the next chunk, unless it is busy."""
-        ready = self.left & self.newest.arrived if self.newest is not None and self.under_way is None else None
+        """Spend the lane on the next piece, unless it is busy."""
+        if self.newest is None or self.under_way is not None:
+            return []
+        ready = [start for start in self.left if self.pieces[start][1] in self.newest.arrived]
         if not ready:
             return []
-        assert self.newest is not None
         start = min(ready)
         self.under_way = RowsRefreshed(self.newest.survey, start)
-        stop = self.chunks[start]
+        stop = self.pieces[start][0]
         halves = (stop - start + 1) // 2, self.block.nonzeros(start, stop) // 2  # a gradient is half of a pass's work
         return [self.works.begin(self.under_way, *halves)]
 
     def done(self, work: RowsRefreshed) -> bool:
-        """The time for one chunk has been spent. Whether that was work under way."""
+        """The time for one piece has been spent. Whether that was work under way."""
         if work != self.under_way:
             return False
         self.under_way = None
         table, start = self.newest, work.start
         assert table is not None and table.survey == work.survey
-        stop = self.chunks[start]
+        stop = self.pieces[start][0]
         self.block.refresh(start, stop, np.ascontiguousarray(table.derivatives[:, start:stop]).ravel())
         self.left.discard(start)
         self.refreshed = True
@@ -182,5 +191,6 @@ class Tables(Memory):
         super().restore(state)
         self.newest = DerivativeTable.from_plain(state["newest"])
         self.arrived = self.newest is None or len(self.newest.arrived) == len(self.chunks)
+        self.pieces = {int(start): (stop, chunk) for start, (stop, chunk) in state["pieces"].items()}
         self.under_way = RowsRefreshed(*state["under_way"]) if state["under_way"] is not None else None
         self.second = state.get("second")

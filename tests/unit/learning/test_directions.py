@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from offbeat.learning.blocks import make_block
+from offbeat.learning.blocks import make_block, step_along
 from offbeat.learning.losses import LOGISTIC
 from offbeat.learning.penalties import L2, NONE
 from offbeat.learning.sampling import Schedule
@@ -99,6 +99,19 @@ def test_after_a_refresh_of_all_rows_a_step_along_the_mean_is_a_gradient_step(ki
     block.refresh(2, 4, theta[2:])
     block.step_along_mean(0.2)
     np.testing.assert_allclose(block.weights()[0, :-1], w - 0.2 * (X.T @ theta / 4 + 0.5 * w), rtol=1e-13)
+
+
+@KINDS
+@pytest.mark.parametrize("method", ["svrg", "saga"])
+def test_a_step_along_another_gradient_leaves_the_mean_one_and_the_table(kind, method):
+    block = make_block(kind(X), penalty=L2, strength=0.5, method=method)
+    block.set_weights(np.array([[1.0, -2.0, 0.0]]))
+    block.refresh(0, 4, np.array([1.0, -1.0, 2.0, 0.5]))
+    w, mean, table, other = block.weights(), block.mean_gradient(), block.table.copy(), np.array([[3.0, -1.0, 0.0]])
+    step_along(block, other, 0.2)
+    np.testing.assert_allclose(block.weights()[0, :-1], (w - 0.2 * (other + 0.5 * w))[0, :-1], rtol=1e-13)
+    np.testing.assert_allclose(block.mean_gradient(), mean, rtol=1e-14)
+    assert np.array_equal(block.table, table)
 
 
 @KINDS

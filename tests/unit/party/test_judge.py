@@ -129,12 +129,12 @@ def test_a_model_worse_than_the_zero_start_is_not_kept():
     ("seconds", "trip", "bits"),
     [
         ({}, 0.0, 0),
-        ({"party0": 1.0, "party1": 1.0, "party2": 2.7}, 0.0, 0),
-        ({"party0": 1.0, "party1": 1.0, "party2": 2.8}, 0.0, 0b100),
+        ({"party0": 1.0, "party1": 1.0, "party2": 1.9}, 0.0, 0),
+        ({"party0": 1.0, "party1": 1.0, "party2": 2.1}, 0.0, 0b100),
         ({"party0": 1.0, "party1": 9.0, "party2": 1.2}, 0.0, 0b010),
         ({"party0": 1.0, "party1": 9.0, "party2": 9.0}, 0.0, 0b110),
         ({"party0": 9.0, "party1": 1.0, "party2": 3.0}, 0.0, 0),
-        ({"party0": 1.0, "party1": 1.0, "party2": 2.8}, 1e3, 0),
+        ({"party0": 1.0, "party1": 1.0, "party2": 2.1}, 1e3, 0),
     ],
     ids=[
         "nothing is known",

@@ -163,6 +163,21 @@ def test_surveys_go_on_while_a_slow_party_takes_its_table_and_certificates_are_e
     assert audit.count >= 3
 
 
+def test_who_is_late_steps_at_a_mark_if_it_has_refreshed_rows_since_the_last_one():
+    room = Room(drawn(holders=2, rows=200), "vfb2-svrg", sample_s=SLOW, passes=30.0)
+    rng, party, survey = np.random.default_rng(0), room["party3"], room.chair.survey
+    room.run(rng, until=lambda: survey.late == 0b1000 and survey.certifies and not survey.under_way)
+    tables = party.survey.tables
+    room.run(rng, until=lambda: tables.refreshed and tables.working)
+    room.held = {("party3", "work")}
+    frozen, version, gradient = party.survey.current, party.block.version, tables.gradient_so_far()
+    assert not np.allclose(gradient, party.block.mean_gradient())
+    versions = {}
+    room.run(rng, most=10**6, every=lambda: versions.setdefault(party.survey.current, party.block.version))
+    marks = [versions[number] for number in sorted(versions) if number > frozen]
+    assert len(marks) > 2 and set(marks) == {version + 1}, "one step, for all that was new"
+
+
 def test_a_tiny_gradient_keeps_its_digits():
     """A squared norm far below the fixed-point grid is still summed to many digits."""
     problem = drawn(holders=1)

@@ -9,11 +9,13 @@ from offbeat.errors import UnexpectedEvent
 from offbeat.learning.blocks import make_block
 from offbeat.learning.penalties import L2
 from offbeat.message.codec import decode_state, encode_state
-from offbeat.party.tables import RowsRefreshed, Tables
+from offbeat.party.tables import PIECE_LEAST, PIECES, RowsRefreshed, Tables
 from offbeat.party.works import Works
 
 ROWS, WIDTH = 23, 3
 CHUNKS = {0: 7, 7: 14, 14: 20, 20: 23}
+MANY = 64 * 50
+LONG_CHUNKS = {0: 1000, 1000: 2000, 2000: 3000, 3000: MANY}
 X = np.random.default_rng(0).standard_normal((ROWS, WIDTH))
 POINT = np.zeros((1, WIDTH + 1))
 
@@ -21,18 +23,20 @@ POINT = np.zeros((1, WIDTH + 1))
 class Desk:
     """A block, its tables and its one lane."""
 
-    def __init__(self):
-        self.block = make_block(X, penalty=L2, strength=0.1, method="svrg")
-        self.works = Works(RowsRefreshed)
+    def __init__(self, x=X, chunks=CHUNKS):
+        self.block = make_block(x, penalty=L2, strength=0.1, method="svrg")
+        self.works, self.chunks = Works(RowsRefreshed), chunks
         self.tables = Tables(self.block, 1, self.works)
-        self.tables.blank(CHUNKS)
+        self.tables.blank(chunks)
         self.lane = []
 
-    def expect(self, survey):
-        self.tables.expect(survey, POINT, self.tables.digests(derivatives(survey)[None], None))
+    def expect(self, survey, late=False):
+        digests = self.tables.digests(derivatives(survey, self.block.rows)[None], None)
+        self.tables.expect(survey, POINT, digests, late)
 
     def take(self, survey, start):
-        self.lane += self.tables.take(survey, start, derivatives(survey)[start : CHUNKS[start]])
+        part = derivatives(survey, self.block.rows)[start : self.chunks[start]]
+        self.lane += self.tables.take(survey, start, part)
 
     def work(self):
         """The lane's oldest work is done."""
@@ -47,8 +51,8 @@ class Desk:
         assert mean[-1] == pytest.approx(table.mean(), abs=1e-15)
 
 
-def derivatives(survey):
-    return np.random.default_rng(survey).standard_normal(ROWS)
+def derivatives(survey, rows=ROWS):
+    return np.random.default_rng(survey).standard_normal(rows)
 
 
 @pytest.mark.parametrize("order", [[0, 7, 14, 20], [20, 0, 14, 7]])
@@ -79,7 +83,7 @@ def test_a_chunk_is_what_was_announced_or_is_refused():
 def test_curvatures_are_part_of_what_was_announced():
     desk = Desk()
     second = np.random.default_rng(5).random((1, ROWS))
-    desk.tables.expect(1, POINT, desk.tables.digests(derivatives(1)[None], second))
+    desk.tables.expect(1, POINT, desk.tables.digests(derivatives(1)[None], second), late=False)
     for start, stop in CHUNKS.items():
         with pytest.raises(UnexpectedEvent, match="another table"):
             desk.tables.check("ana", start, derivatives(1)[start:stop])
@@ -135,13 +139,69 @@ def test_a_snapshot_does_not_change_with_what_arrives_later():
     assert encode_state(before) == frame
 
 
-def test_a_chunk_is_judged_by_what_it_holds_though_the_array_before_was_right():
+# -- who is late -------------------------------------------------------------------------------------------------------
+
+
+def late_desk(surveys=1):
+    """At the beginning of a late table, after some that were waited for."""
+    x = np.random.default_rng(1).standard_normal((MANY, WIDTH))
+    desk = Desk(x, LONG_CHUNKS)
+    for survey in range(1, surveys + 1):
+        desk.expect(survey, late=survey == surveys)
+        for start in LONG_CHUNKS:
+            desk.take(survey, start)
+        while survey < surveys and desk.lane:
+            desk.work()
+    return desk, x
+
+
+def test_who_is_late_takes_its_table_in_pieces():
+    desk, _ = late_desk()
+    pieces = {start: stop for start, (stop, _) in desk.tables.pieces.items()}
+    assert sorted(pieces) == [0, *sorted(pieces.values())[:-1]] and max(pieces.values()) == MANY
+    assert PIECES <= len(pieces) <= PIECES + len(LONG_CHUNKS)
+    assert all(chunk <= start and stop <= LONG_CHUNKS[chunk] for start, (stop, chunk) in desk.tables.pieces.items())
+    while desk.lane:
+        desk.work()
+    assert np.array_equal(desk.block.table[0], derivatives(1, MANY)) and not desk.tables.working
+
+
+def test_few_rows_are_taken_in_few_pieces():
     desk = Desk()
-    desk.expect(1)
-    right = derivatives(1)[:7]
-    desk.tables.check("a", 0, right)
-    desk.tables.check("a", 0, right)  # the same array once more, as the next party of this process is given it
-    with pytest.raises(UnexpectedEvent, match="another table"):
-        desk.tables.check("a", 7, right)
-    with pytest.raises(UnexpectedEvent, match="another table"):
-        desk.tables.check("a", 0, right + 1.0)
+    desk.expect(1, late=True)
+    assert ROWS < PIECE_LEAST and sorted(desk.tables.pieces) == sorted(CHUNKS)
+
+
+@pytest.mark.parametrize("done", [1, 7, 30])
+def test_the_gradient_so_far_is_the_old_one_and_the_change_in_the_rows_refreshed(done):
+    desk, x = late_desk(surveys=2)
+    for _ in range(done):
+        desk.work()
+    rows = np.array(
+        [any(start <= row < desk.tables.pieces[start][0] for start in desk.tables.left) for row in range(MANY)]
+    )
+    old, new = derivatives(1, MANY), derivatives(2, MANY)
+    slow = x.T @ old / MANY + x[~rows].T @ (new - old)[~rows] / (~rows).sum()
+    assert np.allclose(desk.tables.gradient_so_far()[0, :-1], slow, atol=1e-14)
+
+
+def test_the_gradient_so_far_is_right_on_average_and_in_the_end_exact():
+    desk, x = late_desk()
+    whole = x.T @ derivatives(1, MANY) / MANY
+    errors = []
+    while desk.tables.left:
+        desk.work()
+        errors.append(float(np.abs(desk.tables.gradient_so_far()[0, :-1] - whole).max()))
+    assert np.mean(errors[:8]) > np.mean(errors[8:16]) > np.mean(errors[16:24]) > np.mean(errors[24:])
+    assert np.array_equal(desk.tables.gradient_so_far(), desk.block.mean_gradient())
+
+
+def test_a_late_table_goes_on_after_a_crash():
+    desk, _ = late_desk(surveys=2)
+    for _ in range(5):
+        desk.work()
+    other = Desk(np.random.default_rng(1).standard_normal((MANY, WIDTH)), LONG_CHUNKS)
+    other.block.restore(decode_state(encode_state(desk.block.snapshot())))
+    other.tables.restore(decode_state(encode_state(desk.tables.snapshot())))
+    assert np.array_equal(other.tables.gradient_so_far(), desk.tables.gradient_so_far())
+    assert (other.tables.pieces, other.tables.left) == (desk.tables.pieces, desk.tables.left)
