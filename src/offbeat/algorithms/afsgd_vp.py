@@ -170,7 +170,7 @@ class Worker(Memory):
         self.numbers[asker] = number + 1
         hurried = self.block.version > 0 and self.party.judge.is_slow(self.name)
         behind = number >= self.taken + self.in_flight and self.under_way and not hurried
-        if behind or self._rests_with(asker):  # after the own step, or the survey, the share is as new as in rounds
+        if behind or self._rests_with(asker, number):  # after the own step, or the survey, it is as new as in rounds
             expect((asker, number) not in self.waiting, asker, f"question {number} again")
             expect(len(self.waiting) < WAITING_MOST, asker, "more questions than can wait")
             self.waiting.append((asker, number))
@@ -187,10 +187,12 @@ class Worker(Memory):
         held, self.held = self.held, []
         return [effect for done in held for effect in self._begin(done)]
 
-    def _rests_with(self, asker: PartyName) -> bool:
-        """Whether a survey is under way, or announced, that waits for both."""
+    def _rests_with(self, asker: PartyName, number: int) -> bool:
+        """Whether a survey is under way, or announced, that waits for both. One that is announced also waits for the
+        steps before it, and these for their shares."""
         late = self.party.survey.is_late(asker) or (self.rests and self.party.judge.is_slow(asker))
-        return self._rests() and not late
+        before = self.rests and number <= self.survey_after and not self.party.survey.under_way
+        return self._rests() and not late and not before
 
     def _block_now(self) -> int:
         """The block of rows before whose step this worker is."""

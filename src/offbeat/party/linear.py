@@ -56,6 +56,8 @@ TELLING = (lifecycle.Begin, Mark, Leap, GoOn, Certified)
 """What moves blocks, or decides how, and goes to everybody alike (tables: see `tables.py`)."""
 Handler = Callable[[PartyName, Any], list[Effect]]
 HELD_MOST = 4096
+TIMES = 50
+"""Over how many pieces of work a party takes the mean of its time for a row: one says little where times vary."""
 TIME_UP, LABELS_LOST = 1, 2
 """Tokens of the timers."""
 
@@ -427,10 +429,10 @@ class LinearParty(Memory):
         return self.role.worked(work, event)
 
     def note_seconds(self, seconds: float, rows: float) -> None:
-        """How long this party takes for a row, smoothed: a product and a step, which are half of it each."""
+        """How long this party takes for a row, a product and a step, which are half of it each: the mean of late."""
         if seconds > 0.0:
-            before = self.sums.own_seconds
-            self.sums.own_seconds += (seconds / rows - before) * (0.02 if before else 1.0)
+            self.sums.timed = min(self.sums.timed + 1, TIMES)
+            self.sums.own_seconds += (seconds / rows - self.sums.own_seconds) / self.sums.timed
 
     # -- the table of a survey -----------------------------------------------------------------------------------
 

@@ -153,7 +153,7 @@ class Sum:
 class MaskedSum(Memory):
     """Both sides of the secure sum for one party."""
 
-    KEPT = ("stride", "refused", "over", "seen", "seconds", "own_seconds")
+    KEPT = ("stride", "refused", "over", "seen", "seconds", "own_seconds", "timed")
 
     def __init__(self, *, roster: Roster, run: str, secret: bytes, options: SumOptions, outputs: int = 1) -> None:
         options.check_roster(len(roster.names))
@@ -165,7 +165,7 @@ class MaskedSum(Memory):
         )
         self.binds_products = True  # not where products come unasked: each giver has then heard as much as it has
         self.stride = 1  # how many words the products of a block take at most
-        self.own_seconds = 0.0  # what a row costs here
+        self.own_seconds, self.timed = 0.0, 0  # what a row costs here, and how often that was measured
         self.seen: dict[PartyName, int] = {}  # newest block version heard of, by party
         self.seconds: dict[PartyName, float] = {}  # what a row costs, by party
         self.refused = 0

@@ -168,6 +168,15 @@ def test_before_a_survey_the_chair_says_so_and_everybody_rests():
     assert {to for to, body in shares(bo.resume()) if body.first == 1} == {ANA, CY}  # after the survey
 
 
+def test_who_rests_before_a_survey_still_answers_for_the_steps_that_it_waits_for():
+    """Cy's question for the last block may come when Bo has taken that step already: Cy needs the share for his."""
+    bo = Room().parties[BO]
+    bo.number, bo.under_way, bo.taken = 6, 0, 6
+    bo.rests, bo.survey_after = True, 5  # after the last step before a survey
+    assert [body.first for body in bodies(ask(bo, 5, CY), ShareGiven)] == [5]
+    assert ask(bo, 6, CY) == [] and bo.waiting == [(CY, 6)]
+
+
 def test_a_question_that_waits_is_put_once():
     bo = Room().parties[BO]
     assert ask(bo, 1, ANA) == []
