@@ -282,6 +282,15 @@ def test_frames_are_aligned_by_their_indexes(recwarn):
     assert told[0].filename == __file__
 
 
+def test_labels_without_an_index_beside_frames_in_different_orders_are_doubtful():
+    blocks, score, _ = problem(60)
+    frames = {name: pd.DataFrame(block) for name, block in blocks.items()}
+    shuffled = {**frames, "shop": frames["shop"].iloc[::-1]}
+    model = VerticalClassifier("fsaga-vp", passes=2, target=None)
+    with pytest.warns(UserWarning, match=r"order of bank.*the labels y\) is taken"):
+        model.fit(shuffled, np.asarray(score > 0))
+
+
 def test_tables_without_an_index_are_matched_by_position(recwarn):
     """Those of pyarrow, say: only pandas numbers their rows."""
     blocks, score, _ = problem(60)

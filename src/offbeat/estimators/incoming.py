@@ -163,7 +163,8 @@ def classes_of(y: Any, regressor: str) -> tuple[NDArray[Any], Task]:
 
 def aligned(blocks: dict[str, Any], y: Any, beside: Mapping[str, Any]) -> tuple[dict[str, Any], Any, dict[str, Any]]:
     """Frames whose indexes hold the same labels are brought into the order of the first; otherwise rows are matched by
-    position, and a warning tells where indexes differ. What lies beside y without an index is in the order of y."""
+    position, and a warning tells where indexes differ. What lies beside y without an index is in the order of y.
+    Whatever else has no index is taken to be in the order of the first frame; a warning says so where it matters."""
     import pandas as pd
 
     found = dict(blocks) if y is None else {**blocks, LABELS: y}
@@ -179,6 +180,7 @@ def aligned(blocks: dict[str, Any], y: Any, beside: Mapping[str, Any]) -> tuple[
             continue
         if first.is_unique and index.is_unique and index.isin(first).all():
             found[name] = found[name].loc[first]
+            _warn_of_order(indexed[0], name, [other for other in found if other not in indexed])
             continue
         _warn_of_indexes(indexed[0], first, name, index)
         break
@@ -195,6 +197,16 @@ def _warn_of_indexes(one: str, first: Any, other: str, index: Any) -> None:
         UserWarning,
         stacklevel=callers_level(),
     )
+
+
+def _warn_of_order(first: str, moved: str, plain: list[str]) -> None:
+    if plain:
+        warnings.warn(
+            f"The rows of {moved} were brought into the order of {first}, by their indexes. What has no index "
+            f"({', '.join(plain)}) is taken to be in the order of {first}. If it is not, make a pandas Series of it.",
+            UserWarning,
+            stacklevel=callers_level(),
+        )
 
 
 def callers_level() -> int:
