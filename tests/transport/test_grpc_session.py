@@ -184,6 +184,18 @@ def test_whoever_is_restarted_at_the_end_of_a_run_does_not_wait_for_who_has_left
     world.stop()
 
 
+def test_whoever_is_restarted_at_the_end_asks_a_caller_that_does_not_come_any_more(tmp_path: Path) -> None:
+    """Bo calls, and has left; it is asked, and says so."""
+    world, names = Loopback(("ana", "bo")), ("ana", "bo")
+    ends = outcomes(run_all([world.session(p, MESSAGES, folder=tmp_path) for p in counters(names, 20)]))
+    world.servers["ana"]._ended.clear()
+    transcript_path(tmp_path, "ana").unlink()  # the last that is written
+    ana = world.session(counters(names, 20)[0], MESSAGES, folder=tmp_path, options=PATIENT)
+    again = outcomes(run_all([ana], timeout_s=20.0))
+    world.stop()
+    assert again["ana"].finished == ends["ana"].finished and transcript_path(tmp_path, "ana").is_file()
+
+
 @pytest.mark.parametrize("restarted", ["ana", "bo"])
 def test_whoever_has_left_a_run_is_done_with_it_after_a_restart(restarted: str, tmp_path: Path) -> None:
     """The others have gone, and know nothing more of it."""

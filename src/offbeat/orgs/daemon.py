@@ -496,7 +496,7 @@ class Daemon:
             raise Refused(f"'{peer}' reports about run '{run.run}', which '{self.home.name}' does not lead.")
         packet = msgspec.structs.replace(request, verdict=printable(request.verdict), reason=reason)
         run.note_report(peer, msgspec.structs.replace(packet, kind=printable(request.kind)))
-        if request.kind and peer != self.home.name and not run.status.ended:
+        if request.kind and peer != self.home.name and not (run.status.ended or run.has_failed):
             run.update(kind=printable(request.kind))
             run.stop("failed", f"'{peer}' failed: {reason}")
             run.update(phase="refused" if request.kind == "Refused" else "failed", kind=printable(request.kind))

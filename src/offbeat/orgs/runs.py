@@ -236,6 +236,13 @@ class Run:
             self.update(phase="stopped" if verdict == "stopped" else "failed", verdict=verdict, reason=reason)
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the present session has ended here, other than well, by what this party saw itself."""
+        session = self._session
+        finish = session.host.drive.finished if session is not None else None
+        return finish is not None and not ended_well(finish.verdict)
+
+    @property
     def _certifies(self) -> bool:
         return self.status.phase == "training" and not self.job.embeds and not self.job.private_products
 

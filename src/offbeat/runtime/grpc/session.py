@@ -26,6 +26,8 @@ from offbeat.runtime.transcript import FORMAT, Chains, Notary, Transcript, Trans
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TICK_S = 0.25
+_ASK_AFTER_S = 2.0
+"""A party that has finished asks peers of which it has heard nothing: they may have left before it was restarted."""
 _HURRY_S = 2.0
 _FAILED = "failed"
 _GOODBYE_TEXT = 250
@@ -166,21 +168,23 @@ class Session:
         if self.server is not None:
             self.server.serve(self.run_name, self)
         me = self.roster.member(self.party.name)
-        for peer, channel in self.channels.items():
-            member = self.roster.member(peer)
-            if we_dial(me, member):
-                dialer = Dialer(
-                    self.identity,
-                    self.roster,
-                    member,
-                    channel,
-                    run=self.run_name,
-                    job_digest=self.job_digest,
-                    give_up=self.host.fail,
-                    before=self.server.before if self.server is not None else lambda: None,
-                )
-                self._dialers.append(dialer)
-                dialer.start()
+        for peer in self.channels:
+            if we_dial(me, self.roster.member(peer)):
+                self._dial(peer)
+
+    def _dial(self, peer: PartyName) -> None:
+        dialer = Dialer(
+            self.identity,
+            self.roster,
+            self.roster.member(peer),
+            self.channels[peer],
+            run=self.run_name,
+            job_digest=self.job_digest,
+            give_up=self.host.fail,
+            before=self.server.before if self.server is not None else lambda: None,
+        )
+        self._dialers.append(dialer)
+        dialer.start()
 
     def _send(self, step: Written) -> None:
         for peer in step.to:
@@ -235,7 +239,7 @@ class Session:
         hurried = failure is not None or bool(self.host.stopped)
         finished_s = self.host.now()
         self.host.linger(
-            lambda: self._monitor.may_leave(self.host.now() - finished_s),
+            lambda: self._may_leave(self.host.now() - finished_s),
             min(_HURRY_S, self.options.linger_s) if hurried else self.options.first_patience_s,
         )
         for dialer in self._dialers:
@@ -253,6 +257,14 @@ class Session:
             if problem.errno not in DISK_FULL:
                 raise
             raise DiskFull(f"no room is left for the transcript of run '{self.run_name}'.") from problem
+
+    def _may_leave(self, finished_s: float) -> bool:
+        if finished_s > _ASK_AFTER_S:
+            dialled = {dialer.peer.name for dialer in self._dialers}
+            for peer, channel in self.channels.items():
+                if peer not in dialled and not channel.met and self.roster.member(peer).address:
+                    self._dial(peer)
+        return self._monitor.may_leave(finished_s)
 
     def _write_transcript(self) -> None:
         folder, roster = self.host.options.folder, self.roster
