@@ -223,7 +223,7 @@ class LinearParty(Memory):
 
     def _on_key(self, sender: PartyName, body: masked_sum.KeyOffered) -> list[Effect]:
         self.sums.take_key(sender, body)
-        return self._say_ready()
+        return [*self._say_ready(), *self._answer_waiting()]
 
     def _say_ready(self) -> list[Effect]:
         if not self.sums.ready or self.lifecycle.begun:
@@ -324,7 +324,8 @@ class LinearParty(Memory):
         return self._answer(asker, ask)
 
     def _answer(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
-        if ask.survey > self.survey.current or (ask.kind == PRODUCTS and self.schedule is None):
+        early = ask.survey > self.survey.current or (ask.kind == PRODUCTS and self.schedule is None)
+        if early or not self.sums.ready:
             return self._answer_later(asker, ask)
         self.sums.seen[asker] = ask.version
         if ask.kind == PRODUCTS:
@@ -336,7 +337,8 @@ class LinearParty(Memory):
         return self.answers.survey(asker, ask) if ask.kind == SURVEY else self.survey.answer_scalars(asker, ask)
 
     def _answer_later(self, asker: PartyName, ask: ShareAsked) -> list[Effect]:
-        """The question has overtaken the chair's word to begin, or the work that a mark waits for."""
+        """The question has overtaken the chair's word to begin, the work that a mark waits for, or the key of a party
+        that was lost and is back."""
         marked = max(self.survey.current, self.survey.marked)
         expect(ask.survey <= marked, asker, f"a question about survey {ask.survey}, before its mark")
         expect(len(self.waiting) < HELD_MOST, asker, "more questions ahead of their time than can be kept")

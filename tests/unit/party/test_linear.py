@@ -11,6 +11,7 @@ from offbeat.algorithms.methods import LINEAR
 from offbeat.errors import BadJob, UnexpectedEvent
 from offbeat.learning.losses import SQUARED
 from offbeat.message.codec import encode_state
+from offbeat.party import smoothness
 from offbeat.party.contract import (
     END,
     Computed,
@@ -27,7 +28,7 @@ from offbeat.party.contract import (
 from offbeat.party.lifecycle import LABELS_LOST_S, Alarm, Begin, Halt, RosterNamed
 from offbeat.party.linear import LABELS_LOST
 from offbeat.party.linear_options import LinearOptions
-from offbeat.party.masked_sum import EPOCH_STRIDE, PROBES, PRODUCTS, ShareAsked, SumOptions
+from offbeat.party.masked_sum import EPOCH_STRIDE, PROBES, PRODUCTS, KeyOffered, ShareAsked, ShareGiven, SumOptions
 from offbeat.party.survey_messages import Mark
 from offbeat.testing.small_problem import draw_problem, weights
 
@@ -64,6 +65,19 @@ def test_a_question_that_overtakes_the_word_to_begin_waits_for_it(method):
     effects = party.handle(Received("party0", Begin(0, 0.1, 16, 1.0, 1.0, 1.0)))
     assert [e.to for e in effects if isinstance(e, Send) and e.body.kind == PRODUCTS] == ["party1"]
     assert party.waiting == []
+
+
+def test_a_question_waits_for_the_key_of_a_party_that_was_lost_and_is_back():
+    """The chair counts everybody as ready, by what they said of the roster before."""
+    room = Room(PROBLEM, start=False)
+    party = room["party3"]
+    offers = {name: KeyOffered(room[name].sums.keys.public) for name in ("party0", "party1", "party2")}
+    for name in ("party0", "party1"):
+        party.handle(Received(name, offers[name]))
+    words = smoothness.length_of(party.block)
+    assert party.handle(Received("party0", ShareAsked(0, PROBES, 0, 0, words, 0))) == []
+    effects = party.handle(Received("party2", offers["party2"]))
+    assert [effect.to for effect in effects if isinstance(effect.body, ShareGiven)] == ["party0"]
 
 
 def test_questions_ahead_of_their_time_are_bounded(monkeypatch):
