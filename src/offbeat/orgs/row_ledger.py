@@ -94,6 +94,7 @@ class RowLedger:
         self._known = _Known()
         self._tail = NewLines(self._uses)
         self._opened = False
+        self._untold: Mapping[str, Any] | None = None  # the newest use, where the history may lack it
         self._extent = (-1, 0, 0)  # read up to here: so many rows, and the most uses of one
 
     def counts(self, ids: Sequence[object]) -> Counts:
@@ -130,7 +131,7 @@ class RowLedger:
         `shared`: which of these rows the asker knows to be here. Of the others those at their cap are left out, since a
         refusal would tell that they are here. Which rows were counted is returned."""
         with self._lock, locked(self.folder / "rows.lock"):
-            self._catch_up()
+            self._ready()
             texts = _texts(ids)
             if once and what in self._known.noted:
                 return np.ones(len(texts), np.bool_)
@@ -139,7 +140,7 @@ class RowLedger:
             used = counts[~over]
             kept = [text for text, beyond in zip(texts, over, strict=True) if not beyond]
             more = {} if once else {"more": True}
-            self._append({"what": what, "ids": kept, "counts": used.tolist(), **more})
+            self._append({"what": what, "asker": asker, "ids": kept, "counts": used.tolist(), **more})
             self._note(what, asker, used, more)
             if self._tail.read_to > FOLD_BYTES:
                 self._fold()
@@ -149,7 +150,7 @@ class RowLedger:
         """The level up to which the rows of a training are reserved, at least `needed`, written down before this
         returns; 0: the cap does not allow it. The same answer whenever it is asked again, after a crash too."""
         with self._lock, locked(self.folder / "rows.lock"):
-            self._catch_up()
+            self._ready()
             if what in self._known.noted:
                 refused = self._known.over.get(what, 0)
                 if refused and needed >= refused:
@@ -190,10 +191,10 @@ class RowLedger:
     def settle(self, counts: Counts, *, what: str, asker: str) -> None:
         """A training is over: how often its rows were really used takes the place of what was reserved."""
         with self._lock, locked(self.folder / "rows.lock"):
-            self._catch_up()
+            self._ready()
             if what not in self._known.open:
                 return
-            self._append({"what": what, "counts": counts.tolist()})
+            self._append({"what": what, "asker": asker, "counts": counts.tolist()})
             self._note(what, asker, counts, {})
 
     def history(self) -> list[dict[str, object]]:
@@ -203,6 +204,14 @@ class RowLedger:
         return [line for line in lines if "sum" in line or line["what"] not in over]
 
     # -- files ----------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> None:
+        """Under the lock of the files: all that was written is known, and the history has a line for it."""
+        self._catch_up()
+        line, self._untold = self._untold, None
+        if line is not None and line == _untold(NewLines(self._uses).new()[0], NewLines(self._history).new()[0]):
+            more = {"more": True} if line.get("more") else {}
+            self._note(line["what"], line.get("asker", ""), np.array(line["counts"], dtype=np.int64), more)
 
     def _append(self, line: Mapping[str, Any]) -> None:
         append_line(self._uses, line)
@@ -223,8 +232,9 @@ class RowLedger:
         for line in lines:
             self._known.take(line)
         if anew or not self._opened:
-            self._opened = True
-            self._refuse_lost(NewLines(self._history).new()[0])
+            self._opened, history = True, NewLines(self._history).new()[0]
+            self._refuse_lost(history)
+            self._untold = _untold(lines, history)
 
     def _refuse_lost(self, history: list[dict[str, Any]]) -> None:
         known = self._known
@@ -243,7 +253,7 @@ class RowLedger:
     def fold(self) -> None:
         """Fold a long list of uses into the counts."""
         with self._lock, locked(self.folder / "rows.lock"):
-            self._catch_up()
+            self._ready()
             if self._tail.read_to >= FOLD_BYTES:
                 self._fold()
 
@@ -256,6 +266,16 @@ class RowLedger:
         write_lines_anew(self._uses, [_line_of(what, one) for what, one in known.open.items()])
         write_lines_anew(self._history, _by_day(NewLines(self._history).new()[0]))
         self._opened = False
+
+
+def _untold(uses: Sequence[Mapping[str, Any]], history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The newest use, if a kill came between it and its line of the history."""
+    last = next((line for line in reversed(uses) if "counts" in line), None)
+    if last is None:
+        return None
+    told = [line["sum"] for line in history if line["what"] == last["what"] and "sum" in line]
+    used = sum(sum(line["counts"]) for line in uses if line["what"] == last["what"] and "counts" in line)
+    return last if not told or sum(told) < used else None
 
 
 def _line_of(what: str, one: _Open) -> dict[str, Any]:

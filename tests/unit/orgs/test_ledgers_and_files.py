@@ -59,6 +59,24 @@ def test_the_ledger_counts_as_a_plain_counter_does(uses: list[tuple[int, dict[st
         row_ledger.FOLD_BYTES = kept
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_a_kill_between_the_two_files_leaves_no_use_without_its_line(once: bool, tmp_path: Path) -> None:
+    ids, counts = ["a", "b"], np.array([1, 2])
+    ledger, history = RowLedger(tmp_path), tmp_path / "history.jsonl"
+    for what in ("first", "newest" if once else "first"):
+        ledger.use(ids, counts, what=what, asker="bank", who="shop", once=once)
+    lines = history.read_bytes().splitlines(keepends=True)
+    history.write_bytes(b"".join(lines[:-1]))
+    again = RowLedger(tmp_path)
+    assert len(again.history()) == 1 and again.counts(ids).tolist() == [2, 4]
+    again.use(ids, counts, what="later", asker="telecom", who="shop")
+    RowLedger(tmp_path).use(ids, counts, what="last", asker="bank", who="shop")
+    told = [(line["what"], line["asker"], line["sum"]) for line in again.history()]
+    newest = "newest" if once else "first"
+    assert told == [("first", "bank", 3), (newest, "bank", 3), ("later", "telecom", 3), ("last", "bank", 3)]
+    assert again.counts(ids).tolist() == [4, 8]
+
+
 def test_questions_without_end_leave_a_ledger_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scoring session asks for years, and its daemon is not started anew: files and memory hold what rows were used,
     not each question; who reads along, here and in another process, misses nothing and counts nothing twice."""
