@@ -64,7 +64,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Course:
+class RaceOn:
     """What is raced on: a set's name, its job and rows, and the least objective."""
 
     title: str
@@ -93,7 +93,7 @@ def race(options: LabOptions) -> LabResult:
     cells: list[Cell] = []
     for at, (title, job) in enumerate(_jobs(options)):
         data = load_data(job)
-        course = Course(title, job, data, _optimum(job, data))
+        course = RaceOn(title, job, data, _optimum(job, data))
         settings = (False, True) if at == 0 and not options.quick else (False,)
         for pair in QUICK_PAIRS if options.quick else PAIRS:
             cells += _pair_cells(course, pair, settings, options)
@@ -132,7 +132,7 @@ def _optimum(job: Job, data: VerticalData) -> float:
     return found
 
 
-def _pair_cells(course: Course, pair: tuple[str, str], settings: Sequence[bool], options: LabOptions) -> list[Cell]:
+def _pair_cells(course: RaceOn, pair: tuple[str, str], settings: Sequence[bool], options: LabOptions) -> list[Cell]:
     cells, both = [], " / ".join(pair)
     for regime, world in regimes(course.data.names).items():
         for tuned in settings:
@@ -145,12 +145,12 @@ def _pair_cells(course: Course, pair: tuple[str, str], settings: Sequence[bool],
     return cells
 
 
-def _best_times(course: Course, name: str, world: Mapping[str, Any], tuned: bool) -> list[float | None]:
+def _best_times(course: RaceOn, name: str, world: Mapping[str, Any], tuned: bool) -> list[float | None]:
     tries = [_times(course, name, world, keys) for keys in (TUNED if tuned else TUNED[:1])]
     return [min((time for time in times if time is not None), default=None) for times in zip(*tries, strict=True)]
 
 
-def _times(course: Course, name: str, world: Mapping[str, Any], keys: Mapping[str, Any]) -> list[float | None]:
+def _times(course: RaceOn, name: str, world: Mapping[str, Any], keys: Mapping[str, Any]) -> list[float | None]:
     """When each target was met, in virtual seconds from the first step on."""
     ends = {"passes": PASSES, "target": min(TARGETS), "optimum": False}
     changes = {"algorithm": name, "runtime": RuntimeEntry(**world), **ends, **keys}

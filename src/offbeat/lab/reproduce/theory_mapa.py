@@ -81,7 +81,7 @@ def pooled(data: VerticalData) -> Pool:
     return Pool(model, rows, found.x, float(found.fun))
 
 
-class Seen(GradientStep):
+class LookedAtSteps(GradientStep):
     """The cloud's rule, and every so many models a look at the one that it had."""
 
     def __init__(self, rate: Rate, every: int, look: Callable[[int, Vector], None]) -> None:
@@ -124,7 +124,7 @@ def _run(
 
     data = pool.dealt(edges)
     privacy = privacy_of_edges(Paper(epsilon), {name: mine.rows for name, mine in data.items()}, BATCH)
-    rule = Seen(rate, max(1, updates // LOOKS), look)
+    rule = LookedAtSteps(rate, max(1, updates // LOOKS), look)
     everybody = parties(
         pool.model, data, rule, privacy, updates=updates, lag_max=3 * edges, seed=options.seed, retry_s=1e6
     )
