@@ -93,6 +93,7 @@ class LinearParty(Memory):
         )
         self.survey.starts_at_zero = options.zero_start and options.method != "sgd"
         self.survey.tells_curvature &= options.method != "sgd"  # whose steps keep their metric
+        self.survey.steps_at_marks = options.leap and options.method != "sgd"
         self.schedule: Schedule | None = None
         self.lags = LagCounts()
         self.round_trip_s = 0.0

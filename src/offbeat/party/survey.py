@@ -94,6 +94,7 @@ class Survey(Memory):
         self.tells_curvature = problem.tells_curvature  # the chair
         self.spread = 1.0  # the chair: how much more curved the most curved row is than rows are on average, at first
         self.starts_at_zero = False  # whether no block moves before the first survey is complete
+        self.steps_at_marks = False  # whether a block steps along its gradient when it freezes
         self.overlaps = False  # whether a mark may come before the certificate of the survey before it
         self.is_stepping: Callable[[], bool] = lambda: False
         self.step_along_mean: Callable[[], None] = lambda: None
@@ -339,7 +340,8 @@ class Survey(Memory):
         kept = (self.best, self.certifying)
         self.points = {survey: w for survey, w in self.points.items() if survey in kept} | {self.current: point}
         if self.takes_table(self.roster.me):
-            self.tables.expect(self.current, point, table, self.is_late(self.roster.me))
+            in_pieces = self.steps_at_marks and self.is_late(self.roster.me)
+            self.tables.expect(self.current, point, table, in_pieces)
 
     def takes_table(self, name: PartyName) -> bool:
         """Whether a party gets the newest survey's table: whoever is late is still busy with an earlier one."""

@@ -106,7 +106,8 @@ class Tables(Memory):
         return b"".join(digest_of(derivatives[:, p], None if second is None else second[:, p]) for p in parts)
 
     def expect(self, survey: int, point: Floats, digests: bytes, late: bool) -> None:
-        """A leap has ended at this point: its table is on its way. `late`: nobody waits for this party."""
+        """A leap has ended at this point: its table is on its way. `late`: nobody waits for this party, and it steps at
+        each mark."""
         self.newest = DerivativeTable(survey, point, self.outputs, self.block.rows, digests)
         size = max(PIECE_LEAST, -(-self.block.rows // PIECES)) if late else self.block.rows
         self.pieces = {
