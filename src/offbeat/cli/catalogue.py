@@ -89,8 +89,10 @@ def _two_at_a_time(redrawn: Callable[..., dict[str, Any]], names: list[str], out
 
 
 def _ends_at_once() -> None:
-    """A worker of a pool would take an interruption for the end of one piece, and begin the next."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(1))
+    """A worker of a pool would take an interruption for the end of one piece, and begin the next. Where interruptions
+    are ignored, as under nohup, they stay so."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(1))
 
 
 def _redrawn(name: str, out: Path | None, chosen: dict[str, Any], kept: Path | None, alone: bool) -> dict[str, Any]:

@@ -330,15 +330,17 @@ def test_a_check_measures_anew_and_passes_only_where_something_was_compared(tmp_
 
 
 def test_an_interruption_ends_all_reproductions_at_once_and_none_begins_after_it(tmp_path):
-    """A worker of a pool takes an interruption for the end of its piece: it went on with the next for a minute."""
+    """A worker of a pool takes an interruption for the end of its piece: it went on with the next for a minute. Tests
+    in the background of a shell are born with interruptions ignored; whoever types the command is not."""
     script = tmp_path / "two.py"
     script.write_text(
-        "import threading\n"
+        "import signal, threading\n"
         "from offbeat.cli.catalogue import _two_at_a_time\n"
         "def redrawn(name, out):\n"
         "    print(name, flush=True)\n"
         "    threading.Event().wait()\n"
         "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "    _two_at_a_time(redrawn, list('abcd'), None)\n"
     )
     pipe = subprocess.PIPE
